@@ -1,0 +1,60 @@
+# make help lists the targets. Everything lives in .venv; a second run installs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+LOCK := requirements-dev.lock
+TREES := src tests $(wildcard benchmarks)
+
+.PHONY: help up test check unit bench e2e-java soak clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+up: $(VENV)/installed ## install what running needs, and start OneLog
+	@$(BIN)/onelog up
+
+test: check unit ## style, types, layers and all fast tests
+
+check: $(VENV)/installed-dev ## style, types and layers only
+	@$(BIN)/ruff format --quiet --check $(TREES) || { echo "run: $(BIN)/ruff format $(TREES)"; exit 1; }
+	@$(BIN)/ruff check --quiet $(TREES)
+	@$(BIN)/mypy --no-error-summary $(TREES)
+	@$(BIN)/lint-imports >$(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
+
+unit: $(VENV)/installed-dev ## the fast tests
+	@$(BIN)/pytest
+
+bench: $(VENV)/installed-dev ## measure, side by side with the peers
+	@$(BIN)/python -m benchmarks
+
+e2e-java: $(VENV)/installed-dev ## RocketMQ's own Java code against OneLog (needs a JDK and Maven)
+	@$(BIN)/pytest -m e2e_java
+
+soak: $(VENV)/installed-dev ## the long runs
+	@$(BIN)/pytest -m soak
+
+clean: ## remove everything that was made here
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "OneLog needs Python 3.11 or newer, but '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)."; \
+	  echo "Install one and run: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian or Ubuntu:"; \
+	  echo "  sudo apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/created pyproject.toml $(LOCK)
+	@echo "installing OneLog into $(VENV)"
+	@$(PIP) install -c $(LOCK) -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/created pyproject.toml $(LOCK)
+	@echo "installing OneLog and its development tools into $(VENV)"
+	@$(PIP) install -c $(LOCK) -e '.[dev]'
+	@touch $(VENV)/installed $@

@@ -1,0 +1,464 @@
+"""Every setting, declared once, with its default, its limits and what it means.
+
+A setting has a dotted key (`broker.port`) and four sources, each stronger than the one before:
+default, TOML file (`[broker]`, `port = 10911`), environment (`ONELOG_BROKER_PORT`), flag.
+
+Invariant: what `load` returns is known by name, of the declared type and within its limits;
+anything else is a `ConfigError` that names key, value, source and what would be accepted.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from onelog.errors import ConfigError
+
+Value = bool | int | str
+T = TypeVar("T", bool, int, str)
+
+INT32_MAX = 2**31 - 1
+DAY_MS = 86_400_000
+_HOURS = r"(?:[01][0-9]|2[0-3])(?:;(?:[01][0-9]|2[0-3]))*"
+_LEVELS = r"[1-9][0-9]*[smhd](?: [1-9][0-9]*[smhd])*"
+_ADDRESS = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;\[\]]+):[0-9]{1,5}"
+_NAME = r"[%|A-Za-z0-9_-]+"
+_ANY_HOST = ("", "0.0.0.0", "::")
+
+
+def setting(
+    default: T,
+    text: str,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    pattern: str = "",
+    example: str = "",
+    live: bool = False,
+) -> T:
+    """A dataclass field with everything that is known about one setting.
+
+    `least` and `most` bound an integer; `pattern` is what a whole text must match, and `example`
+    shows people such a text. `live` says that a running broker can take a new value.
+    """
+    about = {"help": text, "least": least, "most": most, "pattern": pattern, "example": example}
+    return field(default=default, metadata={**about, "reloadable": live})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How one store lays out its files and looks after them. Defaults are RocketMQ's."""
+
+    segment_bytes: int = setting(1 << 30, "size of one commit log file", 4096, INT32_MAX)
+    queue_file_entries: int = setting(300_000, "entries in one queue file", 1, INT32_MAX // 20)
+    index_slots: int = setting(5_000_000, "hash slots in one index file", 1, INT32_MAX // 8)
+    index_entries: int = setting(20_000_000, "entries in one index file", 2, INT32_MAX // 24)
+    body_bytes_max: int = setting(4 << 20, "largest body of a message", 1, 1 << 30, live=True)
+    record_crc: bool = setting(False, "append a checksum of the whole record to its properties")
+    flush: Literal["async", "sync"] = field(
+        default="async",
+        metadata={"help": "when a message is acknowledged: once written, or once on disk"},
+    )
+    flush_interval_ms: int = setting(500, "how often async flush looks", 1, 60_000)
+    flush_pages_min: int = setting(4, "dirty pages (4 KiB) worth an async flush", 0, INT32_MAX)
+    flush_thorough_ms: int = setting(10_000, "when async flush takes any dirty page", 1, 600_000)
+    checkpoint_interval_ms: int = setting(5_000, "how often the checkpoint is written", 1, 600_000)
+    retention_ms: int = setting(
+        72 * 3_600_000, "age at which a log file may go", 1, 36_500 * DAY_MS, live=True
+    )
+    retention_hours: str = setting(
+        "04",
+        "hours of the day at which old files are deleted",
+        pattern=_HOURS,
+        example="04;16",
+        live=True,
+    )
+    retention_files_per_round: int = setting(10, "files deleted in one round", 1, 10_000, live=True)
+    disk_clean_percent: int = setting(75, "disk use that deletes old files at any hour", 1, 100)
+    disk_force_percent: int = setting(85, "disk use that deletes files before their age", 1, 100)
+    disk_refuse_percent: int = setting(90, "disk use that refuses messages", 1, 100)
+    delay_levels: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "the delay of each delay level, from level 1 on",
+        pattern=_LEVELS,
+        example="1s 30s 5m 2h 1d",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """One broker: its name, its addresses, and how much it lets its clients do."""
+
+    name: str = setting(
+        "broker-a", "the name that a master and its slaves share", pattern=_NAME, example="broker-a"
+    )
+    cluster: str = setting(
+        "DefaultCluster", "the cluster it belongs to", pattern=_NAME, example="DefaultCluster"
+    )
+    broker_id: int = setting(0, "0 for the master, above for slaves", 0, INT32_MAX)
+    region: str = setting(
+        "DefaultRegion", "the region told to producers", pattern=r"\S+", example="eu-west"
+    )
+    store_path: str = setting("~/.onelog/store", "folder of the store", pattern=r"[^\0]+")
+    host: str = setting("127.0.0.1", "address to listen on", pattern=r"\S+", example="127.0.0.1")
+    advertised_host: str = setting(
+        "", "address that clients are told; empty for `host`", pattern=r"\S*", example="10.0.0.5"
+    )
+    port: int = setting(10911, "port to listen on; 0 takes a free one", 0, 65_535)
+    vip_port: int = setting(
+        -1, "second port of older clients; -1 for two below `port`, 0 for none", -1, 65_535
+    )
+    nameservers: str = setting(
+        "127.0.0.1:9876",
+        "name servers to register with; empty for none",
+        pattern=f"(?:{_ADDRESS}(?:;{_ADDRESS})*)?",
+        example="10.0.0.1:9876;10.0.0.2:9876",
+        live=True,
+    )
+    # RocketMQ accepts 10 to 60 s; a name server forgets a broker after 120 s.
+    register_interval_ms: int = setting(30_000, "how often it registers", 1_000, 60_000)
+    register_timeout_ms: int = setting(6_000, "wait for a name server's answer", 100, 60_000)
+    auto_create_topics: bool = setting(True, "a message to an unknown topic creates it", live=True)
+    auto_create_groups: bool = setting(
+        True, "a heartbeat of an unknown group creates it", live=True
+    )
+    default_topic_queues: int = setting(
+        8, "queues of a topic created by its first message", 1, 1024, live=True
+    )
+    property_filter: bool = setting(True, "allow SQL-92 filters on properties", live=True)
+    long_poll: bool = setting(True, "let a pull wait for new messages", live=True)
+    short_poll_ms: int = setting(
+        1_000, "a pull's wait when long polling is off", 0, 60_000, live=True
+    )
+    trace: bool = setting(True, "tell clients that they may trace messages", live=True)
+    flush_timeout_ms: int = setting(5_000, "a send's wait for sync flush", 1, 600_000, live=True)
+    client_expiry_ms: int = setting(120_000, "silence that drops a client", 1_000, DAY_MS)
+    client_scan_ms: int = setting(10_000, "how often silence is looked for", 100, 600_000)
+    lock_expiry_ms: int = setting(60_000, "how long a queue's lock lasts", 1_000, DAY_MS)
+    offsets_flush_ms: int = setting(5_000, "how often offsets are saved", 10, 600_000)
+    pull_bytes_max: int = setting(256 << 10, "bytes in one pull's answer", 1, 64 << 20, live=True)
+    pull_count_max: int = setting(32, "messages in one pull's answer", 1, 65_535, live=True)
+    pull_cold_bytes_max: int = setting(64 << 10, "bytes, if read from disk", 1, 64 << 20, live=True)
+    pull_cold_count_max: int = setting(8, "messages, if read from disk", 1, 65_535, live=True)
+    query_count_max: int = setting(32, "messages in one answer by key", 1, 10_000, live=True)
+    connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
+    frame_bytes_max: int = setting(16 << 20, "largest request that is read", 64 << 10, 1 << 30)
+    write_buffer_bytes_max: int = setting(
+        16 << 20, "unsent bytes at which a slow reader is cut off", 64 << 10, 1 << 30
+    )
+
+    @property
+    def nameserver_addresses(self) -> tuple[tuple[str, int], ...]:
+        """`nameservers`, as hosts and ports."""
+        pairs = (address.rpartition(":") for address in self.nameservers.split(";") if address)
+        return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)
+
+    @property
+    def client_host(self) -> str:
+        """The host that clients are told to connect to."""
+        return self.advertised_host or self.host
+
+    @property
+    def second_port(self) -> int | None:
+        """The port of `vip_port`, or None if there is none to listen on."""
+        port = self.port - 2 if self.vip_port == -1 else self.vip_port
+        return port if port > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverConfig:
+    """One name server."""
+
+    host: str = setting("127.0.0.1", "address to listen on", pattern=r"\S+", example="127.0.0.1")
+    port: int = setting(9876, "port to listen on; 0 takes a free one", 0, 65_535)
+    broker_expiry_ms: int = setting(120_000, "silence that drops a broker", 1_000, DAY_MS)
+    scan_interval_ms: int = setting(5_000, "how often silence is looked for", 10, 600_000)
+    kv_path: str = setting(
+        "~/.onelog/kvConfig.json", "file of the key-value configuration", pattern=r"[^\0]+"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Encryption of every listener."""
+
+    mode: Literal["disabled", "permissive", "enforcing"] = field(
+        default="disabled",
+        metadata={"help": "plain text only, both on one port, or TLS only"},
+    )
+    cert_path: str = setting(
+        "", "certificate (PEM); empty for a self-signed one", pattern=r"[^\0]*", live=True
+    )
+    key_path: str = setting(
+        "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections."""
+
+    store: StoreConfig = StoreConfig()
+    broker: BrokerConfig = BrokerConfig()
+    nameserver: NameserverConfig = NameserverConfig()
+    tls: TlsConfig = TlsConfig()
+
+
+class Setting(NamedTuple):
+    """What is declared about one setting."""
+
+    key: str
+    kind: type[Value]
+    default: Value
+    help: str
+    choices: tuple[str, ...]
+    least: int | None
+    most: int | None
+    pattern: str
+    example: str
+    reloadable: bool
+
+    @property
+    def environment(self) -> str:
+        """The environment variable that sets it."""
+        return "ONELOG_" + self.key.replace(".", "_").upper()
+
+    @property
+    def accepts(self) -> str:
+        """The values it takes, in words."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.kind is bool:
+            return "true | false"
+        if self.kind is str:
+            return f"a text such as {self.example!r}" if self.example else "a text"
+        return f"a whole number from {self.least} to {self.most}"
+
+
+class Loaded(NamedTuple):
+    """A configuration, and for each key where its value came from."""
+
+    config: Config
+    sources: dict[str, str]
+
+
+class Row(NamedTuple):
+    """One line of `onelog config`."""
+
+    key: str
+    value: Value
+    source: str
+    default: Value
+    accepts: str
+    reloadable: bool
+    environment: str
+    help: str
+
+
+def _declared() -> Iterator[Setting]:
+    for section, section_class in get_type_hints(Config).items():
+        defaults = section_class()
+        kinds = get_type_hints(section_class)
+        for each in fields(section_class):
+            kind, about = kinds[each.name], each.metadata
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
+            yield Setting(
+                key=f"{section}.{each.name}",
+                kind=str if choices else kind,
+                default=getattr(defaults, each.name),
+                help=about["help"],
+                choices=choices,
+                least=about.get("least"),
+                most=about.get("most"),
+                pattern=about.get("pattern", ""),
+                example=about.get("example", ""),
+                reloadable=about.get("reloadable", False),
+            )
+
+
+SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
+"""Every setting by its key."""
+
+_BY_ENVIRONMENT = {each.environment: each for each in SETTINGS.values()}
+_NOT_SETTINGS = frozenset({"ONELOG_CONFIG"})
+"""Read by the command line: the path of the TOML file."""
+
+# Kubernetes gives every container the addresses of services as variables; for services named
+# onelog or onelog-broker they look like ours, and nobody asked for them.
+_KUBERNETES = re.compile(
+    r"ONELOG_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
+_KUBERNETES_PORT = re.compile(r"(?:tcp|udp|sctp)://")
+
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def load(
+    toml_path: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Value] | None = None,
+) -> Loaded:
+    """The configuration from its four sources; `ConfigError` if one of them says nonsense."""
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(SETTINGS, "default")
+    given = [*_from_file(toml_path), *_from_environ(environ or {}), *_from_flags(overrides or {})]
+    for setting_, value, source in given:
+        values[setting_.key] = _checked(setting_, value, source)
+        sources[setting_.key] = source
+    config = Config()
+    for section in fields(Config):
+        prefix = section.name + "."
+        changed = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+        config = replace(
+            config, **{section.name: replace(getattr(config, section.name), **changed)}
+        )
+    _check_relations(config, sources)
+    return Loaded(config, sources)
+
+
+def describe(loaded: Loaded) -> list[Row]:
+    """Every setting with its value and where that came from, in the order of declaration."""
+    return [
+        Row(
+            key=key,
+            value=value_of(loaded.config, key),
+            source=loaded.sources[key],
+            default=each.default,
+            accepts=each.accepts,
+            reloadable=each.reloadable,
+            environment=each.environment,
+            help=each.help,
+        )
+        for key, each in SETTINGS.items()
+    ]
+
+
+def value_of(config: Config, key: str) -> Value:
+    """The value at a dotted key; `ConfigError` if there is no such key."""
+    section, _, name = _known(key, "asked for").key.partition(".")
+    value: Value = getattr(getattr(config, section), name)
+    return value
+
+
+def _from_file(path: str | Path | None) -> Iterator[tuple[Setting, Any, str]]:
+    if path is None:
+        return
+    source = f"file {path}"
+    try:
+        with Path(path).open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+    sections = [each.name for each in fields(Config)]
+    for section, table in content.items():
+        if section not in sections:
+            raise ConfigError(
+                f"unknown section [{section}] ({source}){_nearest(section, sections)}"
+            )
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{section} ({source}) is a section: write [{section}] above its keys"
+            )
+        for name, value in table.items():
+            yield _known(f"{section}.{name}", source), value, source
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[Setting, Any, str]]:
+    for name, value in environ.items():
+        if not name.startswith("ONELOG_") or name in _NOT_SETTINGS or _KUBERNETES.fullmatch(name):
+            continue
+        if name.endswith("_PORT") and _KUBERNETES_PORT.match(value):
+            continue
+        if name not in _BY_ENVIRONMENT:
+            raise ConfigError(
+                f"unknown setting {name} (environment){_nearest(name, list(_BY_ENVIRONMENT))}"
+            )
+        yield _BY_ENVIRONMENT[name], _parsed(value, _BY_ENVIRONMENT[name]), f"environment {name}"
+
+
+def _from_flags(overrides: Mapping[str, Value]) -> Iterator[tuple[Setting, Any, str]]:
+    for key, value in overrides.items():
+        known = _known(key, "flag")
+        yield known, _parsed(value, known) if isinstance(value, str) else value, "flag"
+
+
+def _known(key: str, source: str) -> Setting:
+    if key not in SETTINGS:
+        raise ConfigError(f"unknown setting {key!r} ({source}){_nearest(key, list(SETTINGS))}")
+    return SETTINGS[key]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """`; did you mean ...?`, matching the last part of a key too: `port` is near `broker.port`."""
+    close = difflib.get_close_matches(name, known, n=1) or [
+        each for each in known if each.rpartition(".")[2] == name.rpartition(".")[2]
+    ]
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _parsed(text: str, known: Setting) -> Value:
+    """A text from the environment or a flag as the setting's type, or unchanged if it is none."""
+    if known.kind is bool:
+        return _BOOLEANS.get(text.strip().lower(), text)
+    if known.kind is int and re.fullmatch(r"\s*-?[0-9]+(?:_[0-9]+)*\s*", text) and len(text) < 40:
+        return int(text)
+    return text
+
+
+def _checked(known: Setting, value: Any, source: str) -> Any:
+    # By type and not by isinstance: True is an int to Python, but not a port to people.
+    if type(value) is known.kind and _within_limits(known, value):
+        return value
+    shown = f"{value!r:.80}"
+    raise ConfigError(f"{known.key} = {shown} ({source}) is not accepted; it takes {known.accepts}")
+
+
+def _within_limits(known: Setting, value: Any) -> bool:
+    if known.choices:
+        return value in known.choices
+    if known.least is not None and known.most is not None:
+        return known.least <= int(value) <= known.most
+    return known.kind is bool or re.fullmatch(known.pattern, value) is not None
+
+
+def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
+    """Settings that are fine alone and wrong together."""
+    store, broker, tls = config.store, config.broker, config.tls
+
+    def refuse(reason: str, *keys: str) -> None:
+        shown = ", ".join(f"{key} = {value_of(config, key)!r} ({sources[key]})" for key in keys)
+        raise ConfigError(f"{shown}: {reason}")
+
+    if not store.disk_clean_percent <= store.disk_force_percent <= store.disk_refuse_percent:
+        ratios = (
+            "store.disk_clean_percent",
+            "store.disk_force_percent",
+            "store.disk_refuse_percent",
+        )
+        refuse("each must be at least the one before", *ratios)
+    if 40 + 4 * store.index_slots + 20 * store.index_entries > INT32_MAX:
+        reason = f"an index file of that size is over {INT32_MAX} bytes"
+        refuse(reason, "store.index_slots", "store.index_entries")
+    if broker.host in _ANY_HOST and broker.advertised_host in _ANY_HOST:
+        reason = (
+            "clients cannot connect to that address; set broker.advertised_host to one they can"
+        )
+        refuse(reason, "broker.host", "broker.advertised_host")
+    if broker.port and broker.port == broker.vip_port:
+        refuse("the two ports must differ", "broker.port", "broker.vip_port")
+    if any(port > 65_535 for _, port in broker.nameserver_addresses):
+        refuse("a port is at most 65535", "broker.nameservers")
+    if bool(tls.cert_path) != bool(tls.key_path):
+        refuse(
+            "a certificate needs its key, and a key its certificate",
+            "tls.cert_path",
+            "tls.key_path",
+        )

@@ -1,0 +1,189 @@
+"""Cursors: how far each group has consumed each queue.
+
+A commit changes memory only; every few seconds, and at close, what has changed since is written as
+one durable record. A crash loses the commits of those seconds, and the messages come again: that is
+the at-least-once that every group lives with.
+
+    table entry   key "topic@group" (no topic has an @), value {queue id: offset}; an entry names
+                  only the queues that changed, so applying merges
+
+Invariant: `_positions` = the recorded table, with `_dirty` on top.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from onelog.core.tables import Change, Tables
+from onelog.store.message_store import MessageStore
+
+Cursor = tuple[str, str]
+"""A group and a topic."""
+
+_SEPARATOR = "@"
+
+
+def cursor_key(group: str, topic: str) -> str:
+    """The table's key of a cursor, as RocketMQ's consumerOffset.json has it too."""
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+class Offsets:
+    """The cursors of all groups."""
+
+    name = "offsets"
+
+    def __init__(self, tables: Tables, store: MessageStore, memory_bytes: int) -> None:
+        self._tables = tables
+        self._store = store
+        self._near_bytes = memory_bytes * 4 // 10
+        self._positions: dict[Cursor, dict[int, int]] = {}
+        self._dirty: dict[Cursor, set[int]] = {}
+        self._resets: dict[Cursor, dict[int, int]] = {}
+        self._pulled: dict[Cursor, dict[int, int]] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        topic, _, group = key.partition(_SEPARATOR)
+        if value is None:
+            self._positions.pop((group, topic), None)
+        else:
+            changed = msgspec.convert(value, dict[int, int], str_keys=True)
+            self._positions.setdefault((group, topic), {}).update(changed)
+
+    def entries(self) -> dict[str, Any]:
+        """Every cursor, committed a moment ago or long recorded."""
+        return {cursor_key(*cursor): queues for cursor, queues in self._positions.items()}
+
+    # -- committing ----------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group has consumed everything below `offset`."""
+        cursor = (group, topic)
+        queues = self._positions.get(cursor)
+        if queues is None:
+            queues = self._positions[cursor] = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            dirty = self._dirty.get(cursor)
+            if dirty is None:
+                dirty = self._dirty[cursor] = set()
+            dirty.add(queue_id)
+
+    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """The group has been given everything below `next_offset`; in memory only."""
+        queues = self._pulled.get((group, topic))
+        if queues is None:
+            queues = self._pulled[group, topic] = {}
+        queues[queue_id] = next_offset
+
+    def flush(self) -> None:
+        """Record what was committed since the last time. If that fails, it stays to be recorded."""
+        if self._dirty:
+            self._tables.write(
+                [
+                    (self.name, cursor_key(*cursor), self._some(cursor, queues))
+                    for cursor, queues in self._dirty.items()
+                ]
+            )
+            self._dirty.clear()
+
+    def _some(self, cursor: Cursor, queues: Iterable[int]) -> dict[int, int]:
+        positions = self._positions[cursor]
+        return {queue_id: positions[queue_id] for queue_id in sorted(queues)}
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where the group is: where it was reset to, else what it committed."""
+        cursor = (group, topic)
+        if cursor in self._resets and queue_id in self._resets[cursor]:
+            return self._resets[cursor][queue_id]
+        queues = self._positions.get(cursor)
+        return None if queues is None else queues.get(queue_id)
+
+    def query(
+        self, group: str, topic: str, queue_id: int, *, zero_if_missing: bool = True
+    ) -> int | None:
+        """Where a starting consumer should go on; None leaves that to its own settings.
+
+        A group without a position starts at 0 while the queue's first message is still there and
+        recent (within 40 % of the memory of the log's end): a young topic is consumed from its
+        start, whatever the consumer's settings say. That is RocketMQ's rule, and people rely on it.
+        """
+        offset = self.get(group, topic, queue_id)
+        if offset is not None:
+            return offset
+        if zero_if_missing and self._store.min_offset(topic, queue_id) <= 0:
+            first = next(iter(self._store.entries(topic, queue_id, 0, 1)), None)
+            if first is not None and self._store.log_end - first[0] <= self._near_bytes:
+                return 0
+        return None
+
+    def pulled_up_to(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The end of what the group was given last."""
+        return self._pulled.get((group, topic), {}).get(queue_id)
+
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        """The group's position in each queue of the topic."""
+        return dict(self._positions.get((group, topic), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which the group has a position."""
+        return [topic for owner, topic in self._positions if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups with a position in the topic."""
+        return [group for group, subject in self._positions if subject == topic]
+
+    def all(self) -> dict[Cursor, dict[int, int]]:
+        """Every position."""
+        return {cursor: dict(queues) for cursor, queues in self._positions.items()}
+
+    # -- correcting ----------------------------------------------------------------------------
+
+    def reset(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
+        """Move the group, recorded at once; its next pull of each queue is sent there."""
+        self._write_now([(self.name, cursor_key(group, topic), dict(positions))])
+        self._resets.setdefault((group, topic), {}).update(positions)
+
+    def _write_now(self, changes: list[Change]) -> None:
+        """Record changes at once, behind the commits they may follow upon."""
+        self.flush()
+        self._tables.write(changes)
+
+    @property
+    def has_resets(self) -> bool:
+        """Whether any group is yet to be sent to a new position."""
+        return bool(self._resets)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The position to send this pull to, once."""
+        queues = self._resets.get((group, topic))
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[group, topic]
+        return offset
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Put one group where another is, in every queue of the topic."""
+        queues = self._positions.get((source, topic))
+        if queues is not None:
+            key = cursor_key(target, topic)
+            self._write_now([(self.name, key, None), (self.name, key, dict(queues))])
+
+    def removal(self, *, group: str | None = None, topic: str | None = None) -> list[Change]:
+        """The changes that forget a group's or a topic's positions, to be recorded by the caller."""
+        self.flush()
+        gone = [
+            cursor
+            for cursor in self._positions
+            if (group is None or cursor[0] == group) and (topic is None or cursor[1] == topic)
+        ]
+        for cursor in gone:
+            self._resets.pop(cursor, None)
+            self._pulled.pop(cursor, None)
+        return [(self.name, cursor_key(*cursor), None) for cursor in gone]

@@ -1,0 +1,299 @@
+"""The send path: messages come in one by one and reach the log one tick at a time.
+
+`submit` checks a message and puts it on the tick's list; `end_of_tick` appends the whole list with one
+write, counts it, asks `durability` whether it may be acknowledged, and wakes who waits for it. Under
+load the lists grow by themselves, and with them the work that is done once instead of per message.
+
+Topics that take plain messages are kept with their queue count in `_open`, so that the common case
+is one look-up and a few comparisons; everything else goes the long way through `_admit`.
+
+Invariant: each receipt is answered exactly once. A message that cannot be stored spoils no other.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from onelog.core.durability import Durability
+from onelog.core.stats import Stats
+from onelog.core.topics import RETRY_PREFIX, UNSENDABLE_TOPICS, TopicConfig, Topics, check_name
+from onelog.core.waiting import Waiting
+from onelog.errors import (
+    BrokerBusyError,
+    EmptyMessageError,
+    FlushTimeoutError,
+    InvalidQueueError,
+    MessageError,
+    MessageTooLargeError,
+    OnelogError,
+    PropertiesTooLargeError,
+    StoreError,
+    TopicPermissionError,
+)
+from onelog.message import PROPERTIES_BYTES_MAX, Appended, NewMessage, SysFlag
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+Stored = Appended | list[Appended]
+OnStored = Callable[[Any, Any, OnelogError | None], None]
+"""Called with the token that was submitted, where the message went (for a batch: a list), and what
+went wrong. With `FlushTimeoutError` both are given: the message is stored, but not confirmed."""
+Transform = Callable[[NewMessage], NewMessage]
+Receipt = tuple[OnStored, Any, int]
+"""Whom to tell, their token, and how many messages it is about; 0 for one that is no batch."""
+
+UNSETTLED_MAX = 200_000
+"""Messages that may wait for the disk before new ones are refused."""
+
+
+class Publisher:
+    """Collects messages and appends them, tick by tick."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        durability: Durability,
+        waiting: Waiting,
+        stats: Stats,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        redirect_retry: Callable[[NewMessage, int | None], NewMessage],
+        body_bytes_max: int,
+    ) -> None:
+        self.body_bytes_max = body_bytes_max
+        self.before_store: list[tuple[bytes, Transform]] = []
+        """Changes on the way to the log: bytes that a message's properties must contain, and what
+        is made of such a message."""
+        self._store = store
+        self._topics = topics
+        self._durability = durability
+        self._waiting = waiting
+        self._stats = stats
+        self._random = random
+        self._call_soon = call_soon
+        self._redirect_retry = redirect_retry
+        self._open: dict[str, int] = {}
+        self._messages: list[NewMessage] = []
+        self._receipts: list[Receipt] = []
+        self._unsettled = 0
+        topics.on_change.append(self._topic_changed)
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        self._open.pop(name, None)
+
+    # -- taking messages in --------------------------------------------------------------------
+
+    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
+        """Take a message for this tick; `on_stored` is called when its fate is known.
+
+        What is wrong with the message itself is raised here.
+        """
+        if (
+            not 0 <= message.queue_id < self._open.get(message.topic, 0)
+            or not 0 < len(message.body) <= self.body_bytes_max
+            or len(message.properties) > PROPERTIES_BYTES_MAX
+        ):
+            message = self._admit(message)
+        self.put(message, on_stored, token)
+
+    def put(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
+        """Take a message that needs no check, because the broker itself made it or had it."""
+        for trigger, transform in self.before_store:
+            if trigger in message.properties:
+                message = transform(message)
+        if not self._messages:
+            self._begin_tick()
+        self._messages.append(message)
+        self._receipts.append((on_stored, token, 0))
+
+    def submit_batch(
+        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
+    ) -> None:
+        """Take messages of one topic and queue that are acknowledged, or refused, together.
+
+        They reach the log side by side, and pass no `before_store`: RocketMQ's batches have neither
+        delays nor retries nor transactions.
+        """
+        if not messages:
+            raise EmptyMessageError("a batch without messages")
+        if messages[0].topic.startswith(RETRY_PREFIX):
+            raise MessageError("batch request does not support retry group")
+        first = self._admit(messages[0])
+        body_bytes_max = self.body_bytes_max
+        for message in messages:
+            if (
+                not 0 < len(message.body) <= body_bytes_max
+                or len(message.properties) > PROPERTIES_BYTES_MAX
+            ):
+                self._check_size(message)
+        if first is not messages[0]:
+            messages = [
+                each._replace(queue_id=first.queue_id, sys_flag=first.sys_flag) for each in messages
+            ]
+        if not self._messages:
+            self._begin_tick()
+        self._messages += messages
+        self._receipts.append((on_stored, token, len(messages)))
+
+    def submit_retry(
+        self, message: NewMessage, retries_max: int | None, on_stored: OnStored, token: Any = None
+    ) -> None:
+        """`submit` for a consumer's own retry, which may name how often it wants to retry."""
+        self.put(self._admit(message, retries_max), on_stored, token)
+
+    def _begin_tick(self) -> None:
+        if self._unsettled > UNSETTLED_MAX:
+            raise BrokerBusyError(
+                f"{self._unsettled} messages wait for the disk; start flow control for a while"
+            )
+        self._call_soon(self.end_of_tick)
+
+    def _admit(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
+        """The message as it may be stored, or what is wrong with it."""
+        topic = message.topic
+        if topic in UNSENDABLE_TOPICS:
+            raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
+        config = self._topics.get(topic)
+        if config is None:
+            check_name(topic)
+            config = self._topics.require(topic)
+        if not config.writable:
+            raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
+        self._check_size(message)
+        if message.queue_id >= config.queues:
+            raise InvalidQueueError(f"request queueId[{message.queue_id}] is illegal, {config}")
+        if message.queue_id < 0:
+            if config.write_queues == 0:
+                raise InvalidQueueError(f"topic[{topic}] has no queue to write to")
+            message = message._replace(queue_id=self._random.randrange(config.write_queues))
+        if topic.startswith(RETRY_PREFIX):
+            return self._redirect_retry(message, retries_max)
+        if config.filter_type == "MULTI_TAG":
+            return message._replace(sys_flag=message.sys_flag | SysFlag.MULTI_TAGS)
+        self._open[topic] = config.queues
+        return message
+
+    def _check_size(self, message: NewMessage) -> None:
+        if not len(message.body):
+            raise EmptyMessageError("the message has no body")
+        if len(message.body) > self.body_bytes_max:
+            raise MessageTooLargeError(
+                f"a body of {len(message.body)} bytes is over the limit of {self.body_bytes_max}"
+            )
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLargeError(
+                f"properties of {len(message.properties)} bytes are over the limit of "
+                f"{PROPERTIES_BYTES_MAX}"
+            )
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def end_of_tick(self) -> None:
+        """Append everything that came in this tick, and see to the receipts."""
+        messages, receipts = self._messages, self._receipts
+        if not messages:
+            return
+        self._messages, self._receipts = [], []
+        try:
+            appended = self._store.append(messages)
+        except MessageError:
+            self._one_by_one(messages, receipts)
+            return
+        except StoreError as error:
+            self._refuse(receipts, error)
+            return
+        self._acknowledge(receipts, appended)
+        self._account(messages, appended)
+
+    def _acknowledge(self, receipts: list[Receipt], appended: list[Appended]) -> None:
+        if self._durability.immediate:
+            _answer(receipts, appended, None)
+            return
+        last = appended[-1]
+        self._unsettled += len(appended)
+        self._durability.when_safe(
+            last.log_offset + last.size, partial(self._settle, receipts, appended)
+        )
+
+    def _settle(
+        self, receipts: list[Receipt], appended: list[Appended], error: OnelogError | None
+    ) -> None:
+        self._unsettled -= len(appended)
+        if error is None or isinstance(error, FlushTimeoutError):
+            _answer(receipts, appended, error)
+        else:
+            self._refuse(receipts, error)
+
+    def _one_by_one(self, messages: list[NewMessage], receipts: list[Receipt]) -> None:
+        """Some message of the tick cannot be stored: find out which, and store the others."""
+        at = 0
+        for receipt in receipts:
+            count = receipt[2] or 1
+            mine = messages[at : at + count]
+            at += count
+            try:
+                appended = self._store.append(mine)
+            except (MessageError, StoreError) as error:
+                self._refuse([receipt], error)
+            else:
+                self._acknowledge([receipt], appended)
+                self._account(mine, appended)
+
+    def _refuse(self, receipts: list[Receipt], error: OnelogError) -> None:
+        self._stats.totals.put_failed += sum(count or 1 for _, _, count in receipts)
+        _answer(receipts, None, error)
+
+    def write_now(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """Append the broker's own messages at once, outside any tick, with nobody to tell."""
+        appended = self._store.append(messages)
+        self._account(messages, appended)
+        return appended
+
+    def _account(self, messages: Sequence[NewMessage], appended: list[Appended]) -> None:
+        """Count what was stored, and wake who waits for it."""
+        bucket = self._stats.topic_put.newest
+        count = size = 0
+        for message, where in zip(messages, appended, strict=True):
+            copies = message.inner_count
+            count += copies
+            size += where.size
+            cell = bucket.get(message.topic)
+            if cell is None:
+                bucket[message.topic] = [copies, where.size, 1]
+            else:
+                cell[0] += copies
+                cell[1] += where.size
+                cell[2] += 1
+        totals = self._stats.totals
+        totals.put_count += count
+        totals.put_bytes += size
+        if self._waiting.keys:
+            for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
+                self._waiting.arrived(topic, queue_id)
+            for message in messages:
+                for topic in message.extra_queues:
+                    self._waiting.arrived(topic, 0)
+
+
+def _answer(
+    receipts: list[Receipt], appended: list[Appended] | None, error: OnelogError | None
+) -> None:
+    at = 0
+    for on_stored, token, count in receipts:
+        if appended is None:
+            where: Stored | None = None
+        elif count:
+            where = appended[at : at + count]
+            at += count
+        else:
+            where = appended[at]
+            at += 1
+        try:
+            on_stored(token, where, error)
+        except Exception:
+            # One broken connection must not cost the others their answer.
+            log.exception("an acknowledgement could not be handed over")

@@ -1,0 +1,302 @@
+"""Durable tables: everything the broker must remember besides messages.
+
+A change is decided by the table's owner, recorded in the log, and only then applied. On start the
+latest snapshot is loaded, and the records after it go through the same `apply`.
+
+    record    topic `onelog_sys_tables`, queue 0; body = JSON [[table, key, value], ...];
+              the value null deletes the key
+    snapshot  config/onelog-tables.json = {"format": 1, "next_offset": n, "tables": {table: {key: value}}};
+              n is the queue offset of the first record that the snapshot does not cover
+
+Invariant: memory = snapshot + records from `next_offset` on, in order. So the snapshot has to be
+renewed before retention may delete the records after it (`snapshot`), and a snapshot that is ahead
+of the log (the machine lost power, and with it the log's unflushed end) is written anew before the
+next record, which would otherwise get an offset that the snapshot claims to cover.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from onelog.clock import Clock
+from onelog.errors import StoreCorruptError, StoreError
+from onelog.message import NewMessage
+from onelog.store.message_store import MessageStore
+from onelog.store.record import decode_messages
+
+log = logging.getLogger(__name__)
+
+TABLES_TOPIC = "onelog_sys_tables"
+SNAPSHOT_FILE = "onelog-tables.json"
+SNAPSHOT_FORMAT = 1
+_RECORD_BYTES_MAX = 256 * 1024
+_REPLAY_BYTES = 1 << 20
+
+Change = tuple[str, str, Any]
+"""A table's name, a key, and the key's new value; None deletes the key."""
+
+
+class Table(Protocol):
+    """What an owner gives to have its state kept: the state changes in `apply` and nowhere else."""
+
+    name: str
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change; `value` is plain JSON, or None to forget the key."""
+        ...
+
+    def entries(self) -> dict[str, Any]:
+        """Changes that rebuild the present state from an empty one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    format: int
+    next_offset: int
+    tables: dict[str, dict[str, Any]]
+
+
+class _Foreign:
+    """Entries of a table that this version does not know: kept, so that they are not lost."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._entries: dict[str, Any] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        if value is None:
+            self._entries.pop(key, None)
+        else:
+            self._entries[key] = value
+
+    def entries(self) -> dict[str, Any]:
+        return self._entries
+
+
+class Tables:
+    """All tables of one store: their records, their snapshot, their recovery."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        folder: Path,
+        clock: Clock,
+        offload: Callable[[Callable[[], None]], None],
+        *,
+        snapshot_records: int = 10_000,
+        snapshot_age_ms: int = 300_000,
+    ) -> None:
+        self._store = store
+        self._path = folder / SNAPSHOT_FILE
+        self._clock = clock
+        self._offload = offload
+        self._snapshot_records = snapshot_records
+        self._snapshot_age_ms = snapshot_age_ms
+        self._tables: dict[str, Table] = {}
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(list[Change]).decode
+        self._covered = 0
+        self._attempt_ms = clock.now_ms()
+        self._file_lock = threading.Lock()
+
+    def add(self, table: Table) -> None:
+        """Take a table in; before `open`."""
+        assert table.name not in self._tables
+        self._tables[table.name] = table
+
+    def open(self) -> bool:
+        """Bring every table back to its last recorded state. False if this store never had any."""
+        end = self._store.max_offset(TABLES_TOPIC, 0)
+        snapshot = self._load_snapshot()
+        if snapshot is None:
+            self._replay(0)
+            return end > 0
+        for name, entries in snapshot.tables.items():
+            self.apply([(name, key, value) for key, value in entries.items()])
+        self._covered = min(snapshot.next_offset, end)
+        if snapshot.next_offset > end:
+            log.warning(
+                "the tables' snapshot is %d records ahead of the log, whose end was lost in a crash;"
+                " the snapshot counts",
+                snapshot.next_offset - end,
+            )
+            self.snapshot(wait=True)
+        else:
+            self._replay(snapshot.next_offset)
+        return True
+
+    def _load_snapshot(self) -> _Snapshot | None:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            snapshot = msgspec.json.decode(data, type=_Snapshot)
+        except msgspec.MsgspecError as error:
+            raise StoreCorruptError(
+                f"{self._path} is not a snapshot of the broker's tables ({error}); move it away to "
+                "start from the records that the log still has"
+            ) from error
+        if snapshot.format != SNAPSHOT_FORMAT:
+            raise StoreCorruptError(
+                f"{self._path} has format {snapshot.format}; this version reads {SNAPSHOT_FORMAT}"
+            )
+        return snapshot
+
+    def _replay(self, offset: int) -> None:
+        """Apply the records from `offset` on."""
+        start = self._store.min_offset(TABLES_TOPIC, 0)
+        if start > offset:
+            log.error(
+                "table records %d to %d were deleted before a snapshot covered them: topics, groups"
+                " or positions changed in that time may be missing",
+                offset,
+                start - 1,
+            )
+            offset = start
+        end = self._store.max_offset(TABLES_TOPIC, 0)
+        while offset < end:
+            read = self._store.read(TABLES_TOPIC, 0, offset, 1_000, _REPLAY_BYTES)
+            if not read.slices:
+                raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
+            for part in read.slices:
+                for message in decode_messages(part):
+                    self._apply_record(message.body, message.queue_offset)
+            offset = read.next_offset
+
+    def _apply_record(self, body: memoryview, offset: int) -> None:
+        try:
+            changes = self._decode(body)
+        except msgspec.MsgspecError as error:
+            raise StoreCorruptError(f"table record {offset} is unreadable: {error}") from error
+        self.apply(changes)
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Make changes that are already recorded."""
+        tables = self._tables
+        for name, key, value in changes:
+            table = tables.get(name)
+            if table is None:
+                table = tables[name] = _Foreign(name)
+            table.apply(key, value)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Record changes and make them. If the record cannot be written, nothing changes."""
+        if changes:
+            self._store.append(self.record(changes))
+            self.apply(changes)
+
+    def record(self, changes: Iterable[Change]) -> list[NewMessage]:
+        """The messages that record these changes: one, or a few if one would be too large.
+
+        For those who write them together with other messages; they `apply` the changes after.
+        """
+        bodies: list[bytes] = []
+        parts: list[bytes] = []
+        size = 0
+        for change in changes:
+            part = self._encode(change)
+            if size + len(part) > _RECORD_BYTES_MAX and parts:
+                bodies.append(b"[" + b",".join(parts) + b"]")
+                parts, size = [], 0
+            parts.append(part)
+            size += len(part) + 1
+        if parts:
+            bodies.append(b"[" + b",".join(parts) + b"]")
+        now = self._clock.now_ms()
+        return [NewMessage(TABLES_TOPIC, 0, body, born_ms=now) for body in bodies]
+
+    def snapshot_if_due(self) -> None:
+        """Write a snapshot when many records, or old ones, are not covered by the last."""
+        behind = self._store.max_offset(TABLES_TOPIC, 0) - self._covered
+        age_ms = self._clock.now_ms() - self._attempt_ms
+        if behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
+            self.snapshot()
+
+    def snapshot(self, *, wait: bool = False) -> None:
+        """Write the present state to the snapshot file, atomically; in a worker unless `wait`."""
+        self._attempt_ms = self._clock.now_ms()
+        next_offset = self._store.max_offset(TABLES_TOPIC, 0)
+        tables = {name: table.entries() for name, table in self._tables.items()}
+        data = self._encode(_Snapshot(SNAPSHOT_FORMAT, next_offset, tables))
+        if wait:
+            self._replace_file(data, next_offset)
+        else:
+            self._offload(partial(self._replace_file_or_log, data, next_offset))
+
+    def _replace_file_or_log(self, data: bytes, next_offset: int) -> None:
+        """The worker's part of a snapshot. If it fails, the old snapshot and the records remain."""
+        try:
+            self._replace_file(data, next_offset)
+        except StoreError as error:
+            log.error("%s; the broker goes on, and tries again", error)
+
+    def _replace_file(self, data: bytes, next_offset: int) -> None:
+        with self._file_lock:
+            if next_offset < self._covered:
+                return  # A worker came late, after a newer snapshot was written.
+            temporary = self._path.with_suffix(".tmp")
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(temporary, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, self._path)
+                folder = os.open(self._path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write the tables' snapshot {self._path}: {error}"
+                ) from error
+            self._covered = next_offset
+
+    def close(self) -> None:
+        """A last snapshot, so that the next start has nothing to replay."""
+        self.snapshot(wait=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """How often, and when, a set of settings changed; name servers compare it to what they have."""
+
+    counter: int = 0
+    timestamp_ms: int = 0
+    state_version: int = 0
+
+
+class Versions:
+    """The table of data versions, one per set of settings."""
+
+    name = "versions"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._versions: dict[str, DataVersion] = {}
+
+    def __getitem__(self, of: str) -> DataVersion:
+        return self._versions.get(of) or DataVersion()
+
+    def next(self, of: str) -> Change:
+        """The change that makes `of` one version younger; record it together with its cause."""
+        version = DataVersion(self[of].counter + 1, self._clock.now_ms())
+        return (self.name, of, msgspec.to_builtins(version))
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        self._versions[key] = msgspec.convert(value, DataVersion)
+
+    def entries(self) -> dict[str, Any]:
+        """All versions."""
+        return {key: msgspec.to_builtins(version) for key, version in self._versions.items()}

@@ -1,0 +1,175 @@
+"""Everything that waits for messages: long polls now, fetches and pushes of other protocols too.
+
+A wait names the queues it is about. It ends once: when a message arrives in one of them (and its
+`ready`, if it has one, agrees), when its time is up, or, silently, when its owner's connection
+closes. Arrivals are told once per queue and tick, not per message.
+
+Deadlines are rounded up to ticks of the wheel, and one timer is set for the next tick in use, so that
+fifty thousand polls that all end early cost no timers.
+
+Invariant: an open wait is in `_queues` under each of its keys, in its slot of the wheel, and under
+its owner; a closed one is in none of them.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Hashable, Sequence
+
+from onelog.clock import Clock
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+"""A topic and a queue id; ANY_QUEUE stands for all of the topic's."""
+ANY_QUEUE = -1
+TIMEOUT_MAX_MS = 3_600_000
+
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Calls a function after so many milliseconds, in the thread of the core."""
+
+
+class Wait:
+    """One wait. `on_end` is called with it, and with whether its time was up."""
+
+    __slots__ = ("keys", "on_end", "open", "owner", "ready", "tick")
+
+    def __init__(
+        self,
+        keys: Sequence[Key],
+        on_end: Callable[["Wait", bool], None],
+        owner: Hashable,
+        ready: Callable[[], bool] | None,
+        tick: int,
+    ) -> None:
+        self.keys = keys
+        self.on_end = on_end
+        self.owner = owner
+        self.ready = ready
+        self.tick = tick
+        self.open = True
+
+
+class Waiting:
+    """All open waits."""
+
+    def __init__(
+        self, clock: Clock, schedule: Schedule, *, waits_max: int = 100_000, tick_ms: int = 100
+    ) -> None:
+        self._clock = clock
+        self._schedule = schedule
+        self._waits_max = waits_max
+        self._tick_ms = tick_ms
+        self._queues: dict[Key, dict[Wait, None]] = {}
+        self._owners: dict[Hashable, dict[Wait, None]] = {}
+        self._wheel: dict[int, dict[Wait, None]] = {}
+        self._ticks: list[int] = []
+        self._armed: int | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def keys(self) -> dict[Key, dict[Wait, None]]:
+        """What is waited for; the publisher looks here before it tells of arrivals."""
+        return self._queues
+
+    def wait(
+        self,
+        keys: Sequence[Key],
+        timeout_ms: int,
+        on_end: Callable[[Wait, bool], None],
+        owner: Hashable = None,
+        ready: Callable[[], bool] | None = None,
+    ) -> Wait | None:
+        """Wait. None if too many do already: then the answer must go out as it is."""
+        if self._count >= self._waits_max:
+            return None
+        timeout_ms = max(0, min(timeout_ms, TIMEOUT_MAX_MS))
+        tick = -(-(self._clock.now_ms() + timeout_ms) // self._tick_ms)
+        wait = Wait(keys, on_end, owner, ready, tick)
+        for key in keys:
+            waits = self._queues.get(key)
+            if waits is None:
+                waits = self._queues[key] = {}
+            waits[wait] = None
+        if owner is not None:
+            owned = self._owners.get(owner)
+            if owned is None:
+                owned = self._owners[owner] = {}
+            owned[wait] = None
+        slot = self._wheel.get(tick)
+        if slot is None:
+            slot = self._wheel[tick] = {}
+            heapq.heappush(self._ticks, tick)
+            if self._armed is None or tick < self._armed:
+                self._arm(tick)
+        slot[wait] = None
+        self._count += 1
+        return wait
+
+    def _arm(self, tick: int) -> None:
+        self._armed = tick
+        self._schedule(max(0, tick * self._tick_ms - self._clock.now_ms()), self._time_passed)
+
+    def _time_passed(self) -> None:
+        """End what is due. A timer that an earlier one overtook finds nothing, and that is fine."""
+        now = self._clock.now_ms()
+        due: list[Wait] = []
+        while self._ticks and self._ticks[0] * self._tick_ms <= now:
+            due.extend(self._wheel.pop(heapq.heappop(self._ticks)))
+        self._armed = None
+        if self._ticks:
+            self._arm(self._ticks[0])
+        for wait in due:
+            self._end(wait, timed_out=True)
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """A message is in the queue: end the waits for it that are ready."""
+        for key in ((topic, queue_id), (topic, ANY_QUEUE)):
+            waits = self._queues.get(key)
+            if waits is not None:
+                for wait in list(waits):
+                    if wait.open and (wait.ready is None or wait.ready()):
+                        self._end(wait, timed_out=False)
+
+    def _end(self, wait: Wait, *, timed_out: bool) -> None:
+        if not wait.open:
+            return
+        self.cancel(wait)
+        try:
+            wait.on_end(wait, timed_out)
+        except Exception:
+            # One broken connection must not keep the others waiting.
+            log.exception("a wait for %s could not be ended", wait.keys)
+
+    def cancel(self, wait: Wait) -> None:
+        """End a wait without a word. Nothing happens if it has ended."""
+        if not wait.open:
+            return
+        wait.open = False
+        slot = self._wheel.get(wait.tick)
+        if slot is not None:
+            slot.pop(wait, None)
+        for key in wait.keys:
+            waits = self._queues[key]
+            del waits[wait]
+            if not waits:
+                del self._queues[key]
+        if wait.owner is not None:
+            owned = self._owners[wait.owner]
+            del owned[wait]
+            if not owned:
+                del self._owners[wait.owner]
+        self._count -= 1
+
+    def cancel_owned(self, owner: Hashable) -> None:
+        """The owner's connection is closed: end its waits without a word."""
+        for wait in list(self._owners.get(owner, ())):
+            self.cancel(wait)
+
+    def end_all(self) -> None:
+        """The broker stops: let everyone answer what there is."""
+        for slot in list(self._wheel.values()):
+            for wait in list(slot):
+                self._end(wait, timed_out=True)

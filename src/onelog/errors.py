@@ -1,0 +1,149 @@
+"""Every error a peer, a disk or a user can cause, as a type with a message that says what to do.
+
+The core raises these; each gateway maps them to its protocol's codes in one table. What only a
+bug can break is asserted instead, and has no type here.
+"""
+
+
+class OnelogError(Exception):
+    """The root of everything OneLog raises on purpose."""
+
+
+class WireError(OnelogError):
+    """Bytes from a peer that are not the protocol they claim to be."""
+
+
+class ConfigError(OnelogError):
+    """A setting that is unknown, unreadable or out of range."""
+
+
+class MessageError(OnelogError):
+    """A message that cannot be stored as it is. Nothing of its list was written."""
+
+
+class InvalidTopicError(MessageError):
+    """A topic name that is empty, too long, or has characters a file name must not have."""
+
+
+class InvalidQueueError(MessageError):
+    """A queue id outside the range a topic may have."""
+
+
+class MessageTooLargeError(MessageError):
+    """A body over the configured limit, or a record that no segment can hold."""
+
+
+class PropertiesTooLargeError(MessageError):
+    """Properties over the 32,767 bytes that a record's length field can express."""
+
+
+class OffsetOutOfRangeError(OnelogError):
+    """An offset that is negative, past the end, or already deleted."""
+
+
+class StoreError(OnelogError):
+    """Something about the store's folder or disk."""
+
+
+class NotAStoreError(StoreError):
+    """The folder holds something, but not a store."""
+
+
+class StoreVersionError(StoreError):
+    """A store in a format this version does not read."""
+
+
+class StorePermissionError(StoreError):
+    """The folder or a file in it may not be read or written by this user."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store open for writing."""
+
+
+class StoreFullError(StoreError):
+    """No room for the bytes: the disk is full, or over the ratio at which writes are refused."""
+
+
+class StoreFailedError(StoreError):
+    """The disk failed a write or a flush; the store takes no more writes until it is reopened."""
+
+
+class StoreClosedError(StoreError):
+    """The store was closed, or was opened read-only and asked to write."""
+
+
+class StoreCorruptError(StoreError):
+    """Bytes on disk that are not what the format says must be there."""
+
+
+class EmptyMessageError(MessageError):
+    """A message without a body."""
+
+
+class TopicNotFoundError(OnelogError):
+    """A topic that does not exist here and may not be created by using it."""
+
+
+class TopicPermissionError(OnelogError):
+    """A topic that may not be read, or not written, by clients."""
+
+
+class SystemTopicError(OnelogError):
+    """A topic that the broker itself needs; it cannot be redefined or deleted."""
+
+
+class GroupNotFoundError(OnelogError):
+    """A consumer group that does not exist here and may not be created by using it."""
+
+
+class GroupPermissionError(OnelogError):
+    """A consumer group that is switched off, or may not consume in the way it asked for."""
+
+
+class InvalidGroupError(OnelogError):
+    """A group name that is empty, too long, or has characters a topic name must not have."""
+
+
+class SubscriptionNotFoundError(OnelogError):
+    """A group pulls from a topic to which no live member of it has subscribed."""
+
+
+class SubscriptionOutdatedError(OnelogError):
+    """The broker knows an older subscription than the consumer pulls with; its heartbeat is due."""
+
+
+class FilterDisabledError(OnelogError):
+    """A filter on properties, while the broker is configured to do without them."""
+
+
+class ConsumersOfflineError(OnelogError):
+    """A question that only live members of a group can answer, and it has none."""
+
+
+class FlushTimeoutError(OnelogError):
+    """A message is stored, but the disk did not confirm it in time."""
+
+
+class BrokerBusyError(OnelogError):
+    """Too much waits for the disk already; try again in a moment."""
+
+
+class StatisticNotFoundError(OnelogError):
+    """A counter that nothing has counted yet."""
+
+
+class InvalidRequestError(OnelogError):
+    """A request in good form whose fields are missing or not what they must be."""
+
+
+class PeerClosedError(OnelogError):
+    """The other side closed the connection, or it could not be opened."""
+
+
+class PeerTimeoutError(OnelogError):
+    """The other side did not answer in time."""
+
+
+class FilterSyntaxError(OnelogError):
+    """A filter that cannot be read; the message says where, and what was expected there."""

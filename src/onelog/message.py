@@ -1,0 +1,229 @@
+"""The message, as every layer speaks of it: properties, flags, hosts, ids.
+
+A message is a topic, a body and a string of properties; tags, keys and the unique id are
+properties. Properties travel and rest as one UTF-8 string, `name 0x01 value 0x02` repeated, and
+stay encoded wherever nobody needs to look inside.
+
+`NewMessage` is what is appended, `Message` what is read back. Both are tuples: they are made once
+per message on the hot path, and a tuple is the cheapest value Python has.
+"""
+
+import functools
+import ipaddress
+import re
+from enum import IntFlag
+from typing import NamedTuple, NewType
+
+from onelog.errors import InvalidTopicError
+
+LogOffset = NewType("LogOffset", int)
+"""A byte position in the commit log."""
+QueueOffset = NewType("QueueOffset", int)
+"""A message's index in its queue."""
+
+TOPIC_BYTES_MAX = 255
+PROPERTIES_BYTES_MAX = 32_767
+QUEUE_ID_MAX = 65_535
+
+TAGS = "TAGS"
+KEYS = "KEYS"
+UNIQUE_KEY = "UNIQ_KEY"
+DELAY_LEVEL = "DELAY"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+INNER_COUNT = "INNER_NUM"
+RECORD_CRC = "__CRC32#"
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+class SysFlag(IntFlag):
+    """The bits of a record's sysFlag (facts: RocketMQ's MessageSysFlag)."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    PREPARED = 0x4
+    COMMITTED = 0x8
+    ROLLED_BACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+
+
+TRANSACTION_MASK = 0xC
+"""The two bits that tell none, prepared, committed and rolled back apart."""
+
+
+def encode_host(host: str, port: int) -> bytes:
+    """An address as records keep it: 4 or 16 bytes of IP, then the port as int32."""
+    return ipaddress.ip_address(host).packed + port.to_bytes(4, "big")
+
+
+def decode_host(host: bytes | memoryview) -> tuple[str, int]:
+    """The inverse of `encode_host`."""
+    raw = bytes(host)
+    return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big")
+
+
+LOOPBACK = encode_host("127.0.0.1", 0)
+
+
+class NewMessage(NamedTuple):
+    """A message on its way into the log. `properties` is the encoded string.
+
+    `inner_count` above 1 makes it an inner batch: one record whose body holds that many messages,
+    and as many queue offsets. `extra_queues` names further topics whose queue gets an entry for
+    the same record (see `store.dispatch`).
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes | bytearray | memoryview
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = LOOPBACK
+    store_host: bytes = LOOPBACK
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    inner_count: int = 1
+    extra_queues: tuple[str, ...] = ()
+
+
+class Appended(NamedTuple):
+    """Where a message went."""
+
+    log_offset: LogOffset
+    queue_offset: QueueOffset
+    size: int
+
+
+class Message(NamedTuple):
+    """A message read back from the log; `body` is a view of the log's own bytes."""
+
+    topic: str
+    queue_id: int
+    queue_offset: QueueOffset
+    log_offset: LogOffset
+    body: memoryview
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    size: int
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id: store host and log offset, in hex, as RocketMQ prints it."""
+        return message_id(self.store_host, self.log_offset)
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return property_value(self.properties, TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The tokens of the KEYS property."""
+        return (property_value(self.properties, KEYS) or "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the producer gave the message."""
+        return property_value(self.properties, UNIQUE_KEY)
+
+
+def encode_properties(properties: dict[str, str]) -> bytes:
+    """`name 0x01 value 0x02` for each property, in UTF-8."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+
+
+def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
+    """The properties as a dict; entries without a value are dropped, as RocketMQ drops them."""
+    pairs = (entry.partition("\x01") for entry in bytes(properties).decode("utf-8", "replace").split("\x02"))
+    return {name: value for name, _, value in pairs if value}
+
+
+def property_value(properties: bytes, name: str) -> str | None:
+    """One property's value, without decoding the others."""
+    needle = name.encode() + b"\x01"
+    at = properties.find(needle)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(needle, at + 1)
+    if at < 0:
+        return None
+    start = at + len(needle)
+    end = properties.find(b"\x02", start)
+    return properties[start : end if end >= 0 else None].decode("utf-8", "replace")
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: 31 * h + c over UTF-16 units, wrapped to a signed 32-bit integer."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode("ascii"):
+            value = 31 * value + unit & 0xFFFFFFFF
+    else:
+        encoded = text.encode("utf-16-be", "surrogatepass")
+        for at in range(0, len(encoded), 2):
+            value = 31 * value + (encoded[at] << 8 | encoded[at + 1]) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+@functools.lru_cache(maxsize=4096)
+def tags_code(tags: str) -> int:
+    """What a consume queue keeps of the tags: their hash, 0 when there are none."""
+    return java_hash(tags)
+
+
+def message_id(store_host: bytes, log_offset: int) -> str:
+    """The offset message id: host and log offset in upper-case hex."""
+    return (store_host + log_offset.to_bytes(8, "big")).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[bytes, LogOffset]:
+    """The store host and log offset in an offset message id; `ValueError` if it is none."""
+    raw = bytes.fromhex(text)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"message id {text!r} has {len(text)} characters; an id has 32 or 56")
+    return raw[:-8], LogOffset(int.from_bytes(raw[-8:], "big"))
+
+
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+def check_topic(topic: str) -> bytes:
+    """The topic's UTF-8 bytes, or `InvalidTopicError` if no folder may have that name.
+
+    This is the store's rule, and it is about safety on disk. What users may call their topics is
+    narrower, and is the core's business.
+    """
+    encoded = topic.encode("utf-8", "surrogatepass")
+    if not encoded:
+        raise InvalidTopicError("the topic name is empty")
+    if len(encoded) > TOPIC_BYTES_MAX:
+        raise InvalidTopicError(
+            f"topic name {topic[:40]!r}... has {len(encoded)} bytes; the limit is {TOPIC_BYTES_MAX}"
+        )
+    if topic in (".", "..") or _FORBIDDEN.search(topic) or not _is_utf8(topic):
+        raise InvalidTopicError(
+            f"topic name {topic!r} has a path separator, a control character or is not valid text"
+        )
+    return encoded
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

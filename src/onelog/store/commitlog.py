@@ -1,0 +1,234 @@
+"""The one log: all messages of all topics, in the order of arrival, in a row of segments.
+
+    segment 0                       segment 1                        segment 2 (active)
+    | record | record | blank |     | record | record | blank |      | record | zeros ... |
+    ^ start                                                                   ^ end
+
+A list of messages is appended with one write. A record never spans two segments: when the next one
+does not fit, a blank record closes the segment and the log goes on in a new one. The log knows
+nothing of queues; the queue offset inside a record is given by the caller.
+
+Invariant: bytes below `flushed` are on disk and never change; a record is whole and checksummed, or
+it lies after the last whole one and is cut on recovery. `end` moves only after a write succeeded: a
+write that fails leaves zeros behind it, never half a list.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onelog.errors import (
+    MessageError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    StoreCorruptError,
+    StoreVersionError,
+)
+from onelog.message import Appended, LogOffset, Message, NewMessage, QueueOffset
+from onelog.store.record import (
+    BLANK,
+    MAGIC_BLANK,
+    Blank,
+    Broken,
+    check,
+    encode,
+    require_message,
+)
+from onelog.store.segment import Buffer, Segment, file_name, numbered_files, sync_folder
+
+_WARM_PROBE_BYTES = 256 * 1024
+
+
+class CommitLog:
+    """The log in one folder. One writer; reads and `flush` may come from other threads."""
+
+    def __init__(
+        self, folder: Path, segment_bytes: int, *, record_crc: bool = False, writable: bool = True
+    ) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.record_crc = record_crc
+        self._writable = writable
+        # Replaced, never changed in place: other threads read it without a lock.
+        self._segments: tuple[Segment, ...] = tuple(self._open_segments())
+        self.end = LogOffset(self._segments[-1].start if self._segments else 0)
+        self.flushed = self.end
+        self._scratch = memoryview(bytearray(_WARM_PROBE_BYTES))
+
+    def _open_segments(self) -> Iterator[Segment]:
+        files = numbered_files(self.folder) if self.folder.is_dir() else []
+        for number, (start, size) in enumerate(files):
+            path = self.folder / file_name(start)
+            if size != self.segment_bytes and not (size == 0 or number == len(files) - 1):
+                raise StoreVersionError(
+                    f"{path} has {size} bytes, but segments are set to {self.segment_bytes}: "
+                    f"open the store with segment_bytes={size}"
+                )
+            if start != files[0][0] + number * self.segment_bytes:
+                raise StoreCorruptError(
+                    f"{path} does not follow the segment before it: a file is missing or was "
+                    f"written with another segment size than {self.segment_bytes}"
+                )
+            if size == self.segment_bytes or self._writable:
+                yield Segment(path, start, self.segment_bytes, writable=self._writable)
+
+    @property
+    def start(self) -> LogOffset:
+        """The first byte that is still kept."""
+        return LogOffset(self._segments[0].start if self._segments else 0)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The files of the log, oldest first."""
+        return self._segments
+
+    def append(
+        self, messages: Sequence[NewMessage], queue_offsets: Sequence[int], store_ms: int
+    ) -> list[Appended]:
+        """Write the messages, all or none, and say where each one went."""
+        segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
+        write_at = offset = int(self.end)
+        segment_end = segment.start + segment.size
+        writes: list[tuple[Segment, int, list[Buffer], int]] = []
+        buffers: list[Buffer] = []
+        appended: list[Appended] = []
+        try:
+            for message, queue_offset in zip(messages, queue_offsets, strict=True):
+                head, body, tail, size = encode(
+                    message, queue_offset, offset, store_ms, self.record_crc
+                )
+                if offset + size + BLANK.size > segment_end:
+                    self._check_fits(message, size)
+                    if offset < segment_end:
+                        buffers.append(BLANK.pack(segment_end - offset, MAGIC_BLANK))
+                        offset += BLANK.size
+                    writes.append((segment, write_at, buffers, offset - write_at))
+                    segment = self._add_segment(segment_end)
+                    write_at = offset = segment_end
+                    segment_end += segment.size
+                    buffers = []
+                    head, body, tail, size = encode(
+                        message, queue_offset, offset, store_ms, self.record_crc
+                    )
+                buffers += (head, body, tail)
+                appended.append(Appended(LogOffset(offset), QueueOffset(queue_offset), size))
+                offset += size
+            writes.append((segment, write_at, buffers, offset - write_at))
+            for target, at, parts, size in writes:
+                target.write(parts, at - target.start, size)
+        except struct.error as error:
+            self._undo()
+            raise MessageError(
+                f"a number of message {message!r:.200} is too large: {error}"
+            ) from error
+        except BaseException:
+            self._undo()
+            raise
+        self.end = LogOffset(offset)
+        return appended
+
+    def _check_fits(self, message: NewMessage, size: int) -> None:
+        if size + BLANK.size > self.segment_bytes:
+            raise MessageTooLargeError(
+                f"a message to {message.topic!r} needs a record of {size} bytes; "
+                f"a segment of {self.segment_bytes} holds at most {self.segment_bytes - BLANK.size}"
+            )
+
+    def _add_segment(self, start: int) -> Segment:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / file_name(start)
+        segment = Segment(path, start, self.segment_bytes, writable=True)
+        self._segments = (*self._segments, segment)
+        return segment
+
+    def _undo(self) -> None:
+        """After a failed append: drop new segments, zero what was written past the end."""
+        self.truncate(self.end)
+
+    def truncate(self, end: LogOffset) -> None:
+        """Cut the log at `end`: what follows becomes zeros, later segments go."""
+        keep = [s for s in self._segments if s.start <= end or s is self._segments[0]]
+        # A segment that would start exactly at the end is dropped too, unless it is the only one.
+        while len(keep) > 1 and keep[-1].start >= end:
+            keep.pop()
+        for segment in self._segments[len(keep) :]:
+            segment.path.unlink(missing_ok=True)
+        self._segments = tuple(keep)
+        if keep:
+            keep[-1].truncate(max(0, end - keep[-1].start))
+        self.end = end
+        self.flushed = LogOffset(min(self.flushed, end))
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment that holds a log offset."""
+        segments = self._segments
+        number = (offset - segments[0].start) // self.segment_bytes if segments else -1
+        if not 0 <= number < len(segments):
+            raise OffsetOutOfRangeError(
+                f"log offset {offset} is outside {self.start}..{self.end}, what the log holds"
+            )
+        return segments[number]
+
+    def slice(self, offset: int, size: int) -> memoryview:
+        """Bytes of the log, without a copy. They must lie in one segment."""
+        segment = self.segment_at(offset)
+        at = offset - segment.start
+        if size < 0 or at + size > segment.size or offset + size > self.end:
+            raise OffsetOutOfRangeError(
+                f"{size} bytes at log offset {offset} are past the end of the log, {self.end}"
+            )
+        return segment.view[at : at + size]
+
+    def message_at(self, offset: int) -> Message:
+        """The whole, checked record at a log offset."""
+        if not self.start <= offset < self.end:
+            raise OffsetOutOfRangeError(
+                f"log offset {offset} is outside {self.start}..{self.end}, what the log holds"
+            )
+        segment = self.segment_at(offset)
+        return require_message(check(segment.view, offset - segment.start, offset), offset)
+
+    def scan(self, offset: int) -> Iterator[Message | Broken]:
+        """Every whole record from `offset` on; ends with what stopped it, if anything did.
+
+        It looks at the segments themselves, not at `end`: this is how `end` is found.
+        """
+        for segment in self._segments:
+            at = max(0, offset - segment.start)
+            while at < segment.size:
+                found = check(segment.view, at, segment.start + at)
+                if isinstance(found, Broken):
+                    yield found
+                    return
+                if not isinstance(found, Blank):
+                    yield found
+                at += found.size
+
+    def is_warm(self, offset: int, size: int) -> bool:
+        """Whether reading this range would not wait for the disk."""
+        segment = self.segment_at(offset)
+        return segment.is_warm(offset - segment.start, size, self._scratch)
+
+    def read_cold(self, offset: int, size: int) -> bytes:
+        """A copy of a range through a system call, which lets other threads run meanwhile."""
+        segment = self.segment_at(offset)
+        return segment.read(offset - segment.start, size)
+
+    def flush(self) -> LogOffset:
+        """Return, with the offset, when everything appended before the call is on disk."""
+        end = self.end
+        for segment in self._segments:
+            if segment.start + segment.size > self.flushed and segment.start < end:
+                segment.flush()
+        self.flushed = max(self.flushed, end)
+        return end
+
+    def delete_first(self) -> int:
+        """Delete the oldest segment and return its size. The active one is never deleted."""
+        first, *rest = self._segments
+        assert rest, "the active segment cannot be deleted"
+        self._segments = tuple(rest)
+        os.unlink(first.path)
+        sync_folder(self.folder)
+        return first.size

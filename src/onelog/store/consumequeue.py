@@ -1,0 +1,391 @@
+"""A queue: for each of its messages, in order, where in the log it lies.
+
+    entry = int64 log offset | int32 record size | int64 tags code            20 bytes
+
+Entry number n is the message with queue offset n, so a look-up is one multiplication. Files hold a
+fixed number of entries, are named by the byte offset of their first one, and are written and read
+through memory maps. They are derived data: all of it can be rebuilt from the log.
+
+A record that several queues share has an entry in each of them. An inner batch has one entry per
+message, all pointing at the one record. If a queue does not begin at 0 (its older messages are
+gone), its first file is padded in front with {0, 0x7FFFFFFF, 0}.
+
+Invariant: entries below `end` are whole; what lies after it is zeros or, after a crash, anything,
+and is cleared by recovery. Disk space for an entry is allocated before the entry is written,
+because a store through a map into a hole of a full disk kills the process.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+
+from onelog.errors import StoreCorruptError, StoreVersionError
+from onelog.store.segment import disk_error, file_name, numbered_files, sync_folder
+
+ENTRY = Struct(">qiq")
+ENTRY_BYTES = ENTRY.size
+PADDING = ENTRY.pack(0, 0x7FFFFFFF, 0)
+_ALLOCATE_BYTES_MIN = 4 * 1024
+_ALLOCATE_BYTES_MAX = 256 * 1024
+
+Entry = tuple[int, int, int]
+
+
+class MapBudget:
+    """Bounds how many queue files are mapped at once: a map costs a file descriptor."""
+
+    def __init__(self, maps_max: int) -> None:
+        self._maps_max = maps_max
+        self._mapped: dict[tuple[ConsumeQueue, int], None] = {}
+
+    def add(self, queue: "ConsumeQueue", file: int) -> None:
+        """Count a new map in; the one mapped first goes if there are too many."""
+        self._mapped[queue, file] = None
+        if len(self._mapped) > self._maps_max:
+            oldest_queue, oldest_file = next(iter(self._mapped))
+            oldest_queue.unmap(oldest_file)
+
+    def remove(self, queue: "ConsumeQueue", file: int) -> None:
+        """Count a map out."""
+        self._mapped.pop((queue, file), None)
+
+
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    __slots__ = (
+        "_allocated", "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_maps",
+        "_writable", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        folder: Path,
+        topic: str,
+        queue_id: int,
+        file_entries: int,
+        budget: MapBudget,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.topic = topic
+        self.queue_id = queue_id
+        self._file_entries = file_entries
+        self._budget = budget
+        self._writable = writable
+        self._maps: dict[int, mmap.mmap] = {}
+        self._files: list[int] = self._find_files()
+        self.start: int = self._files[0] * file_entries if self._files else 0
+        self.end: int = self._find_end()
+        self.reserved = self.end
+        self._allocated = self.end
+        self._flushed = self.end
+        self.dirty = False
+        self._begins_at = self._skip_padding()
+        if writable:
+            self._delete_after(self.end)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _find_files(self) -> list[int]:
+        """The numbers of the files there are, checked to follow each other."""
+        size_expected = self._file_entries * ENTRY_BYTES
+        files = numbered_files(self.folder) if self.folder.is_dir() else []
+        numbers: list[int] = []
+        for place, (byte_offset, size) in enumerate(files):
+            number, odd = divmod(byte_offset, size_expected)
+            if odd or (numbers and number != numbers[-1] + 1):
+                raise StoreCorruptError(
+                    f"{self.folder / file_name(byte_offset)} does not follow the file before it: "
+                    "delete the consumequeue folder to have it rebuilt"
+                )
+            if size != size_expected and place < len(files) - 1:
+                raise StoreVersionError(
+                    f"{self.folder / file_name(byte_offset)} has {size} bytes, but queue files are "
+                    f"set to {self._file_entries} entries: open the store with "
+                    f"queue_file_entries={size // ENTRY_BYTES}"
+                )
+            numbers.append(number)
+        return numbers
+
+    def path(self, file: int) -> Path:
+        """Where file number `file` is."""
+        return self.folder / file_name(file * self._file_entries * ENTRY_BYTES)
+
+    def _map(self, file: int) -> mmap.mmap:
+        """The map of a file, made (and the file created) when it is needed."""
+        found = self._maps.get(file)
+        if found is not None:
+            return found
+        size = self._file_entries * ENTRY_BYTES
+        path = self.path(file)
+        try:
+            if self._writable:
+                if file not in self._files:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    self._files.append(file)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            else:
+                fd = os.open(path, os.O_RDONLY)
+            try:
+                if self._writable and os.fstat(fd).st_size != size:
+                    os.ftruncate(fd, size)
+                access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
+                found = mmap.mmap(fd, size, access=access)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ValueError):
+                raise StoreCorruptError(f"{path} is shorter than its {size} bytes") from error
+            raise disk_error(error, path, "map") from error
+        self._maps[file] = found
+        self._budget.add(self, file)
+        return found
+
+    def unmap(self, file: int) -> None:
+        """Let go of a map; whoever holds a slice of it keeps it alive."""
+        self._maps.pop(file, None)
+        self._budget.remove(self, file)
+
+    # -- finding the end -----------------------------------------------------------------------
+
+    def _find_end(self) -> int:
+        """One past the last entry: entries are written in order into zeros."""
+        return self._bisect(lambda entry: entry[1] > 0)
+
+    def _bisect(self, before: Callable[[Entry], bool]) -> int:
+        """The first entry for which `before` no longer holds, given that it holds up to there."""
+        for file in reversed(self._files):
+            with open(self.path(file), "rb", buffering=0) as raw:
+                fd = raw.fileno()
+                entries = os.fstat(fd).st_size // ENTRY_BYTES
+
+                def holds(slot: int, fd: int = fd) -> bool:
+                    entry: Entry = ENTRY.unpack(os.pread(fd, ENTRY_BYTES, slot * ENTRY_BYTES))
+                    return before(entry)
+
+                if not entries or not holds(0):
+                    continue
+                # Gallop first: most queues are short, and few pages are touched that way.
+                step = 1
+                while step < entries and holds(step):
+                    step *= 2
+                low, high = step // 2, min(step, entries)
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    low, high = (middle, high) if holds(middle) else (low, middle)
+                return file * self._file_entries + high
+        return self._files[0] * self._file_entries if self._files else 0
+
+    def _skip_padding(self) -> int:
+        """Move `start` behind the filling of a queue that did not begin at 0.
+
+        Returns the log offset of the first entry, read without a map: opening ten thousand queues
+        must not map ten thousand files.
+        """
+        if self.start == self.end:
+            return -1
+        with open(self.path(self._files[0]), "rb", buffering=0) as raw:
+            first = raw.read(ENTRY_BYTES)
+        if first == PADDING:
+            self.start = self.first_not_before(lambda entry: entry[1] == 0x7FFFFFFF)
+            return -1
+        return int(ENTRY.unpack(first)[0])
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def reserve(self, count: int) -> int:
+        """Promise room for `count` entries and return the queue offset of the first."""
+        first = self.reserved
+        after = first + count
+        if after > self._allocated:
+            self._allocate(after)
+        self.reserved = after
+        return first
+
+    def release(self) -> None:
+        """Take back what was reserved and not put.
+
+        No file without an entry may stay: RocketMQ takes entry 0 of the last file for granted.
+        """
+        self.reserved = self.end
+        self._delete_after(self.end)
+
+    def _delete_after(self, end: int) -> None:
+        """Delete the files that hold nothing below entry `end`."""
+        for file in [file for file in self._files if file * self._file_entries >= end]:
+            self.unmap(file)
+            self.path(file).unlink(missing_ok=True)
+            self._files.remove(file)
+        if not self._files and self.folder.is_dir():
+            self.folder.rmdir()
+        self._allocated = min(self._allocated, end)
+
+    def _allocate(self, until: int) -> None:
+        """Map the files up to entry `until` and have the disk set the space aside."""
+        while self._allocated < until:
+            file, slot = divmod(self._allocated, self._file_entries)
+            self._map(file)
+            at = slot * ENTRY_BYTES
+            step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
+            size = max(step, (until - self._allocated) * ENTRY_BYTES)
+            size = min(size, self._file_entries * ENTRY_BYTES - at)
+            path = self.path(file)
+            fd = os.open(path, os.O_RDWR)
+            try:
+                os.posix_fallocate(fd, at, size)
+            except OSError as error:
+                raise disk_error(error, path, "allocate room in") from error
+            finally:
+                os.close(fd)
+            self._allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
+
+    def put(self, log_offset: int, size: int, tags_code: int) -> None:
+        """Store the entry of one message, for which room was reserved."""
+        file, slot = divmod(self.end, self._file_entries)
+        target = self._maps.get(file) or self._map(file)
+        ENTRY.pack_into(target, slot * ENTRY_BYTES, log_offset, size, tags_code)
+        self.end += 1
+
+    def put_batch(self, log_offset: int, size: int, tags_code: int, count: int) -> None:
+        """Store `count` entries that all point at one inner-batch record."""
+        entry = ENTRY.pack(log_offset, size, tags_code)
+        while count:
+            file, slot = divmod(self.end, self._file_entries)
+            here = min(count, self._file_entries - slot)
+            at = slot * ENTRY_BYTES
+            self._map(file)[at : at + here * ENTRY_BYTES] = entry * here
+            self.end += here
+            count -= here
+
+    def pad_to(self, offset: int) -> None:
+        """Let the next entry be number `offset`: what is skipped is filled with padding.
+
+        A queue without files thereby begins at `offset`; in one that has some, the padding stands
+        for messages that are in no log any more.
+        """
+        if not self._files:
+            base = offset // self._file_entries * self._file_entries
+            self.start = self.end = base
+            self._allocated = self.reserved = self._flushed = base
+        begins_here = self.start == self.end
+        self.reserve(offset - self.reserved)
+        while self.end < offset:
+            file, slot = divmod(self.end, self._file_entries)
+            here = min(offset - self.end, self._file_entries - slot)
+            at = slot * ENTRY_BYTES
+            self._map(file)[at : at + here * ENTRY_BYTES] = PADDING * here
+            self.end += here
+        if begins_here:
+            self.start = offset
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def entry(self, offset: int) -> Entry:
+        """The (log offset, size, tags code) of one message between `start` and `end`."""
+        file, slot = divmod(offset, self._file_entries)
+        found: Entry = ENTRY.unpack_from(
+            self._maps.get(file) or self._map(file), slot * ENTRY_BYTES
+        )
+        return found
+
+    def entries(self, offset: int, count: int) -> Iterator[Entry]:
+        """Up to `count` entries from `offset` on."""
+        for raw in self.raw_entries(offset, count):
+            yield from ENTRY.iter_unpack(raw)
+
+    def raw_entries(self, offset: int, count: int) -> Iterator[memoryview]:
+        """The bytes of up to `count` entries from `offset` on, one slice per file."""
+        offset = max(offset, self.start)
+        end = min(offset + count, self.end)
+        while offset < end:
+            file, slot = divmod(offset, self._file_entries)
+            here = min(end - offset, self._file_entries - slot)
+            at = slot * ENTRY_BYTES
+            yield memoryview(self._map(file))[at : at + here * ENTRY_BYTES]
+            offset += here
+
+    def first_not_before(self, is_before: Callable[[Entry], bool]) -> int:
+        """Binary search: the first offset whose entry is not `before`; `end` if all are."""
+        low, high = self.start, self.end
+        while low < high:
+            middle = (low + high) // 2
+            if is_before(self.entry(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def last_entry(self) -> Entry | None:
+        """The entry of the newest message, if there is one."""
+        return self.entry(self.end - 1) if self.end > self.start else None
+
+    # -- following the log ---------------------------------------------------------------------
+
+    def truncate(self, log_offset: int) -> None:
+        """Drop every entry of a record at or after `log_offset`, and clear what follows."""
+        self.cut(self._bisect(lambda e: e[1] > 0 and e[0] < log_offset))
+
+    def cut(self, end: int) -> None:
+        """Let the queue end at `end`, and clear what follows."""
+        end = max(end, self.start)
+        self._delete_after(end)
+        last, slot = divmod(end, self._file_entries)
+        if last in self._files:
+            self.unmap(last)
+            with open(self.path(last), "r+b", buffering=0) as raw:
+                os.ftruncate(raw.fileno(), slot * ENTRY_BYTES)
+                os.ftruncate(raw.fileno(), self._file_entries * ENTRY_BYTES)
+        self.end = self.reserved = self._allocated = end
+        self._flushed = min(self._flushed, end)
+
+    def delete_before(self, log_start: int) -> int:
+        """Follow the log's deletion: move `start`, delete files that have only gone entries.
+
+        Returns the bytes of the deleted files.
+        """
+        if self._begins_at >= log_start or self.start == self.end:
+            return 0
+        self.start = max(self.start, self.first_not_before(lambda e: e[0] < log_start))
+        self._begins_at = self.entry(self.start)[0] if self.start < self.end else -1
+        gone = 0
+        while len(self._files) > 1 and (self._files[0] + 1) * self._file_entries <= self.start:
+            file = self._files.pop(0)
+            self.unmap(file)
+            self.path(file).unlink(missing_ok=True)
+            gone += self._file_entries * ENTRY_BYTES
+        return gone
+
+    def delete(self) -> None:
+        """Remove the queue's files and folder."""
+        for file in self._files:
+            self.unmap(file)
+            self.path(file).unlink(missing_ok=True)
+        self._files.clear()
+        if self.folder.is_dir():
+            self.folder.rmdir()
+
+    def flush(self) -> None:
+        """Return when all entries put before the call are on disk.
+
+        Through the file, not the map: `mmap.flush` would hold the interpreter lock meanwhile.
+        """
+        end = self.end
+        files = list(self._files)
+        for file in files:
+            if (file + 1) * self._file_entries <= self._flushed or file * self._file_entries >= end:
+                continue
+            path = self.path(file)
+            try:
+                with open(path, "rb", buffering=0) as raw:
+                    os.fdatasync(raw.fileno())
+                if self._flushed <= file * self._file_entries:
+                    sync_folder(path.parent)
+            except FileNotFoundError:
+                continue  # Retention or a deleted topic took the file meanwhile.
+            except OSError as error:
+                raise disk_error(error, path, "flush") from error
+        self._flushed = end

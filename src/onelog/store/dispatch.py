@@ -1,0 +1,133 @@
+"""Which queues a record belongs to, and at which offsets: the same answer live and on replay.
+
+A record goes to the queue it names. If it carries INNER_MULTI_DISPATCH, a comma-separated list of
+topics, it goes to a queue of each of these too, at the offsets in INNER_MULTI_QUEUE_OFFSET: queue
+0 of a light queue (`%LMQ%...`), else the queue with the record's own id. Half and rolled-back
+messages of transactions go nowhere. An inner batch takes as many offsets as it has messages.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from onelog.errors import ConfigError, MessageError
+from onelog.message import (
+    DELAY_LEVEL,
+    INNER_COUNT,
+    LIGHT_QUEUE_PREFIX,
+    MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
+    SCHEDULE_TOPIC,
+    TAGS,
+    TRANSACTION_MASK,
+    Message,
+    NewMessage,
+    SysFlag,
+    encode_properties,
+    property_value,
+    tags_code,
+)
+
+INNER_COUNT_MAX = 1_000_000
+EXTRA_QUEUES_MAX = 1_000
+_TAGS_NEEDLE = TAGS.encode() + b"\x01"
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Target(NamedTuple):
+    """A place in a queue that a record is entered at."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    entries: int
+
+
+def parse_delay_levels(levels: str) -> tuple[int, ...]:
+    """The milliseconds of each delay level, from "1s 5s 10s ..."."""
+    parsed = []
+    for level in levels.split():
+        match = re.fullmatch(r"(\d+)([smhd])", level)
+        if not match:
+            raise ConfigError(f"delay level {level!r} is not a number followed by s, m, h or d")
+        parsed.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(parsed)
+
+
+class TagsCodes:
+    """What a queue entry says beside the place of the record.
+
+    The hash of the tags; in the queues of delayed messages, when the message is due.
+    """
+
+    def __init__(self, delay_levels: str) -> None:
+        self._delays_ms = parse_delay_levels(delay_levels)
+
+    def of(self, topic: str, properties: bytes, store_ms: int) -> int:
+        """The tags code of a message."""
+        if topic == SCHEDULE_TOPIC:
+            level = property_value(properties, DELAY_LEVEL) or ""
+            if level.isascii() and level.isdigit() and int(level) > 0 and self._delays_ms:
+                return store_ms + self._delays_ms[min(int(level), len(self._delays_ms)) - 1]
+        if not properties or _TAGS_NEEDLE not in properties:
+            return 0
+        tags = property_value(properties, TAGS)
+        return tags_code(tags) if tags else 0
+
+
+def is_dispatched(sys_flag: int) -> bool:
+    """Whether a record enters any queue: half and rolled-back messages do not."""
+    return sys_flag & TRANSACTION_MASK in (0, SysFlag.COMMITTED)
+
+
+def queue_id_of(topic: str, record_queue_id: int) -> int:
+    """The queue of an extra topic that a record is entered in."""
+    return 0 if topic.startswith(LIGHT_QUEUE_PREFIX) else record_queue_id
+
+
+def with_dispatch_properties(
+    message: NewMessage, reserve: Callable[[str, int, int], int]
+) -> NewMessage:
+    """A message that is an inner batch or goes to extra queues, with the properties that say so.
+
+    `reserve(topic, queue_id, count)` gives the first queue offset in an extra queue.
+    """
+    count, extra = message.inner_count, message.extra_queues
+    if not 1 <= count <= INNER_COUNT_MAX:
+        raise MessageError(f"an inner batch of {count} messages; the limit is {INNER_COUNT_MAX}")
+    if len(extra) > EXTRA_QUEUES_MAX:
+        raise MessageError(f"{len(extra)} extra queues; the limit is {EXTRA_QUEUES_MAX}")
+    added = {}
+    flags = message.sys_flag
+    if count > 1:
+        flags |= SysFlag.INNER_BATCH
+        added[INNER_COUNT] = str(count)
+    if extra:
+        if any("," in topic for topic in extra):
+            raise MessageError(f"a comma in the name of an extra queue: {extra!r}")
+        offsets = [reserve(t, queue_id_of(t, message.queue_id), count) for t in extra]
+        added[MULTI_DISPATCH] = ",".join(extra)
+        added[MULTI_QUEUE_OFFSET] = ",".join(map(str, offsets))
+    properties = message.properties
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    return message._replace(properties=properties + encode_properties(added), sys_flag=int(flags))
+
+
+def targets(message: Message) -> Iterator[Target]:
+    """Every queue position that a stored record occupies."""
+    if not is_dispatched(message.sys_flag):
+        return
+    count = 1
+    if message.sys_flag & SysFlag.INNER_BATCH:
+        stated = property_value(message.properties, INNER_COUNT) or ""
+        if stated.isascii() and stated.isdigit():
+            count = min(max(1, int(stated)), INNER_COUNT_MAX)
+    yield Target(message.topic, message.queue_id, message.queue_offset, count)
+    names = property_value(message.properties, MULTI_DISPATCH)
+    offsets = property_value(message.properties, MULTI_QUEUE_OFFSET)
+    if not names or not offsets:
+        return
+    for topic, offset in zip(names.split(","), offsets.split(","), strict=False):
+        if topic and offset.isascii() and offset.isdigit():
+            yield Target(topic, queue_id_of(topic, message.queue_id), int(offset), count)

@@ -1,0 +1,134 @@
+"""When bytes reach the disk: one thread that flushes for everybody.
+
+Asynchronous flush: every 500 ms if 4 pages are dirty, and at the latest after 10 s. Synchronous
+flush is a group commit: whoever needs its bytes on disk says up to which offset; the thread flushes
+once for all who ask meanwhile, then tells each of them. Now and then it also flushes queues and
+index and moves the checkpoint on, which bounds the work of a recovery.
+
+A flush that fails is final: the kernel may have dropped the pages, so a second flush that succeeds
+proves nothing. Everyone who waits gets the error, and the store takes no more writes.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from onelog.config import StoreConfig
+from onelog.errors import StoreClosedError, StoreError, StoreFailedError
+from onelog.store.commitlog import CommitLog
+
+PAGE_BYTES = 4096
+
+OnFlushed = Callable[[StoreError | None], None]
+
+
+class Flusher:
+    """The flush thread of one store."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        checkpoint: Callable[[], None],
+        config: StoreConfig,
+        on_failure: Callable[[StoreError], None],
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._config = config
+        self._on_failure = on_failure
+        self._wake = threading.Condition()
+        self._waiting: list[tuple[int, OnFlushed]] = []
+        self._stopping = False
+        self._failure: StoreError | None = None
+        self._thread = threading.Thread(target=self._run, name="onelog-flush", daemon=True)
+        self._thread.start()
+
+    def when_flushed(self, log_offset: int, callback: OnFlushed) -> None:
+        """Call back, in the flush thread, once everything below `log_offset` is on disk.
+
+        If it is there already, or never will be, the call comes at once.
+        """
+        with self._wake:
+            error = self._failure
+            if error is None and self._stopping:
+                error = StoreClosedError("the store was closed before the flush")
+            if error is None and log_offset > self._log.flushed:
+                self._waiting.append((log_offset, callback))
+                self._wake.notify()
+                return
+        callback(error)
+
+    def stop(self) -> None:
+        """End the thread; who still waits is served first."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        config = self._config
+        last_flush = last_checkpoint = time.monotonic()
+        while not self._stopping:
+            with self._wake:
+                if not self._waiting and not self._stopping:
+                    self._wake.wait(config.flush_interval_ms / 1000)
+                asked = bool(self._waiting)
+            now = time.monotonic()
+            dirty = self._log.end - self._log.flushed
+            due = dirty >= config.flush_pages_min * PAGE_BYTES or (
+                dirty > 0 and (now - last_flush) * 1000 >= config.flush_thorough_ms
+            )
+            try:
+                if asked or due:
+                    self._log.flush()
+                    last_flush = now
+                    self._tell(None)
+                if (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms:
+                    self._checkpoint()
+                    last_checkpoint = now
+            except StoreError as error:
+                self._fail(error)
+                return
+            except Exception as error:
+                self._fail(StoreFailedError(f"the flush thread failed: {error!r}"))
+                raise
+        if self._waiting:
+            try:
+                self._log.flush()
+                self._tell(None)
+            except StoreError as error:
+                self._fail(error)
+
+    def _tell(self, error: StoreError | None) -> None:
+        """Answer those whose bytes are on disk, or everybody if there was an error."""
+        flushed = self._log.flushed
+        with self._wake:
+            ready = [call for offset, call in self._waiting if error or offset <= flushed]
+            self._waiting = [w for w in self._waiting if not error and w[0] > flushed]
+        for call in ready:
+            call(error)
+
+    def _fail(self, error: StoreError) -> None:
+        self._failure = error
+        self._on_failure(error)
+        self._tell(error)
+
+
+def sync_filesystem(folder: Path) -> None:
+    """Flush everything on the file system of a folder with one call.
+
+    For thousands of small files that is far cheaper than a flush of each.
+    """
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise StoreFailedError(f"the disk failed to flush {folder}: {os.strerror(code)}")
+    finally:
+        os.close(fd)

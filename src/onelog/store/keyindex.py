@@ -1,0 +1,338 @@
+"""The key index: find messages by key or unique id in a time range, newest first.
+
+A file is a hash table on disk, RocketMQ's IndexFile:
+
+    header 40    int64 first store time, int64 last store time, int64 first log offset,
+                 int64 last log offset, int32 used slots, int32 next entry number (starts at 1)
+    slots        int32 each: the number of the newest entry with that hash, 0 if there is none
+    entries      int32 key hash | int64 log offset | int32 seconds since the first store time
+                 | int32 number of the next older entry in the slot               20 bytes
+
+The key is `topic#key`, hashed as Java hashes strings; what a look-up returns may be another key's
+message, so the caller compares. Files are named by the local time they were begun.
+
+Appending a message only queues its properties here. Keys are hashed and linked many at a time, by
+`build`, which look-ups and the flush thread call: a hundred nanoseconds a key instead of several
+microseconds. What is queued and lost in a crash is rebuilt from the log.
+"""
+
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from onelog.errors import StoreCorruptError, StoreVersionError
+from onelog.message import KEYS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, java_hash, property_value
+from onelog.store.segment import disk_error
+
+HEADER = Struct(">qqqqii")
+SLOT_BYTES = 4
+ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
+ENTRY_BYTES = ENTRY_DTYPE.itemsize
+_ALLOCATE_ENTRIES = 50_000
+_PENDING_MAX = 1_024
+
+Pending = tuple[int, int, str, bytes, int]
+"""Log offset, store time, topic, properties, sysFlag."""
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The non-negative hash of `topic#key`."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def key_hashes(keys: list[str]) -> npt.NDArray[np.int64]:
+    """`abs(java_hash(key))` of many strings at once.
+
+    31 * 0 + 0 is 0, so ASCII strings padded with zero bytes in front keep their hash, and one
+    matrix product with the powers of 31 hashes them all.
+    """
+    if not all(map(str.isascii, keys)):
+        return np.array([abs(java_hash(key)) & 0x7FFFFFFF for key in keys], np.int64)
+    width = max(map(len, keys))
+    matrix = np.frombuffer("".join([key.rjust(width, "\0") for key in keys]).encode(), np.uint8)
+    powers = np.array([pow(31, width - 1 - i, 1 << 32) for i in range(width)], np.uint32)
+    hashes = (matrix.reshape(len(keys), width).astype(np.uint32) * powers).sum(1, dtype=np.uint32)
+    signed: npt.NDArray[np.int64] = hashes.astype(np.int32).astype(np.int64)
+    return np.abs(signed) & 0x7FFFFFFF
+
+
+class IndexFile:
+    """One hash table on disk."""
+
+    def __init__(self, path: Path, slots: int, entries: int, *, writable: bool) -> None:
+        self.path = path
+        self.slots_count = slots
+        self.entries_count = entries
+        self.size = HEADER.size + slots * SLOT_BYTES + entries * ENTRY_BYTES
+        created = not path.exists()
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+            try:
+                if writable and os.fstat(fd).st_size != self.size:
+                    if not created:
+                        raise StoreVersionError(
+                            f"{path} has {os.fstat(fd).st_size} bytes; {slots} slots and {entries} "
+                            f"entries need {self.size}: open the store with the index_slots and "
+                            "index_entries it was written with"
+                        )
+                    os.ftruncate(fd, self.size)
+                if writable:
+                    os.posix_fallocate(fd, 0, HEADER.size + slots * SLOT_BYTES)
+                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                self._map = mmap.mmap(fd, self.size, access=access)
+            finally:
+                os.close(fd)
+        except ValueError as error:
+            raise StoreCorruptError(f"{path} is shorter than its {self.size} bytes") from error
+        except OSError as error:
+            if created and writable:
+                path.unlink(missing_ok=True)
+            raise disk_error(error, path, "create" if created else "open") from error
+        self._slots = np.frombuffer(self._map, ">i4", slots, HEADER.size)
+        self._entries = np.frombuffer(
+            self._map, ENTRY_DTYPE, entries, HEADER.size + slots * SLOT_BYTES
+        )
+        self._read_header()
+        self._allocated = self.next_entry
+        if self.next_entry == 1 and writable:
+            self._write_header()
+
+    def _read_header(self) -> None:
+        (self.first_ms, self.last_ms, self.first_log, self.last_log, self.used_slots,
+         next_entry) = HEADER.unpack_from(self._map)  # fmt: skip
+        self.next_entry = max(1, next_entry)
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(
+            self._map, 0, self.first_ms, self.last_ms, self.first_log, self.last_log,
+            self.used_slots, self.next_entry,
+        )  # fmt: skip
+
+    @property
+    def room(self) -> int:
+        """How many more entries fit; entry 0 is never used."""
+        return self.entries_count - int(self.next_entry)
+
+    def _allocate(self, until: int) -> None:
+        if until <= self._allocated:
+            return
+        until = min(max(until, self._allocated + _ALLOCATE_ENTRIES), self.entries_count)
+        at = HEADER.size + self.slots_count * SLOT_BYTES + self._allocated * ENTRY_BYTES
+        fd = os.open(self.path, os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, at, (until - self._allocated) * ENTRY_BYTES)
+        except OSError as error:
+            raise disk_error(error, self.path, "allocate room in") from error
+        finally:
+            os.close(fd)
+        self._allocated = until
+
+    def add(
+        self,
+        hashes: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+        store_ms: npt.NDArray[np.int64],
+    ) -> None:
+        """Link entries, in the order of the log, into their slots."""
+        count = len(hashes)
+        self._allocate(self.next_entry + count)
+        if self.next_entry == 1:
+            self.first_ms, self.first_log = int(store_ms[0]), int(log_offsets[0])
+        numbers = np.arange(self.next_entry, self.next_entry + count)
+        slots = hashes % self.slots_count
+        before = self._slots[slots].astype(np.int64)
+        before[(before <= 0) | (before >= self.next_entry)] = 0
+        # Within this call an entry's older neighbour is the one before it in the same slot.
+        order = np.argsort(slots, kind="stable")
+        same = slots[order][1:] == slots[order][:-1]
+        before[order[1:][same]] = numbers[order[:-1][same]]
+        target = self._entries[self.next_entry : self.next_entry + count]
+        target["hash"], target["log"], target["older"] = hashes, log_offsets, before
+        target["seconds"] = np.clip((store_ms - self.first_ms) // 1000, 0, 0x7FFFFFFF)
+        self._slots[slots] = numbers  # The last one wins where a slot comes twice.
+        self.used_slots += int((before == 0).sum())
+        self.next_entry += count
+        self.last_ms, self.last_log = int(store_ms[-1]), int(log_offsets[-1])
+        self._write_header()
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets of entries with this hash, newest first; times are exact to the second."""
+        if self.next_entry == 1 or begin_ms > self.last_ms + 999 or end_ms < self.first_ms:
+            return
+        number = int(self._slots[hashed % self.slots_count])
+        while 0 < number < self.next_entry:
+            found, log_offset, seconds, older = self._entries[number].item()
+            at_ms = self.first_ms + seconds * 1000
+            if at_ms + 999 < begin_ms:
+                return
+            if found == hashed and at_ms <= end_ms:
+                yield log_offset
+            if older >= number:
+                return
+            number = older
+
+    def truncate(self, log_offset: int) -> None:
+        """Drop the entries of records at or after `log_offset`, and relink the slots.
+
+        After a crash the slots and the header may be older or newer than the entries, so both are
+        made anew from the entries that are known to be on disk.
+        """
+        low, high = 0, self.entries_count - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            entry = self._entries[middle]
+            whole = entry["hash"] != 0 or entry["log"] != 0 or entry["older"] != 0
+            low, high = (middle, high) if whole and entry["log"] < log_offset else (low, middle - 1)
+        kept = self._entries[1 : low + 1]
+        at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
+        with open(self.path, "r+b", buffering=0) as raw:
+            os.ftruncate(raw.fileno(), at)
+            os.ftruncate(raw.fileno(), self.size)
+        self._slots[:] = 0
+        self._slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
+        self.used_slots = int(np.count_nonzero(self._slots))
+        self.next_entry = self._allocated = low + 1
+        if low:
+            self.last_log = int(kept[-1]["log"])
+            self.last_ms = self.first_ms + int(kept[-1]["seconds"]) * 1000 + 999
+        self._write_header()
+
+    def flush(self) -> None:
+        """Return when all entries are on disk."""
+        try:
+            with open(self.path, "rb", buffering=0) as raw:
+                os.fdatasync(raw.fileno())
+        except OSError as error:
+            raise disk_error(error, self.path, "flush") from error
+
+
+class KeyIndex:
+    """The index files of a store, and the messages that wait to be indexed."""
+
+    def __init__(self, folder: Path, slots: int, entries: int, *, writable: bool = True) -> None:
+        self.folder = folder
+        self._slots = slots
+        self._entries = entries
+        self._lock = threading.Lock()
+        self._pending: deque[Pending] = deque()
+        names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+        # Replaced, never changed in place: the flush thread reads it without a lock.
+        self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
+        self._dirty: set[IndexFile] = set()
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """Oldest first."""
+        return self._files
+
+    def add(
+        self, log_offset: int, store_ms: int, topic: str, properties: bytes, sys_flag: int
+    ) -> None:
+        """Take note of a message; `build` indexes it later."""
+        self._pending.append((log_offset, store_ms, topic, properties, sys_flag))
+        if len(self._pending) > _PENDING_MAX:
+            self.build()
+
+    def build(self) -> None:
+        """Index every message that was added before the call."""
+        with self._lock:
+            batch = [self._pending.popleft() for _ in range(len(self._pending))]
+            keys: list[str] = []
+            logs: list[int] = []
+            times: list[int] = []
+            for log_offset, store_ms, topic, properties, sys_flag in batch:
+                if sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
+                    continue
+                for key in message_keys(properties):
+                    keys.append(f"{topic}#{key}")
+                    logs.append(log_offset)
+                    times.append(store_ms)
+            try:
+                if keys:
+                    self._link(keys, logs, times)
+            except Exception:
+                self._pending.extendleft(reversed(batch))
+                raise
+
+    def _link(self, keys: list[str], logs: list[int], times: list[int]) -> None:
+        hashes = key_hashes(keys)
+        log_offsets = np.array(logs, np.int64)
+        store_ms = np.array(times, np.int64)
+        done = 0
+        while done < len(keys):
+            if not self._files or self._files[-1].room == 0:
+                self._add_file(int(store_ms[done]))
+            file = self._files[-1]
+            upto = done + min(file.room, len(keys) - done)
+            file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
+            self._dirty.add(file)
+            done = upto
+
+    def _add_file(self, now_ms: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        latest = self._files[-1].path.name if self._files else ""
+        name = _name_at(now_ms)
+        while name <= latest:
+            now_ms += 1
+            name = _name_at(now_ms)
+        file = IndexFile(self.folder / name, self._slots, self._entries, writable=True)
+        self._files = (*self._files, file)
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets of messages that may have this key, newest first, over all files."""
+        self.build()
+        hashed = key_hash(topic, key)
+        for file in reversed(self._files):
+            yield from file.find(hashed, begin_ms, end_ms)
+
+    def truncate(self, log_offset: int) -> None:
+        """Forget every message at or after `log_offset`."""
+        self._pending.clear()
+        kept = []
+        for file in self._files:
+            if file.next_entry > 1 and file.first_log >= log_offset:
+                file.path.unlink(missing_ok=True)
+            else:
+                kept.append(file)
+        self._files = tuple(kept)
+        if kept:
+            kept[-1].truncate(log_offset)
+            self._dirty.add(kept[-1])
+
+    def delete_before(self, log_start: int) -> int:
+        """Delete files all of whose messages are gone; returns their bytes."""
+        gone = 0
+        while len(self._files) > 1 and self._files[0].last_log < log_start:
+            first, *rest = self._files
+            self._files = tuple(rest)
+            first.path.unlink(missing_ok=True)
+            gone += first.size
+        return gone
+
+    def flush(self) -> None:
+        """Return when everything that was built before the call is on disk."""
+        while self._dirty:
+            file = self._dirty.pop()
+            if file in self._files:
+                file.flush()
+
+
+def message_keys(properties: bytes) -> list[str]:
+    """The keys under which a message is indexed: its unique id, then the tokens of KEYS."""
+    unique = property_value(properties, UNIQUE_KEY)
+    keys = property_value(properties, KEYS)
+    found = [unique] if unique else []
+    return found + [key for key in keys.split(" ") if key] if keys else found
+
+
+def _name_at(now_ms: int) -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"

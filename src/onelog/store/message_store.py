@@ -1,0 +1,357 @@
+"""The store: one log, the queues and the key index over it, kept in step and on disk.
+
+    append:   reserve queue offsets -> write the log, once -> enter queues -> note keys
+    open:     lock -> recover -> mark as running
+    close:    flush everything -> checkpoint -> remove the mark -> unlock
+
+Invariant: a message has its queue entries as soon as `append` returns, and is on disk as soon as
+`when_flushed` says so. One thread appends; the flush thread only reads what that one wrote.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from onelog.clock import Clock, SystemClock
+from onelog.config import StoreConfig
+from onelog.errors import (
+    MessageTooLargeError,
+    NotAStoreError,
+    PropertiesTooLargeError,
+    StoreClosedError,
+    StoreError,
+    StoreVersionError,
+)
+from onelog.message import PROPERTIES_BYTES_MAX, TRANSACTION_MASK, Appended, NewMessage
+from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
+from onelog.store.commitlog import CommitLog
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.dispatch import (
+    TagsCodes,
+    is_dispatched,
+    with_dispatch_properties,
+)
+from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
+from onelog.store.keyindex import KeyIndex
+from onelog.store.queues import Queues, check_queue_id
+from onelog.store.reader import StoreReader
+from onelog.store.record import CRC_PROPERTY_BYTES
+from onelog.store.recovery import RecoveryReport, recover
+from onelog.store.retention import Retention, RetentionRound, SpaceUsage, space_usage
+from onelog.store.segment import disk_error
+
+_log = logging.getLogger(__name__)
+_FILES_SYNCED_ONE_BY_ONE_MAX = 64
+
+
+class MessageStore(StoreReader):
+    """A store open for writing."""
+
+    def __init__(self, folder: Path, config: StoreConfig, clock: Clock, lock: StoreLock) -> None:
+        self.config = config
+        self._clock = clock
+        self._lock = lock
+        self._abort = AbortMark(folder / "abort")
+        self._checkpoint = Checkpoint(folder / "checkpoint")
+        self._tags_codes = TagsCodes(config.delay_levels)
+        crashed = self._abort.present()
+        super().__init__(
+            folder,
+            CommitLog(folder / "commitlog", config.segment_bytes, record_crc=config.record_crc),
+            Queues(folder / "consumequeue", config.queue_file_entries),
+            KeyIndex(folder / "index", config.index_slots, config.index_entries),
+        )
+        write_version(folder / "onelog.json")
+        self._abort.set()
+        self.recovery: RecoveryReport = recover(
+            self.log, self.queue_table, self.index, self._checkpoint, self._tags_codes,
+            crashed=crashed,
+        )  # fmt: skip
+        self._opened_end = int(self.log.end)
+        self.last_append_ms = self.recovery.last_store_ms
+        self._properties_max = PROPERTIES_BYTES_MAX
+        if config.record_crc:
+            self._properties_max -= CRC_PROPERTY_BYTES + 1
+        self._refusal: StoreError | None = None
+        self._dirty: set[ConsumeQueue] = set(self.queue_table) if crashed else set()
+        # End of the log that queues and index know of, its last record, and when it was stored:
+        # one value, so that the flush thread sees them together.
+        self._entered = (int(self.log.end), self.recovery.last_record, self.last_append_ms)
+        self._checkpoint_lock = threading.Lock()
+        self._save_checkpoint(force=True)
+        self.retention = Retention(self, config, clock)
+        self._flusher = Flusher(self.log, self._save_checkpoint, config, self._refuse_from_now)
+        (_log.info if self.recovery.clean else _log.warning)("%s: %s", folder, self.recovery)
+
+    @classmethod
+    def open(
+        cls, folder: Path, config: StoreConfig | None = None, clock: Clock | None = None
+    ) -> Self:
+        """Open a store for writing, or make one in an empty or missing folder."""
+        try:
+            check_is_store(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = StoreLock(folder / "lock")
+        except OSError as error:
+            raise disk_error(error, folder, "open a store in") from error
+        try:
+            return cls(folder, config or StoreConfig(), clock or SystemClock(), lock)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, OSError):
+                raise disk_error(error, folder, "open a store in") from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """Append messages of any topics with one write, all or none of them."""
+        if self._refusal is not None:
+            raise self._refusal
+        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        by_topic = self.queue_table.by_topic
+        body_max, properties_max = self.config.body_bytes_max, self._properties_max
+        queues: list[ConsumeQueue] = []
+        offsets: list[int] = []
+        plain = True
+        try:
+            for message in messages:
+                if len(message.body) > body_max or len(message.properties) > properties_max:
+                    self._refuse_size(message)
+                if (
+                    message.sys_flag & TRANSACTION_MASK
+                    or message.extra_queues
+                    or (message.inner_count != 1)
+                ):
+                    plain = False
+                    break
+                queue: ConsumeQueue
+                try:
+                    queue = by_topic[message.topic][message.queue_id]
+                except KeyError:
+                    queue = self.queue_table.get(message.topic, message.queue_id)
+                queues.append(queue)
+                offsets.append(queue.reserve(1))
+            if not plain:
+                self._release(queues)
+                return self._append_special(messages, store_ms)
+            appended = self.log.append(messages, offsets, store_ms)
+        except BaseException:
+            self._release(queues)
+            raise
+        tags_code, note_keys = self._tags_codes.of, self.index.add
+        dirty = self._dirty
+        for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
+            properties = message.properties
+            if properties:
+                code = tags_code(message.topic, properties, store_ms)
+                note_keys(log_offset, store_ms, message.topic, properties, message.sys_flag)
+                queue.put(log_offset, size, code)
+            else:
+                queue.put(log_offset, size, 0)
+            if not queue.dirty:
+                queue.dirty = True
+                dirty.add(queue)
+        if appended:
+            self.last_append_ms = store_ms
+            self._entered = (int(self.log.end), int(appended[-1].log_offset), store_ms)
+        return appended
+
+    def _append_special(self, messages: Sequence[NewMessage], store_ms: int) -> list[Appended]:
+        """`append` for lists with inner batches, extra queues or parts of transactions."""
+        reserved: list[ConsumeQueue] = []
+
+        def reserve(topic: str, queue_id: int, count: int) -> int:
+            queue = self.queue_table.get(topic, queue_id)
+            reserved.append(queue)
+            return queue.reserve(count)
+
+        try:
+            records, offsets, entered = [], [], []
+            for message in messages:
+                self._check_sizes(message)
+                check_queue_id(message.queue_id)
+                offset, targets = 0, []
+                if is_dispatched(message.sys_flag):
+                    offset = reserve(message.topic, message.queue_id, message.inner_count)
+                    before = len(reserved)
+                    if message.inner_count != 1 or message.extra_queues:
+                        message = with_dispatch_properties(message, reserve)
+                        self._check_sizes(message)
+                    targets = reserved[before - 1 :]
+                records.append(message)
+                offsets.append(offset)
+                entered.append(targets)
+            appended = self.log.append(records, offsets, store_ms)
+        except BaseException:
+            self._release(reserved)
+            raise
+        for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
+            code = self._tags_codes.of(message.topic, message.properties, store_ms)
+            for queue in targets:
+                queue.put_batch(log_offset, size, code, message.inner_count)
+                queue.dirty = True
+            self._dirty.update(targets)
+            if message.properties:
+                self.index.add(
+                    log_offset, store_ms, message.topic, message.properties, message.sys_flag
+                )
+        self.last_append_ms = store_ms
+        self._entered = (int(self.log.end), int(appended[-1].log_offset), store_ms)
+        return appended
+
+    def _release(self, queues: Sequence[ConsumeQueue]) -> None:
+        for queue in queues:
+            queue.release()
+
+    def _check_sizes(self, message: NewMessage) -> None:
+        if (
+            len(message.body) > self.config.body_bytes_max
+            or len(message.properties) > self._properties_max
+        ):
+            self._refuse_size(message)
+
+    def _refuse_size(self, message: NewMessage) -> NoReturn:
+        body, properties = len(message.body), len(message.properties)
+        if body > self.config.body_bytes_max:
+            raise MessageTooLargeError(
+                f"the body of a message to {message.topic!r} has {body} bytes; the limit is "
+                f"{self.config.body_bytes_max} (store.body_bytes_max)"
+            )
+        raise PropertiesTooLargeError(
+            f"the properties of a message to {message.topic!r} have {properties} bytes; the limit "
+            f"is {self._properties_max}"
+        )
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    def when_flushed(self, log_offset: int, callback: OnFlushed) -> None:
+        """Call back, in the flush thread, once everything below `log_offset` is on disk."""
+        self._flusher.when_flushed(log_offset, callback)
+
+    def wait_flushed(self, log_offset: int, timeout_s: float = 5.0) -> bool:
+        """Block until everything below `log_offset` is on disk; False after the time-out."""
+        done = threading.Event()
+        errors: list[StoreError] = []
+
+        def told(error: StoreError | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
+
+        self.when_flushed(log_offset, told)
+        in_time = done.wait(timeout_s)
+        if errors:
+            raise errors[0]
+        return in_time
+
+    def flush(self) -> None:
+        """Return when log, queues and index are on disk, and the checkpoint says so."""
+        self._save_checkpoint(force=True)
+
+    def _save_checkpoint(self, force: bool = False) -> None:
+        with self._checkpoint_lock:
+            log_end, last_record, store_ms = self._entered
+            if log_end == self._checkpoint.safe_offset and not force:
+                return
+            self.index.build()
+            self.log.flush()
+            self._flush_queues()
+            self.index.flush()
+            self._checkpoint.save(log_end, last_record, store_ms)
+
+    def _flush_queues(self) -> None:
+        dirty = self._dirty
+        if len(dirty) > _FILES_SYNCED_ONE_BY_ONE_MAX:
+            for _ in range(len(dirty)):
+                dirty.pop().dirty = False
+            sync_filesystem(self.folder)
+        while dirty:
+            queue = dirty.pop()
+            # Before the flush: an entry that comes during it makes the queue dirty again.
+            queue.dirty = False
+            queue.flush()
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def refuse_writes(self, reason: StoreError | None) -> None:
+        """Raise `reason` on every append from now on; None accepts writes again.
+
+        A disk that failed or a store that was closed stays refused.
+        """
+        if self._refusal is None or self.retention.owns(self._refusal):
+            self._refusal = reason
+
+    def _refuse_from_now(self, error: StoreError) -> None:
+        self._refusal = error
+        _log.error("%s takes no more writes: %s", self.folder, error)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues. Its records stay in the log until retention takes them."""
+        for queue in list(self.queue_table.by_topic.get(topic, {}).values()):
+            self._dirty.discard(queue)
+        self.queue_table.delete_topic(topic)
+        # Otherwise a crash would replay the topic's last records and bring it back.
+        self._save_checkpoint(force=True)
+
+    def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
+        """One round of retention; see `Retention.run`."""
+        return self.retention.run(topic_retention_ms or {})
+
+    def usage(self) -> SpaceUsage:
+        """How much disk the parts of the store take."""
+        return space_usage(self.folder)
+
+    def close(self) -> None:
+        """Flush, and leave the store as one that was stopped cleanly."""
+        if isinstance(self._refusal, StoreClosedError):
+            return
+        failed = self._refusal is not None and not self.retention.owns(self._refusal)
+        self._refusal = StoreClosedError(f"the store in {self.folder} is closed")
+        try:
+            self._flusher.stop()
+            if not failed:
+                self._save_checkpoint(force=True)
+                self._abort.clear()
+        finally:
+            self._lock.release()
+
+
+def check_is_store(folder: Path) -> None:
+    """Raise unless the folder is a store we can read, or empty, or not there yet."""
+    if folder.exists() and not folder.is_dir():
+        raise NotAStoreError(f"{folder} is a file; a store is a folder")
+    check_version(folder / "onelog.json")
+    if not folder.is_dir():
+        return
+    names = {entry.name for entry in folder.iterdir()}
+    if any(name.startswith("dledger-") for name in names):
+        raise StoreVersionError(
+            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
+        )
+    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
+        raise StoreVersionError(
+            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
+            "can be read"
+        )
+    known = {"commitlog", "consumequeue", "index", "checkpoint", "abort", "lock", "config"}
+    if names and not names & known:
+        some = ", ".join(sorted(names)[:3])
+        raise NotAStoreError(
+            f"{folder} is not a store: it has no commitlog folder, but {some}. Choose an empty "
+            "folder, or the one that holds commitlog and consumequeue"
+        )

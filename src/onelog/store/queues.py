@@ -1,0 +1,81 @@
+"""All queues of a store, by topic and queue id, found on disk or made when first written to."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from onelog.errors import InvalidQueueError
+from onelog.message import QUEUE_ID_MAX, check_topic
+from onelog.store.consumequeue import ConsumeQueue, MapBudget
+
+_MAPS_MIN = 64
+_MAPS_MAX = 30_000
+
+
+def _maps_max() -> int:
+    """How many queue files may be mapped: half of the file descriptors, and well under what a
+    process may map by the kernel's default (65,530)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(_MAPS_MIN, min(_MAPS_MAX, soft // 2))
+
+
+class Queues:
+    """The `consumequeue` folder."""
+
+    def __init__(self, folder: Path, file_entries: int, *, writable: bool = True) -> None:
+        self.folder = folder
+        self._file_entries = file_entries
+        self._writable = writable
+        self._budget = MapBudget(_maps_max())
+        self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        if folder.is_dir():
+            for topic in os.scandir(folder):
+                if topic.is_dir():
+                    for queue in os.scandir(topic):
+                        if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
+                            self._open(topic.name, int(queue.name))
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(
+            self.folder / topic / str(queue_id),
+            topic,
+            queue_id,
+            self._file_entries,
+            self._budget,
+            writable=self._writable,
+        )
+        self.by_topic.setdefault(topic, {})[queue_id] = queue
+        return queue
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue, if it was ever written to."""
+        queues = self.by_topic.get(topic)
+        return queues.get(queue_id) if queues else None
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue, made if need be; the names are checked first."""
+        found = self.find(topic, queue_id)
+        if found is None:
+            check_topic(topic)
+            check_queue_id(queue_id)
+            found = self._open(topic, queue_id)
+        return found
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        for queues in list(self.by_topic.values()):
+            yield from list(queues.values())
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues and their files."""
+        for queue in self.by_topic.pop(topic, {}).values():
+            queue.delete()
+        folder = self.folder / check_topic(topic).decode()
+        if folder.is_dir():
+            folder.rmdir()
+
+
+def check_queue_id(queue_id: int) -> None:
+    """`InvalidQueueError` for a queue id that no topic can have."""
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise InvalidQueueError(f"queue id {queue_id} is outside 0..{QUEUE_ID_MAX}")

@@ -1,0 +1,285 @@
+"""Reading a store: by queue offset, log offset, id, key and time. Never a copy, never a write.
+
+Messages come out as runs of whole records, as slices of the log's own memory: records that are
+neighbours in the log leave as one slice. A slice stays good for as long as it is held, also when
+its segment is deleted meanwhile.
+"""
+
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
+from onelog.store.commitlog import CommitLog
+from onelog.store.consumequeue import ENTRY, ConsumeQueue, Entry
+from onelog.store.keyindex import KeyIndex, message_keys
+from onelog.store.queues import Queues
+from onelog.store.record import decode_messages, store_time_ms
+
+OFFSET_MAX = (1 << 63) - 1
+_WARM_TAIL_BYTES = 64 << 20
+"""What was appended last is in the page cache; asking the kernel would cost more than it tells."""
+
+
+class ReadStatus(enum.Enum):
+    """Why a read returned what it did; the names are RocketMQ's."""
+
+    FOUND = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+
+
+class ReadResult(NamedTuple):
+    """A run of messages of one queue.
+
+    `ranges` says where in the log the slices lie: ask `is_warm` about them before touching the
+    slices on a thread that must not wait for the disk, and use `read_cold` elsewhere if it says no.
+    """
+
+    status: ReadStatus
+    slices: list[memoryview]
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
+    entries: int = 0
+    size: int = 0
+    ranges: list[tuple[int, int]] = []  # noqa: RUF012 - never changed, only replaced
+
+
+class StoreReader:
+    """The reading side of a store."""
+
+    def __init__(self, folder: Path, log: CommitLog, queues: Queues, index: KeyIndex) -> None:
+        self.folder = folder
+        self.log = log
+        self.queue_table = queues
+        self.index = index
+        self._opened_end = int(log.end)
+
+    # -- queues --------------------------------------------------------------------------------
+
+    def queues(self) -> dict[str, list[int]]:
+        """The ids of the queues that have messages or had some, by topic."""
+        by_topic = self.queue_table.by_topic
+        return {topic: sorted(queues) for topic, queues in sorted(by_topic.items())}
+
+    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The oldest message still there; 0 for a queue that was never written to."""
+        queue = self.queue_table.find(topic, queue_id)
+        return QueueOffset(queue.start if queue else 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The offset that the next message will get."""
+        queue = self.queue_table.find(topic, queue_id)
+        return QueueOffset(queue.end if queue else 0)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Iterator[Entry]:
+        """(log offset, size, tags code) of up to `count` messages from `offset` on."""
+        queue = self.queue_table.find(topic, queue_id)
+        return queue.entries(offset, count) if queue else iter(())
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+    ) -> ReadResult:
+        """Messages of a queue from `offset` on: at least one if there is any, up to the limits.
+
+        An inner batch is returned whole, also if the offset is in the middle of it.
+        """
+        _check_offset(offset)
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None:
+            return _nothing(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        start, end = queue.start, queue.end
+        if end == 0:
+            return _nothing(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if offset < start:
+            return _nothing(ReadStatus.OFFSET_TOO_SMALL, start, start, end)
+        if offset == end:
+            return _nothing(ReadStatus.OFFSET_OVERFLOW_ONE, offset, start, end)
+        if offset > end:
+            return _nothing(ReadStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
+        ranges, count, size, last_at = _collect(queue, offset, count_max, bytes_max)
+        if offset + count < end and queue.entry(offset + count)[0] == last_at:
+            count = _end_of_batch(queue, offset + count) - offset
+        try:
+            log_slice = self.log.slice
+            slices = [log_slice(at, length) for at, length in ranges]
+        except OffsetOutOfRangeError:
+            # Deleted or lost between the look at the queue and the look at the log.
+            log_start = self.log.start
+            following = queue.first_not_before(lambda e: e[0] < log_start or e[1] == 0x7FFFFFFF)
+            following = max(following, offset + 1)
+            return _nothing(ReadStatus.MESSAGE_WAS_REMOVING, following, start, end)
+        return ReadResult(
+            ReadStatus.FOUND,
+            slices,
+            QueueOffset(offset + count),
+            QueueOffset(start),
+            QueueOffset(end),
+            count,
+            size,
+            ranges,
+        )
+
+    def messages(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[Message]:
+        """Decoded messages of a queue from `offset` on."""
+        found: list[Message] = []
+        while len(found) < count_max:
+            result = self.read(topic, queue_id, offset, count_max - len(found), 1 << 20)
+            if result.status is ReadStatus.MESSAGE_WAS_REMOVING and result.next_offset > offset:
+                offset = result.next_offset
+                continue
+            if result.status is not ReadStatus.FOUND:
+                break
+            for piece in result.slices:
+                found.extend(decode_messages(piece))
+            offset = result.next_offset
+        return found
+
+    # -- single messages -----------------------------------------------------------------------
+
+    @property
+    def log_min(self) -> LogOffset:
+        """The first byte of the log that is still there."""
+        return self.log.start
+
+    @property
+    def log_end(self) -> LogOffset:
+        """The byte after the last record."""
+        return self.log.end
+
+    def record(self, log_offset: int, size: int) -> memoryview:
+        """The bytes of one record."""
+        return self.log.slice(log_offset, size)
+
+    def message_at(self, log_offset: int) -> Message:
+        """The message whose record starts at a log offset."""
+        _check_offset(log_offset)
+        return self.log.message_at(log_offset)
+
+    def message_by_id(self, message_id: str) -> Message:
+        """The message with an offset message id (the one in hex, with the store's address)."""
+        try:
+            _, log_offset = parse_message_id(message_id)
+        except ValueError as error:
+            raise MessageError(f"{message_id!r} is not a message id: {error}") from error
+        return self.message_at(log_offset)
+
+    def find_by_key(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = OFFSET_MAX, count_max: int = 64
+    ) -> list[LogOffset]:
+        """Where messages of a topic with this key (or unique key) lie, newest first."""
+        found: dict[LogOffset, None] = {}
+        for at in self.index.find(topic, key, begin_ms, end_ms):
+            if len(found) >= count_max:
+                break
+            if not self.log.start <= at < self.log.end:
+                continue
+            message = self.log.message_at(at)
+            in_time = begin_ms <= message.store_ms <= end_ms
+            if in_time and message.topic == topic and key in message_keys(message.properties):
+                found[LogOffset(at)] = None
+        return list(found)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When the message at a queue offset was stored; None if it is not there."""
+        _check_offset(offset)
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None or not queue.start <= offset < queue.end:
+            return None
+        return self._entry_time(queue.entry(offset))
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, upper: bool = False
+    ) -> QueueOffset:
+        """The first message stored at or after a time; with `upper`, the last one at or before it.
+
+        Where there is no such message: one past the last, or, with `upper`, the first.
+        """
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None:
+            return QueueOffset(0)
+        if upper:
+            after = queue.first_not_before(lambda entry: self._entry_time(entry) <= time_ms)
+            return QueueOffset(max(queue.start, after - 1))
+        return QueueOffset(queue.first_not_before(lambda e: self._entry_time(e) < time_ms))
+
+    def _entry_time(self, entry: Entry) -> int:
+        if entry[0] < self.log.start or entry[1] == 0x7FFFFFFF:
+            return -1  # Deleted: before everything that is there.
+        return store_time_ms(self.log.slice(entry[0], entry[1]))
+
+    # -- warm and cold -------------------------------------------------------------------------
+
+    def is_warm(self, log_offset: int, size: int) -> bool:
+        """Whether a range can be read without waiting for the disk."""
+        end = self.log.end
+        if log_offset >= self._opened_end and end - log_offset <= _WARM_TAIL_BYTES:
+            return True
+        return self.log.is_warm(log_offset, size)
+
+    def read_cold(self, log_offset: int, size: int) -> bytes:
+        """A copy of a range, for a worker thread: the others run while the disk works."""
+        return self.log.read_cold(log_offset, size)
+
+
+def _collect(
+    queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int
+) -> tuple[list[tuple[int, int]], int, int, int]:
+    """Where in the log the next messages lie: ranges, entries, bytes, start of the last record."""
+    ranges: list[tuple[int, int]] = []
+    run_at = run_end = record_at = -1
+    size_total = count = 0
+    for raw in queue.raw_entries(offset, max(1, count_max)):
+        for at, size, _ in ENTRY.iter_unpack(raw):
+            if at != record_at:  # Entries of one inner batch share a record.
+                if size_total + size > bytes_max and size_total:
+                    break
+                if at != run_end:
+                    if run_end >= 0:
+                        ranges.append((run_at, run_end - run_at))
+                    run_at = at
+                record_at = at
+                run_end = at + size
+                size_total += size
+            count += 1
+        else:
+            continue
+        break
+    ranges.append((run_at, run_end - run_at))
+    return ranges, count, size_total, record_at
+
+
+def _end_of_batch(queue: ConsumeQueue, offset: int) -> int:
+    """One past the last entry that points at the same record as the one at `offset`."""
+    at = queue.entry(offset)[0]
+    step = 1
+    while offset + step < queue.end and queue.entry(offset + step)[0] == at:
+        step *= 2
+    low, high = offset + step // 2, min(offset + step, queue.end)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if queue.entry(middle)[0] == at else (low, middle)
+    return high
+
+
+def _nothing(status: ReadStatus, next_offset: int, start: int, end: int) -> ReadResult:
+    return ReadResult(status, [], QueueOffset(next_offset), QueueOffset(start), QueueOffset(end))
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= OFFSET_MAX:
+        raise OffsetOutOfRangeError(f"offset {offset} is outside 0..{OFFSET_MAX}")

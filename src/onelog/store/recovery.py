@@ -1,0 +1,219 @@
+"""Recovery: find the end of the log, and bring queues and index in line with it.
+
+Everything below the checkpoint's safe offset is on disk, in the log, the queues and the index. So
+after a crash queues and index are cut back to that point, and the log is replayed from there:
+each whole record is entered anew, and the first one that is not whole ends the log. What follows
+is cut and reported. The work is bounded by what was written since the last checkpoint, never by
+the size of the log.
+
+After a clean stop there is nothing to replay. A store that RocketMQ wrote has no safe offset: if it
+was stopped cleanly the queues tell where the log's end must be near; if not, its checkpoint's
+store times say in which segment to begin, as RocketMQ itself does it.
+"""
+
+import time
+from dataclasses import dataclass
+
+from onelog.message import LogOffset, Message
+from onelog.store.checkpoint import Checkpoint
+from onelog.store.commitlog import CommitLog
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.keyindex import KeyIndex
+from onelog.store.queues import Queues
+from onelog.store.record import Broken, check
+
+_CLOCK_SLACK_MS = 3_000
+"""RocketMQ's allowance for times that were recorded a little before the bytes were flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a store found and did."""
+
+    clean: bool
+    replayed_from: int
+    log_end: int
+    records_replayed: int
+    entries_missing: int
+    """Queue positions between what was left of a queue and the next record of it: lost."""
+    cut_bytes: int
+    cut_reason: str
+    last_store_ms: int
+    last_record: int
+    took_ms: int
+
+    def __str__(self) -> str:
+        """One line for the log."""
+        if self.clean and not self.cut_bytes and not self.records_replayed:
+            return f"clean, log ends at {self.log_end}"
+        text = (
+            f"{'clean stop' if self.clean else 'crash'}: replayed {self.records_replayed} records "
+            f"from {self.replayed_from}, log ends at {self.log_end}"
+        )
+        if self.cut_bytes:
+            text += f", cut {self.cut_bytes} bytes after it ({self.cut_reason})"
+        if self.entries_missing:
+            text += f", {self.entries_missing} queue entries could not be rebuilt"
+        return f"{text}, in {self.took_ms} ms"
+
+
+class Replay:
+    """Enters records of the log into the queues and the index."""
+
+    def __init__(self, queues: Queues, index: KeyIndex, tags_codes: TagsCodes) -> None:
+        self._queues = queues
+        self._index = index
+        self._tags_codes = tags_codes
+        self.entries_missing = 0
+
+    def enter(self, message: Message) -> None:
+        """Do for a stored record what append did, where it is not done yet."""
+        for topic, queue_id, offset, count in targets(message):
+            queue = self._queues.get(topic, queue_id)
+            if offset < queue.end:
+                continue
+            if offset > queue.end:
+                if queue.end > queue.start:
+                    self.entries_missing += offset - queue.end
+                queue.pad_to(offset)
+            queue.reserve(count)
+            code = self._tags_codes.of(message.topic, message.properties, message.store_ms)
+            queue.put_batch(message.log_offset, message.size, code, count)
+        if message.properties:
+            self._index.add(
+                message.log_offset, message.store_ms, message.topic, message.properties,
+                message.sys_flag,
+            )  # fmt: skip
+
+
+def recover(
+    log: CommitLog,
+    queues: Queues,
+    index: KeyIndex,
+    checkpoint: Checkpoint,
+    tags_codes: TagsCodes,
+    *,
+    crashed: bool,
+) -> RecoveryReport:
+    """Make the parts of a store agree, and set the log's end."""
+    began = time.monotonic()
+    if not crashed and not checkpoint.ours:
+        for queue in queues:
+            drop_stale_entries(queue, log)
+    start = _replay_start(log, queues, checkpoint, crashed)
+    if crashed:
+        for queue in queues:
+            queue.truncate(start)
+        index.truncate(start)
+    replay = Replay(queues, index, tags_codes)
+    end = start
+    records = 0
+    last_ms = checkpoint.log_ms
+    last_record = start
+    broken = None
+    for found in log.scan(start):
+        if isinstance(found, Broken):
+            broken = found
+            break
+        replay.enter(found)
+        records += 1
+        last_ms, last_record = max(last_ms, found.store_ms), int(found.log_offset)
+        end = found.log_offset + found.size
+    if broken is not None:
+        end = max(end, broken.log_offset)
+    cut_bytes = _cut(log, end)
+    for queue in queues:
+        queue.delete_before(log.start)
+    index.build()
+    return RecoveryReport(
+        clean=not crashed,
+        replayed_from=start,
+        log_end=end,
+        records_replayed=records,
+        entries_missing=replay.entries_missing,
+        cut_bytes=cut_bytes,
+        cut_reason=broken.reason if broken and cut_bytes else "",
+        last_store_ms=last_ms,
+        last_record=last_record,
+        took_ms=int((time.monotonic() - began) * 1000),
+    )
+
+
+def _replay_start(log: CommitLog, queues: Queues, checkpoint: Checkpoint, crashed: bool) -> int:
+    limit = log.segments[-1].start + log.segment_bytes if log.segments else 0
+    safe = checkpoint.safe_offset if log.start <= checkpoint.safe_offset <= limit else log.start
+    if not log.segments or not any(True for _ in queues):
+        return int(log.start)  # No queues at all: rebuild them from the whole log.
+    if crashed:
+        return int(safe if checkpoint.ours else max(safe, _start_by_time(log, checkpoint)))
+    return int(safe if checkpoint.ours else max([safe, *(_log_end(queue) for queue in queues)]))
+
+
+def _log_end(queue: ConsumeQueue) -> int:
+    """One past the record of a queue's last entry."""
+    last = queue.last_entry()
+    return last[0] + last[1] if last else 0
+
+
+def _start_by_time(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """The newest segment that begins before the times of RocketMQ's checkpoint."""
+    safe_ms = min(checkpoint.log_ms, checkpoint.queues_ms) - _CLOCK_SLACK_MS
+    for segment in reversed(log.segments):
+        first = check(segment.view, 0, segment.start)
+        if isinstance(first, Message) and first.store_ms <= safe_ms:
+            return segment.start
+    return int(log.start)
+
+
+def drop_stale_entries(queue: ConsumeQueue, log: CommitLog) -> None:
+    """Cut entries behind a queue's real end.
+
+    RocketMQ does not clear what it cuts after a crash, so old entries may stand behind the end. An
+    entry is real if the record it points at says that it belongs there.
+    """
+    last = queue.last_entry()
+    if last is None or _is_real(queue, queue.end - 1, log):
+        return
+    low, high = queue.start, queue.end - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _is_real(queue, middle, log) else (low, middle)
+    queue.cut(low)
+
+
+def _is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
+    log_offset, size, _ = queue.entry(offset)
+    if log_offset < log.start:
+        return True  # Its segment was deleted; the queue still counts from there.
+    if not log.segments or log_offset >= log.segments[-1].start + log.segment_bytes:
+        return False
+    segment = log.segment_at(log_offset)
+    found = check(segment.view, log_offset - segment.start, log_offset)
+    return (
+        isinstance(found, Message)
+        and found.size == size
+        and any(
+            (t.topic, t.queue_id) == (queue.topic, queue.queue_id)
+            and t.queue_offset <= offset < t.queue_offset + t.entries
+            for t in targets(found)
+        )
+    )
+
+
+def _cut(log: CommitLog, end: int) -> int:
+    """End the log at `end`; returns how many bytes lay after it."""
+    cut_bytes = 0
+    empty_after = True
+    for segment in log.segments:
+        if segment.start + segment.size <= end:
+            continue
+        at = max(0, end - segment.start)
+        after = segment.data_end(at) - at
+        cut_bytes += after
+        empty_after = empty_after and segment.start <= end
+    if cut_bytes or not empty_after:
+        log.truncate(LogOffset(end))
+    else:
+        log.end = LogOffset(end)
+    return cut_bytes

@@ -1,0 +1,200 @@
+"""Retention: which segments may go, and when. Queues and index follow the log.
+
+Segments are deleted oldest first, never the active one, at most ten a round. A segment is expired
+when its newest message is older than the retention time. Expired segments go at a set hour, or at
+once when the disk is 75 % full; over 85 % the oldest goes even if it is fresh; over 90 % the store
+refuses writes until there is room again.
+
+A topic may have a retention time of its own. A longer one keeps the segments that still hold such
+messages (unless the disk forces them out); a shorter one hides messages at once, and their space
+comes back with their segment.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onelog.clock import Clock
+from onelog.config import StoreConfig
+from onelog.errors import ConfigError, StoreError, StoreFullError
+from onelog.message import Message
+from onelog.store.record import check
+
+if TYPE_CHECKING:
+    from onelog.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRound:
+    """What one round deleted."""
+
+    reason: str
+    segments_deleted: int
+    bytes_deleted: int
+    log_start: int
+    messages_deleted: dict[tuple[str, int], int]
+    """By topic and queue id, how many messages went. Some may not have been read: compare."""
+    disk_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceUsage:
+    """Bytes on disk (allocated, not the size of sparse files), and what the disk has left."""
+
+    log_bytes: int
+    queue_bytes: int
+    index_bytes: int
+    other_bytes: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+
+
+def disk_percent(folder: Path) -> float:
+    """How full the disk of a folder is."""
+    usage = shutil.disk_usage(folder)
+    return 100 * (usage.total - usage.free) / usage.total
+
+
+def parse_hours(hours: str) -> frozenset[int]:
+    """The hours of the day in "04" or "04;16"."""
+    parsed = set()
+    for hour in hours.replace(";", " ").split():
+        if not hour.isdigit() or int(hour) > 23:
+            raise ConfigError(f"retention hour {hour!r} is not an hour from 00 to 23")
+        parsed.add(int(hour))
+    return frozenset(parsed)
+
+
+class Retention:
+    """Decides and deletes, for one store."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        config: StoreConfig,
+        clock: Clock,
+        disk: Callable[[Path], float] = disk_percent,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._hours = parse_hours(config.retention_hours)
+        self.disk = disk
+        self._full: StoreError | None = None
+
+    def owns(self, refusal: StoreError) -> bool:
+        """Whether writes are refused because of the disk's ratio, and so only for now."""
+        return refusal is self._full
+
+    def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
+        """One round: guard the disk, hide what short-lived topics expired, delete segments."""
+        store, config = self._store, self._config
+        now_ms = self._clock.now_ms()
+        percent = self.disk(store.folder)
+        before = {(q.topic, q.queue_id): q.start for q in store.queue_table}
+        force = percent >= config.disk_force_percent
+        reason = self._reason(now_ms, percent, manual)
+        deleted = gone = 0
+        if reason:
+            keep_from = self._keep_from(topic_retention_ms, now_ms)
+            while deleted < config.retention_files_per_round and len(store.log.segments) > 1:
+                first, following = store.log.segments[:2]
+                newest = check(following.view, 0, following.start)
+                age_ms = now_ms - newest.store_ms if isinstance(newest, Message) else 0
+                if first.start + first.size > store.log.end:
+                    break
+                expired = age_ms >= config.retention_ms and following.start <= keep_from
+                if not expired and not force:
+                    break
+                gone += store.log.delete_first()
+                deleted += 1
+        log_start = int(store.log.start)
+        for queue in store.queue_table:
+            short_ms = topic_retention_ms.get(queue.topic, config.retention_ms)
+            if deleted:
+                gone += queue.delete_before(log_start)
+            if short_ms < config.retention_ms:
+                self._hide(queue.topic, queue.queue_id, now_ms - short_ms)
+        if deleted:
+            gone += store.index.delete_before(log_start)
+            percent = self.disk(store.folder)
+            _log.info(
+                "retention (%s): %d segments deleted, log starts at %d", reason, deleted, log_start
+            )
+        self._guard(percent)
+        messages = {
+            (queue.topic, queue.queue_id): count
+            for queue in store.queue_table
+            if (count := queue.start - before[queue.topic, queue.queue_id]) > 0
+        }
+        return RetentionRound(reason, deleted, gone, log_start, messages, percent)
+
+    def _reason(self, now_ms: int, percent: float, manual: bool) -> str:
+        if percent >= self._config.disk_force_percent:
+            return (
+                f"disk {percent:.0f} % full, at {self._config.disk_force_percent} % fresh files go"
+            )
+        if manual:
+            return "asked for"
+        if percent >= self._config.disk_clean_percent:
+            return f"disk {percent:.0f} % full"
+        if time.localtime(now_ms / 1000).tm_hour in self._hours:
+            return "the set hour"
+        return ""
+
+    def _keep_from(self, topic_retention_ms: Mapping[str, int], now_ms: int) -> int:
+        """The first byte that a topic with a longer retention time still needs."""
+        store = self._store
+        keep_from = int(store.log.end)
+        for topic, retention_ms in topic_retention_ms.items():
+            if retention_ms <= self._config.retention_ms:
+                continue
+            for queue_id in store.queue_table.by_topic.get(topic, {}):
+                offset = store.offset_by_time(topic, queue_id, now_ms - retention_ms)
+                for entry in store.entries(topic, queue_id, offset, 1):
+                    keep_from = min(keep_from, entry[0])
+        return keep_from
+
+    def _hide(self, topic: str, queue_id: int, before_ms: int) -> None:
+        queue = self._store.queue_table.find(topic, queue_id)
+        if queue is not None:
+            offset = self._store.offset_by_time(topic, queue_id, before_ms)
+            queue.start = max(queue.start, int(offset))
+
+    def _guard(self, percent: float) -> None:
+        """Refuse writes on a disk that is nearly full, and accept them again when it is not."""
+        limit = self._config.disk_refuse_percent
+        if percent >= limit and self._full is None:
+            self._full = StoreFullError(
+                f"the disk of {self._store.folder} is {percent:.1f} % full; writes are refused "
+                f"from {limit} % on (store.disk_refuse_percent): free some space"
+            )
+            _log.error("%s", self._full)
+            self._store.refuse_writes(self._full)
+        elif percent < limit and self._full is not None:
+            self._store.refuse_writes(None)
+            self._full = None
+
+
+def space_usage(folder: Path) -> SpaceUsage:
+    """What a store takes on disk, part by part."""
+    parts = {"commitlog": 0, "consumequeue": 0, "index": 0, "": 0}
+    for path, _, names in os.walk(folder):
+        top = Path(path).relative_to(folder).parts[:1]
+        part = top[0] if top and top[0] in parts else ""
+        for name in names:
+            try:
+                parts[part] += os.stat(os.path.join(path, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue  # Deleted while we looked.
+    disk = shutil.disk_usage(folder)
+    return SpaceUsage(
+        parts["commitlog"], parts["consumequeue"], parts["index"], parts[""], disk.free, disk.total
+    )

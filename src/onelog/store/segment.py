@@ -1,0 +1,162 @@
+"""One file of the log: preallocated, written once from front to back, read through a map.
+
+A segment is created at its full size as a sparse file, named by the log offset of its first byte.
+Reads are slices of one read-only map; a slice keeps the map alive, so a segment may be deleted
+while somebody still reads from it: the bytes go when the last slice does.
+
+Invariant: bytes below the log's end never change, except that `truncate` zeroes what lies after it.
+"""
+
+import errno
+import mmap
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from onelog.errors import StoreCorruptError, StoreFailedError, StoreFullError, StorePermissionError
+
+FILE_NAME = re.compile(r"\d{20}")
+IOV_MAX = 1024
+_JOIN_BYTES_MAX = 64 * 1024
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Buffer = bytes | bytearray | memoryview
+
+
+def disk_error(error: OSError, path: Path, what: str) -> Exception:
+    """The typed error for a failed system call on a store's file."""
+    if error.errno in _FULL:
+        return StoreFullError(
+            f"no room on the disk to {what} {path}: free some space ({error.strerror})"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorePermissionError(f"may not {what} {path}: {error.strerror}")
+    return StoreFailedError(f"the disk failed to {what} {path}: {error}")
+
+
+def file_name(offset: int) -> str:
+    """The 20 digits that name a file by the offset it starts at."""
+    return f"{offset:020d}"
+
+
+def numbered_files(folder: Path) -> list[tuple[int, int]]:
+    """The (start offset, size) of each file in a folder that has 20 digits for a name, in order."""
+    with os.scandir(folder) as found:
+        return sorted((int(e.name), e.stat().st_size) for e in found if FILE_NAME.fullmatch(e.name))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new and removed names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Segment:
+    """A file of the log, open for as long as the object lives."""
+
+    def __init__(self, path: Path, start: int, size: int, *, writable: bool) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self._name_durable = path.exists()
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        try:
+            self._fd = os.open(path, flags, 0o644)
+            if writable and os.fstat(self._fd).st_size != size:
+                os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise disk_error(error, path, "open") from error
+        self._view: memoryview | None = None
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file as read-only memory."""
+        if self._view is None:
+            if os.fstat(self._fd).st_size < self.size:
+                raise StoreCorruptError(f"{self.path} is shorter than its {self.size} bytes")
+            self._view = memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+        return self._view
+
+    def write(self, buffers: Sequence[Buffer], at: int, size: int) -> None:
+        """Write the buffers, `size` bytes in all, with one system call."""
+        if size <= _JOIN_BYTES_MAX or len(buffers) > IOV_MAX:
+            buffers = (b"".join(buffers),)
+        try:
+            written = os.pwritev(self._fd, buffers, at)
+            while written < size:  # A disk that is nearly full takes a part, then says so.
+                rest = memoryview(b"".join(buffers))[written:]
+                written += os.pwrite(self._fd, rest, at + written)
+        except OSError as error:
+            raise disk_error(error, self.path, "write to") from error
+
+    def truncate(self, at: int) -> None:
+        """Turn everything from `at` on into zeros again. Needs no room, also on a full disk."""
+        try:
+            os.ftruncate(self._fd, at)
+            os.ftruncate(self._fd, self.size)
+        except OSError as error:
+            raise disk_error(error, self.path, "truncate") from error
+
+    def flush(self) -> None:
+        """Return when what was written is on the disk."""
+        try:
+            os.fdatasync(self._fd)
+            if not self._name_durable:
+                sync_folder(self.path.parent)
+                self._name_durable = True
+        except OSError as error:
+            raise disk_error(error, self.path, "flush") from error
+
+    def is_warm(self, at: int, size: int, scratch: memoryview) -> bool:
+        """Whether a range can be read without waiting for the disk.
+
+        Where the kernel or file system cannot tell, the answer is yes.
+        """
+        if not _RWF_NOWAIT:
+            return True
+        end = at + size
+        try:
+            while at < end:
+                part = scratch[: min(len(scratch), end - at)]
+                if os.preadv(self._fd, [part], at, _RWF_NOWAIT) < len(part):
+                    return False
+                at += len(part)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise disk_error(error, self.path, "read") from error
+        return True
+
+    def read(self, at: int, size: int) -> bytes:
+        """A copy of a range, read with a system call: for worker threads and cold data."""
+        try:
+            return os.pread(self._fd, size, at)
+        except OSError as error:
+            raise disk_error(error, self.path, "read") from error
+
+    def data_end(self, at: int) -> int:
+        """Where the last byte that is not zero ends, from `at` on; `at` if there is none."""
+        last = at
+        position = at
+        while True:
+            try:  # Skip the holes: a sparse file answers at once.
+                position = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError:
+                return last
+            hole = os.lseek(self._fd, position, os.SEEK_HOLE)
+            while position < hole:
+                part = os.pread(self._fd, min(1 << 20, hole - position), position)
+                if stripped := part.rstrip(b"\0"):
+                    last = position + len(stripped)
+                position += len(part)

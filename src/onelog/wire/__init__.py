@@ -1,0 +1,1 @@
+"""Bytes to values and back, one package per protocol. Sans-IO: nothing here knows a socket."""

@@ -1,0 +1,192 @@
+"""Frames: how commands follow one another on a connection.
+
+    int32 length          of everything after this field
+    int32 mark            serialize type << 24 | length of the header
+    header                JSON or compact, as the mark says
+    body                  the rest; may be empty
+
+Invariant: however the bytes of a connection are cut into pieces, the commands are the same, and
+bytes that are no frame raise `WireError` after the commands before them were handed out.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from onelog.errors import WireError
+from onelog.wire.remoting.codes import VERSION
+from onelog.wire.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    Buffer,
+    Command,
+    Serialize,
+)
+from onelog.wire.remoting.compact_header import (
+    INT16_MAX,
+    INT16_MIN,
+    decode_compact_header,
+    encode_compact_header,
+)
+from onelog.wire.remoting.json_header import decode_json_header, encode_json_header
+
+FRAME_BYTES_MAX = 16 << 20
+"""RocketMQ's limit on a frame, its length field not counted."""
+
+BODY_COPY_MAX = 4096
+"""A body up to this size is copied out of the received bytes, which costs less than a view and
+does not keep them in memory; a larger one is a view."""
+
+_START = struct.Struct(">iI")
+
+
+class FrameReader:
+    """Takes bytes as they come, hands out commands.
+
+    One connection has one reader. After a `WireError` it is of no more use: where the next frame
+    would start is unknown.
+    """
+
+    __slots__ = ("_at", "_bytes_max", "_data", "_wanted")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = frame_bytes_max
+        self._data: bytes | bytearray = b""
+        self._at = 0
+        self._wanted = 4
+        """How many bytes from `_at` on are needed to get any further."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many received bytes have not become a command yet."""
+        return len(self._data) - self._at
+
+    def feed(self, data: bytes) -> None:
+        """Take more bytes."""
+        if self._at == len(self._data):
+            self._data = data
+            self._at = 0
+            return
+        if self._at or not isinstance(self._data, bytearray):
+            # A new array, because views of bodies may still point into the old bytes.
+            self._data = bytearray(memoryview(self._data)[self._at :])
+            self._at = 0
+        self._data += data
+
+    def commands(self) -> Iterator[Command]:
+        """The commands that are complete by now. May be left at any point and called again."""
+        while (size := len(self._data) - self._at) >= self._wanted:
+            data, at = self._data, self._at
+            if size < 8:
+                (length,) = struct.unpack_from(">i", data, at)
+                self._check(length)
+                self._wanted = 8
+                return
+            length, mark = _START.unpack_from(data, at)
+            end = at + 4 + length
+            if end > len(data) or length < 4 or length > self._bytes_max:
+                self._check(length)
+                self._wanted = 4 + length
+                return
+            body_at = at + 8 + (mark & 0xFFFFFF)
+            if body_at > end:
+                raise WireError(
+                    f"a header of {mark & 0xFFFFFF} bytes in a frame of {length} bytes"
+                )
+            header = bytes(data[at + 8 : body_at])
+            body: bytes | memoryview
+            if end - body_at <= BODY_COPY_MAX:
+                body = bytes(data[body_at:end])
+            else:
+                body = memoryview(data)[body_at:end]
+            if mark >> 24 == Serialize.COMPACT:
+                command = decode_compact_header(header, body)
+            elif mark >> 24 == Serialize.JSON:
+                command = decode_json_header(header, body)
+            else:
+                raise WireError(f"headers of serialize type {mark >> 24} are unknown")
+            self._at = end
+            self._wanted = 4
+            yield command
+
+    def _check(self, length: int) -> None:
+        if length > self._bytes_max:
+            raise WireError(f"a frame of {length} bytes; the limit is {self._bytes_max}")
+        if length < 4:
+            raise WireError(f"a frame of {length} bytes has no room for a header")
+
+
+def encode_command(command: Command) -> list[Buffer]:
+    """A command as buffers to write one after the other; the body is passed on, not copied."""
+    return _encode(
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.ext,
+        (command.body,) if command.body else (),
+        command.serialize,
+    )
+
+
+def encode_response(
+    code: int,
+    opaque: int,
+    ext: dict[str, str] | None = None,
+    remark: str | None = None,
+    body: Buffer | tuple[Buffer, ...] | list[memoryview] = b"",
+    serialize: int = Serialize.JSON,
+) -> list[Buffer]:
+    """An answer. `body` may be several buffers, such as neighbouring records of the log."""
+    if isinstance(body, (tuple, list)):
+        bodies: tuple[Buffer, ...] = tuple(body)
+    else:
+        bodies = (body,) if body else ()
+    return _encode(
+        code, "JAVA", VERSION, opaque, FLAG_RESPONSE, remark, ext or {}, bodies, serialize
+    )
+
+
+def encode_request(
+    code: int,
+    opaque: int,
+    ext: dict[str, str] | None = None,
+    body: Buffer = b"",
+    *,
+    oneway: bool = False,
+    language: str = "JAVA",
+    version: int = VERSION,
+    serialize: int = Serialize.JSON,
+) -> list[Buffer]:
+    """A request."""
+    flag = FLAG_ONEWAY if oneway else 0
+    bodies = (body,) if body else ()
+    return _encode(code, language, version, opaque, flag, None, ext or {}, bodies, serialize)
+
+
+def _encode(
+    code: int,
+    language: str,
+    version: int,
+    opaque: int,
+    flag: int,
+    remark: str | None,
+    ext: dict[str, str],
+    bodies: tuple[Buffer, ...],
+    serialize: int,
+) -> list[Buffer]:
+    # A code that does not fit the compact header goes out as JSON, which every peer reads too.
+    if serialize == Serialize.COMPACT and INT16_MIN <= code <= INT16_MAX:
+        header = encode_compact_header(code, language, version, opaque, flag, remark, ext)
+        mark = Serialize.COMPACT << 24 | len(header)
+    else:
+        header = encode_json_header(code, language, version, opaque, flag, remark, ext)
+        mark = len(header)
+    if not bodies:
+        return [_START.pack(4 + len(header), mark) + header]
+    body_bytes = sum(map(len, bodies))
+    first = _START.pack(4 + len(header) + body_bytes, mark) + header
+    if body_bytes <= BODY_COPY_MAX:
+        return [b"".join((first, *bodies))]
+    return [first, *bodies]

@@ -1,0 +1,118 @@
+"""Child processes of the tests: started apart, logged to a file, and never left behind.
+
+Invariant: a child that was started here is dead when this process ends, however it ends: its own
+session makes it and its children one target, an exit hook takes what a test forgot, and where the
+system can (setpriv), the kernel kills it when we are killed ourselves.
+"""
+
+import atexit
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_alive: set[subprocess.Popen[bytes]] = set()
+
+
+class ChildError(Exception):
+    """A child process did not do what it was started for."""
+
+
+def spawn(
+    argv: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    pipes: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own; without `pipes` all its output goes to the log."""
+    parent_bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        child = subprocess.Popen(
+            [*parent_bound, *argv],
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else sink,
+            stderr=sink,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    _alive.add(child)
+    return child
+
+
+def stop(
+    child: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM, timeout_s: float = 20
+) -> int:
+    """End a child with a signal (SIGKILL after the time-out) and return its exit status."""
+    if child.poll() is None:
+        child.send_signal(how)
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pass
+    _kill_session(child)
+    status = child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    _alive.discard(child)
+    return status
+
+
+def _kill_session(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child and whatever it left behind in its session."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+@atexit.register
+def _stop_everything() -> None:
+    for child in list(_alive):
+        _kill_session(child)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ChildError(f"no sign of {what} after {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+def log_tail(log: Path, lines: int = 30) -> str:
+    """The end of a log, for error messages."""
+    if not log.exists():
+        return f"(no file {log.name})"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for a name server and one for a broker.
+
+    A broker also takes the two ports around its own: VIP (port - 2) and replication (port + 1).
+    Picked below the range from which the system serves outgoing connections.
+    """
+    for _ in range(1000):
+        nameserver = random.randrange(20_000, 31_000)
+        broker = nameserver + 5
+        if all(_is_free(port) for port in (nameserver, broker - 2, broker, broker + 1)):
+            return nameserver, broker
+    raise ChildError("found no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        try:
+            attempt.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,174 @@
+"""One store, two programs: RocketMQ's own DefaultMessageStore and OneLog take turns on it.
+
+Whatever one of them wrote, the other must read the same, record by record, queue entry by queue
+entry and key by key, and must go on where the first one stopped.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.errors import StoreLockedError
+from onelog.store.message_store import MessageStore
+from tests.e2e.java_toolchain import JavaFailedError, JavaMissingError, JavaProgram, build
+from tests.e2e.store_corpus import CONFIG, append
+from tests.e2e.store_lines import Line, by_identity, differences, store_lines
+
+pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = (
+    "--segment-bytes", CONFIG.segment_bytes,
+    "--queue-file-entries", CONFIG.queue_file_entries,
+    "--index-slots", CONFIG.index_slots,
+    "--index-entries", CONFIG.index_entries,
+    "--light-queues", "true",
+)  # fmt: skip
+
+
+class RocketMq:
+    """The Java program of one release line, on the files of one test."""
+
+    def __init__(self, program: JavaProgram, line: str) -> None:
+        self.program = program
+        # RocketMQ 4 cannot store topics over 127 bytes, and cuts a log in which it finds one.
+        self.long_topic = line == "rocketmq5"
+
+    def run(self, command: str, folder: Path, *options: str | int) -> list[Line]:
+        long_topic = ("--long-topic", str(self.long_topic).lower())
+        return self.program.run(command, folder, *LAYOUT, *long_topic, *options)
+
+
+@pytest.fixture(scope="module", params=["rocketmq4", "rocketmq5"])
+def rocketmq(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RocketMq]:
+    home = tmp_path_factory.mktemp("home")
+    try:
+        program = build("store", request.param, "onelog.store.Main", home)
+    except JavaMissingError as missing:
+        pytest.skip(str(missing))
+    yield RocketMq(program, request.param)
+
+
+def lines_of(folder: Path) -> list[Line]:
+    store = MessageStore.open(folder, CONFIG)
+    try:
+        return store_lines(store)
+    finally:
+        store.close()
+
+
+def write_with_onelog(folder: Path, seed: int, count: int, *, long_topic: bool) -> list[Line]:
+    store = MessageStore.open(folder, CONFIG)
+    try:
+        append(store, seed, count, long_topic=long_topic)
+        return store_lines(store)
+    finally:
+        store.close()
+
+
+def assert_goes_on(before: list[Line], after: list[Line]) -> None:
+    """All of `before` is in `after`, and each queue has grown at its end."""
+    old = by_identity(before, "record", "entry")
+    new = by_identity(after, "record", "entry")
+    assert old.keys() < new.keys()
+    assert [key for key, line in old.items() if new[key] != line] == []
+    queues_before = by_identity(before, "queue")
+    queues_after = by_identity(after, "queue")
+    assert queues_before.keys() <= queues_after.keys()
+    for key, line in queues_before.items():
+        assert queues_after[key]["minOffset"] == line["minOffset"]
+        assert queues_after[key]["maxOffset"] >= line["maxOffset"]
+    grown = [k for k, q in queues_before.items() if queues_after[k]["maxOffset"] > q["maxOffset"]]
+    assert len(grown) > 3
+
+
+def test_onelog_reads_everything_that_rocketmq_wrote(rocketmq: RocketMq, tmp_path: Path) -> None:
+    written = rocketmq.run("write", tmp_path / "store", "--count", 400)
+    assert len(by_identity(written, "record")) == 400
+    assert len([*(tmp_path / "store/commitlog").iterdir()]) > 2
+    assert len([*(tmp_path / "store/index").iterdir()]) > 2
+    assert differences(written, lines_of(tmp_path / "store")) == []
+
+
+def test_rocketmq_reads_everything_that_onelog_wrote(rocketmq: RocketMq, tmp_path: Path) -> None:
+    written = write_with_onelog(tmp_path / "store", 1, 400, long_topic=rocketmq.long_topic)
+    assert len(by_identity(written, "record")) == 400
+    assert len([*(tmp_path / "store/commitlog").iterdir()]) > 2
+    assert differences(written, rocketmq.run("read", tmp_path / "store")) == []
+
+
+def test_rocketmq_and_onelog_take_turns_on_one_store(rocketmq: RocketMq, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    first = write_with_onelog(folder, 1, 200, long_topic=rocketmq.long_topic)
+
+    second = rocketmq.run("append", folder, "--seed", 2, "--count", 150)
+    assert_goes_on(first, second)
+    assert differences(second, lines_of(folder)) == []
+
+    third = write_with_onelog(folder, 3, 150, long_topic=rocketmq.long_topic)
+    assert_goes_on(second, third)
+    fourth = rocketmq.run("append", folder, "--seed", 4, "--count", 100)
+    assert_goes_on(third, fourth)
+    assert differences(fourth, lines_of(folder)) == []
+
+
+def test_onelog_opens_a_store_after_rocketmq_crashed(rocketmq: RocketMq, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    written = rocketmq.run("write", folder, "--count", 300, "--crash", "true")
+    assert (folder / "abort").exists()
+    store = MessageStore.open(folder, CONFIG)
+    assert not store.recovery.clean
+    assert differences(written, store_lines(store)) == []
+    append(store, 2, 100, long_topic=rocketmq.long_topic)
+    after = store_lines(store)
+    store.close()
+    assert_goes_on(written, after)
+    assert differences(after, rocketmq.run("read", folder)) == []
+
+
+def test_rocketmq_opens_a_store_after_onelog_crashed(rocketmq: RocketMq, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.store_corpus", folder, "1", "300"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    written = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(by_identity(written, "record")) == 300
+    assert (folder / "abort").exists()
+    # By default RocketMQ forgets keys after a crash, also its own; told to, it indexes anew.
+    recovered = rocketmq.run("append", folder, "--seed", 2, "--count", 50, "--index-safe", "true")
+    assert_goes_on(written, recovered)
+    assert differences(recovered, lines_of(folder)) == []
+
+
+def test_onelog_refuses_a_store_that_rocketmq_has_open(rocketmq: RocketMq, tmp_path: Path) -> None:
+    command = rocketmq.program.command("hold", tmp_path / "store", *LAYOUT)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as java:
+        assert java.stdin is not None
+        assert java.stdout is not None
+        try:
+            assert json.loads(java.stdout.readline())["kind"] == "open"
+            with pytest.raises(StoreLockedError, match="in use"):
+                MessageStore.open(tmp_path / "store", CONFIG)
+        finally:
+            java.stdin.close()
+            java.wait(60)
+    MessageStore.open(tmp_path / "store", CONFIG).close()
+
+
+def test_rocketmq_refuses_a_store_that_onelog_has_open(rocketmq: RocketMq, tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path / "store", CONFIG)
+    append(store, 1, 10, long_topic=False)
+    with pytest.raises(JavaFailedError, match="Lock failed"):
+        rocketmq.run("read", tmp_path / "store")
+    store.close()

@@ -1,0 +1,258 @@
+"""The house rules, as tests. Each rule is also shown a sample that breaks it."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+BANNED_WORDS = frozenset(
+    form
+    for word in ("util", "helper", "common", "misc", "manager", "base", "impl", "service")
+    for form in (word, word + "s")
+)
+TESTS_WITHOUT_MODULE = ("tests/e2e/", "tests/simulation/", "tests/test_tidy.py")
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+NamedNode = FunctionNode | ast.ClassDef
+
+
+def tracked_files() -> list[Path]:
+    """What git tracks or would track; every file below the root if this is no git checkout."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
+    names = listing.stdout.decode().split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+TRACKED = tracked_files()
+PYTHON_FILES = [path for path in TRACKED if path.suffix == ".py"]
+SOURCE_FILES = [path for path in PYTHON_FILES if relative(path).startswith("src/")]
+TEST_FILES = [path for path in PYTHON_FILES if re.match(r"tests/(.*/)?test_", relative(path))]
+
+
+def text_of(path: Path) -> str | None:
+    """The file's text, or None if it is binary."""
+    content = path.read_bytes()
+    if b"\0" in content:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+# The rules: each takes a text or a name and yields complaints.
+
+
+def too_long_file(text: str) -> Iterator[str]:
+    lines = text.count("\n") + 1
+    if lines > FILE_LINES_MAX + 1:
+        yield f"has {lines - 1} lines; the limit is {FILE_LINES_MAX}"
+
+
+def too_long_functions(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, FunctionNode):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{node.name} has {lines} lines; the limit is {FUNCTION_LINES_MAX}"
+
+
+def public_nodes(body: list[ast.stmt]) -> Iterator[NamedNode]:
+    """Public classes and functions, and the public methods of public classes."""
+    for node in body:
+        if isinstance(node, NamedNode) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_nodes(node.body)
+
+
+def missing_docstrings(text: str) -> Iterator[str]:
+    module = ast.parse(text)
+    if not ast.get_docstring(module):
+        yield "the module has no docstring"
+    for node in public_nodes(module.body):
+        if not ast.get_docstring(node) and "overload" not in ast.unparse(node).split("def")[0]:
+            yield f"{node.name} has no docstring"
+
+
+def words_of(name: str) -> list[str]:
+    """`BodyBytesMax`, `body_bytes_max`, `HTTPBase`: the words in lower case."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\W]", " ", name)
+    return spaced.lower().split()
+
+
+def banned_file_name(name: str) -> Iterator[str]:
+    for part in Path(name).with_suffix("").parts:
+        for word in BANNED_WORDS.intersection(words_of(part)):
+            yield f"{part!r} says {word!r}, which says nothing"
+
+
+def banned_names(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        # A test's name is a sentence, and sentences need all words.
+        if isinstance(node, NamedNode) and not node.name.startswith("test_"):
+            for word in BANNED_WORDS.intersection(words_of(node.name)):
+                yield f"{node.name!r} says {word!r}, which says nothing"
+
+
+def unfinished_work(text: str) -> Iterator[str]:
+    # Spelled in two halves: this file is checked by its own rule.
+    for found in re.finditer(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b", text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield f"line {line} leaves work for later: {found.group()}"
+
+
+def machine_paths(text: str) -> Iterator[str]:
+    for found in re.finditer(r"(?<![\w./~-])/(?:work|root)(?:/|\b)", text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield f"line {line} names a path of one machine: {found.group()}"
+
+
+def unpinned_requirement(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!]+", line):
+            yield f"{line!r} is not of the form name==version"
+
+
+def lonely_test_file(name: str, modules: frozenset[str]) -> Iterator[str]:
+    """`tests/store/test_record.py` is about `src/onelog/store/record.py` (or package `record`)."""
+    if name.startswith(TESTS_WITHOUT_MODULE):
+        return
+    path = Path(name)
+    module = Path("src/onelog", *path.parts[1:-1], path.stem.removeprefix("test_")).as_posix()
+    if f"{module}.py" not in modules and f"{module}/__init__.py" not in modules:
+        yield f"is about {module}.py, which does not exist"
+
+
+def complaints(paths: list[Path], rule: str) -> list[str]:
+    found = []
+    for path in paths:
+        text = text_of(path)
+        if text is not None:
+            found += [f"{relative(path)}: {complaint}" for complaint in globals()[rule](text)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "paths"),
+    [
+        ("too_long_file", PYTHON_FILES),
+        ("too_long_functions", PYTHON_FILES),
+        ("missing_docstrings", SOURCE_FILES),
+        ("banned_names", PYTHON_FILES),
+        ("unfinished_work", PYTHON_FILES),
+        ("machine_paths", TRACKED),
+        ("unpinned_requirement", [ROOT / "requirements-dev.lock"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_file_keeps_the_rule(rule: str, paths: list[Path]) -> None:
+    assert paths
+    assert complaints(paths, rule) == []
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    names = [relative(path) for path in PYTHON_FILES]
+    assert [f"{name}: {said}" for name in names for said in banned_file_name(name)] == []
+
+
+def test_each_test_file_has_its_module() -> None:
+    modules = frozenset(relative(path) for path in SOURCE_FILES)
+    names = [relative(path) for path in TEST_FILES]
+    assert names
+    assert [f"{name} {said}" for name in names for said in lonely_test_file(name, modules)] == []
+
+
+def test_the_rule_on_file_length_finds_line_501() -> None:
+    assert not list(too_long_file("x = 1\n" * 500))
+    assert list(too_long_file("x = 1\n" * 501))
+
+
+def test_the_rule_on_function_length_finds_line_61() -> None:
+    assert not list(too_long_functions("def f():\n" + "    x = 1\n" * 59))
+    assert list(too_long_functions("def f():\n" + "    x = 1\n" * 60))
+    assert list(too_long_functions("class A:\n  async def f():\n" + "    x = 1\n" * 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('"""Doc."""\n', 0),
+        ("x = 1\n", 1),
+        ('"""Doc."""\ndef f(): ...\n', 1),
+        ('"""Doc."""\nclass A:\n    def f(self): ...\n', 2),
+        ('"""Doc."""\ndef _f(): ...\nclass _A:\n    def f(self): ...\n', 0),
+        ('"""Doc."""\n@overload\ndef f(): ...\n', 0),
+    ],
+)
+def test_the_rule_on_docstrings_counts_what_lacks_one(text: str, count: int) -> None:
+    assert len(list(missing_docstrings(text))) == count
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["OffsetManager", "MessageServiceHTTP", "HTTPBase", "IOUtils", "_parse_helper", "misc"],
+)
+def test_the_rule_on_names_finds(name: str) -> None:
+    assert list(banned_names(f"class {name}: ..."))
+    assert list(banned_names(f"def {name}(): ..."))
+    assert list(banned_file_name(f"src/onelog/{name}.py"))
+    assert list(banned_file_name(f"src/{name}/x.py"))
+
+
+@pytest.mark.parametrize(
+    "name", ["Database", "utility", "simple", "Serviceable", "basic", "imply", "commonality"]
+)
+def test_the_rule_on_names_looks_at_whole_words(name: str) -> None:
+    assert not list(banned_names(f"def {name}(): ..."))
+    assert not list(banned_file_name(f"src/{name}.py"))
+
+
+def test_the_rule_on_unfinished_work_names_the_line() -> None:
+    assert list(unfinished_work("x = 1\n# TO" + "DO later\n")) == [
+        "line 2 leaves work for later: TO" + "DO"
+    ]
+    assert not list(unfinished_work("all mastodons"))
+
+
+@pytest.mark.parametrize("path", ["/wo" + "rk/x", "/ro" + "ot/.m2", "'/ro" + "ot'"])
+def test_the_rule_on_paths_finds(path: str) -> None:
+    assert list(machine_paths(f"see {path}"))
+
+
+@pytest.mark.parametrize("path", ["https://example.org/work/", "./root/a", "store/root", "/worker"])
+def test_the_rule_on_paths_lets_pass(path: str) -> None:
+    assert not list(machine_paths(f"see {path}"))
+
+
+def test_the_rule_on_the_lock_refuses_hosts_and_ranges() -> None:
+    assert not list(unpinned_requirement("numpy==2.0.1\nmypy_extensions==1.2.0"))
+    assert list(unpinned_requirement("numpy>=2"))
+    assert list(unpinned_requirement("--index-url https://example.org/simple"))
+    assert list(unpinned_requirement("onelog @ file:///somewhere"))
+
+
+def test_the_rule_on_test_files_wants_a_module() -> None:
+    modules = frozenset({"src/onelog/store/record.py", "src/onelog/wire/kafka/__init__.py"})
+    assert not list(lonely_test_file("tests/store/test_record.py", modules))
+    assert not list(lonely_test_file("tests/wire/test_kafka.py", modules))
+    assert not list(lonely_test_file("tests/e2e/test_java.py", modules))
+    assert list(lonely_test_file("tests/store/test_nothing.py", modules))
+    assert list(lonely_test_file("tests/test_record.py", modules))
