@@ -18,7 +18,7 @@ up: $(VENV)/installed ## install what running needs, and start OneLog
 test: check unit ## style, types, layers and all fast tests
 
 check: $(VENV)/installed-dev ## style, types and layers only
-	@$(BIN)/ruff format --quiet --check $(TREES) || { echo "run: $(BIN)/ruff format $(TREES)"; exit 1; }
+	@$(BIN)/ruff format --quiet --check --output-format=concise $(TREES) || { echo "run: $(BIN)/ruff format $(TREES)"; exit 1; }
 	@$(BIN)/ruff check --quiet $(TREES)
 	@$(BIN)/mypy --no-error-summary $(TREES)
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }

@@ -71,8 +71,8 @@ class StoreConfig:
     )
     retention_hours: str = setting(
         "04",
-        "hours of the day at which old files are deleted",
-        pattern=_HOURS,
+        "hours of the day at which old files are deleted; empty for none",
+        pattern=f"(?:{_HOURS})?",
         example="04;16",
         live=True,
     )

@@ -147,3 +147,19 @@ class PeerTimeoutError(OnelogError):
 
 class FilterSyntaxError(OnelogError):
     """A filter that cannot be read; the message says where, and what was expected there."""
+
+
+class ListenError(OnelogError):
+    """An address that cannot be listened on: taken, not ours, or not an address."""
+
+
+class NotPermittedError(OnelogError):
+    """Something that this peer may not do, or that is switched off for everybody."""
+
+
+class KeyNotFoundError(OnelogError):
+    """A key, or a whole namespace of them, that the key-value configuration does not have."""
+
+
+class NotSavedError(OnelogError):
+    """A change that is in force but could not be written to its file."""

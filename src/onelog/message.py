@@ -149,13 +149,21 @@ def encode_properties(properties: dict[str, str]) -> bytes:
 
 def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
     """The properties as a dict; entries without a value are dropped, as RocketMQ drops them."""
-    pairs = (entry.partition("\x01") for entry in bytes(properties).decode("utf-8", "replace").split("\x02"))
+    pairs = (
+        entry.partition("\x01")
+        for entry in bytes(properties).decode("utf-8", "replace").split("\x02")
+    )
     return {name: value for name, _, value in pairs if value}
 
 
 def property_value(properties: bytes, name: str) -> str | None:
     """One property's value, without decoding the others."""
-    needle = name.encode() + b"\x01"
+    value = property_bytes(properties, name.encode() + b"\x01")
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def property_bytes(properties: bytes, needle: bytes) -> bytes | None:
+    """The value, still encoded, of the property whose name and 0x01 are the needle."""
     at = properties.find(needle)
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(needle, at + 1)
@@ -163,7 +171,7 @@ def property_value(properties: bytes, name: str) -> str | None:
         return None
     start = at + len(needle)
     end = properties.find(b"\x02", start)
-    return properties[start : end if end >= 0 else None].decode("utf-8", "replace")
+    return properties[start:end] if end >= 0 else properties[start:]
 
 
 def java_hash(text: str) -> int:
@@ -180,9 +188,9 @@ def java_hash(text: str) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def tags_code(tags: str) -> int:
+def tags_code(tags: str | bytes) -> int:
     """What a consume queue keeps of the tags: their hash, 0 when there are none."""
-    return java_hash(tags)
+    return java_hash(tags if isinstance(tags, str) else tags.decode("utf-8", "replace"))
 
 
 def message_id(store_host: bytes, log_offset: int) -> str:

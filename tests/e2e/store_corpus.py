@@ -1,7 +1,9 @@
 """Messages of every kind a store meets, the same for the same seed.
 
 The counterpart of `Corpus.java`. Run as a program it appends some of them to a store, prints what
-the store then holds, and dies without closing it: `python -m tests.e2e.store_corpus DIR SEED COUNT`.
+the store then holds, and dies without closing it:
+
+    python -m tests.e2e.store_corpus DIR SEED COUNT
 """
 
 import json

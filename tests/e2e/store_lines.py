@@ -1,8 +1,8 @@
 """What a store holds, in the lines that RocketMQ's own code prints for it.
 
-The Java program under `tests/e2e/java/store` prints each record of the log, each queue entry and each
-key lookup as one JSON object. `store_lines` makes the same objects from a store that OneLog has
-opened, so that to compare the two is to compare lines.
+The Java program under `tests/e2e/java/store` prints each record of the log, each queue entry and
+each key lookup as one JSON object. `store_lines` makes the same objects from a store that OneLog
+has opened, so that to compare the two is to compare lines.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onelog.message import Message, decode_properties
-from onelog.store.keyindex import message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Broken, decode_messages
 
@@ -53,6 +52,22 @@ def differences(expected: Iterable[Line], actual: Iterable[Line]) -> list[str]:
     return found
 
 
+def assert_goes_on(before: Iterable[Line], after: Iterable[Line]) -> None:
+    """All of `before` is in `after`, and several queues have grown, each at its end."""
+    before, after = [*before], [*after]
+    old, new = by_identity(before, "record", "entry"), by_identity(after, "record", "entry")
+    assert old.keys() < new.keys()
+    assert [key for key, line in old.items() if new[key] != line] == []
+    queues, queues_after = by_identity(before, "queue"), by_identity(after, "queue")
+    assert queues.keys() <= queues_after.keys()
+    grown = 0
+    for key, queue in queues.items():
+        assert queues_after[key]["minOffset"] == queue["minOffset"]
+        assert queues_after[key]["maxOffset"] >= queue["maxOffset"]
+        grown += queues_after[key]["maxOffset"] > queue["maxOffset"]
+    assert grown > 3
+
+
 def store_lines(store: MessageStore) -> list[Line]:
     """Everything in a store: its log, its queues, and what each key finds."""
     records = [*_records(store)]
@@ -67,7 +82,7 @@ def store_lines(store: MessageStore) -> list[Line]:
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:
             lines += _queue_lines(store, topic, queue_id)
-    keys = {(message.topic, key) for message in records for key in message_keys(message.properties)}
+    keys = {(message.topic, key) for message in records for key in _keys(message)}
     for topic, key in keys:
         found = store.find_by_key(topic, key)
         lines.append(
@@ -114,6 +129,12 @@ def record_line(message: Message) -> Line:
     return {name: value for name, value in line.items() if value is not None}
 
 
+def _keys(message: Message) -> list[str]:
+    """What a message can be found by. RocketMQ separates keys by U+0020 and nothing else."""
+    keys = decode_properties(message.properties).get("KEYS", "").split(" ")
+    return [key for key in [message.unique_key, *keys] if key]
+
+
 def _queue_lines(store: MessageStore, topic: str, queue_id: int) -> Iterator[Line]:
     """A queue and its entries, by way of `read` and of `entries`, which must agree."""
     offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
@@ -127,8 +148,8 @@ def _queue_lines(store: MessageStore, topic: str, queue_id: int) -> Iterator[Lin
     while offset < end:
         result = store.read(topic, queue_id, offset)
         messages = [message for part in result.slices for message in decode_messages(part)]
-        entries = [*store.entries(topic, queue_id, offset, result.count)]
-        assert len(messages) == len(entries) == result.count > 0
+        entries = [*store.entries(topic, queue_id, offset, result.next_offset - offset)]
+        assert len(messages) == len(entries) > 0
         for number, (message, entry) in enumerate(zip(messages, entries, strict=True)):
             assert entry[:2] == (message.log_offset, message.size)
             yield {

@@ -7,16 +7,18 @@ entry and key by key, and must go on where the first one stopped.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from onelog.errors import StoreLockedError
+from onelog.clock import ManualClock
+from onelog.errors import MessageTooLargeError, StoreLockedError
+from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
 from tests.e2e.java_toolchain import JavaFailedError, JavaMissingError, JavaProgram, build
 from tests.e2e.store_corpus import CONFIG, append
-from tests.e2e.store_lines import Line, by_identity, differences, store_lines
+from tests.e2e.store_lines import Line, assert_goes_on, by_identity, differences, store_lines
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
@@ -44,15 +46,13 @@ class RocketMq:
 
 
 @pytest.fixture(scope="module", params=["rocketmq4", "rocketmq5"])
-def rocketmq(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RocketMq]:
+def rocketmq(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RocketMq:
     home = tmp_path_factory.mktemp("home")
     try:
         program = build("store", request.param, "onelog.store.Main", home)
     except JavaMissingError as missing:
         pytest.skip(str(missing))
-    yield RocketMq(program, request.param)
+    return RocketMq(program, request.param)
 
 
 def lines_of(folder: Path) -> list[Line]:
@@ -70,22 +70,6 @@ def write_with_onelog(folder: Path, seed: int, count: int, *, long_topic: bool) 
         return store_lines(store)
     finally:
         store.close()
-
-
-def assert_goes_on(before: list[Line], after: list[Line]) -> None:
-    """All of `before` is in `after`, and each queue has grown at its end."""
-    old = by_identity(before, "record", "entry")
-    new = by_identity(after, "record", "entry")
-    assert old.keys() < new.keys()
-    assert [key for key, line in old.items() if new[key] != line] == []
-    queues_before = by_identity(before, "queue")
-    queues_after = by_identity(after, "queue")
-    assert queues_before.keys() <= queues_after.keys()
-    for key, line in queues_before.items():
-        assert queues_after[key]["minOffset"] == line["minOffset"]
-        assert queues_after[key]["maxOffset"] >= line["maxOffset"]
-    grown = [k for k, q in queues_before.items() if queues_after[k]["maxOffset"] > q["maxOffset"]]
-    assert len(grown) > 3
 
 
 def test_onelog_reads_everything_that_rocketmq_wrote(rocketmq: RocketMq, tmp_path: Path) -> None:
@@ -149,6 +133,75 @@ def test_rocketmq_opens_a_store_after_onelog_crashed(rocketmq: RocketMq, tmp_pat
     recovered = rocketmq.run("append", folder, "--seed", 2, "--count", 50, "--index-safe", "true")
     assert_goes_on(written, recovered)
     assert differences(recovered, lines_of(folder)) == []
+
+
+def test_rocketmq_goes_on_behind_queue_files_that_are_exactly_full(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    # RocketMQ takes the first entry of a queue's last file for written, whatever is in it: there
+    # must be no file that waits for its first entry.
+    folder = tmp_path / "store"
+    entries = CONFIG.queue_file_entries
+    with MessageStore.open(folder, CONFIG) as store:
+        store.append([NewMessage("Orders", 0, b"x")] * entries)
+        store.append([NewMessage("Orders", 1, b"x")] * 2 * entries)
+        store.append([NewMessage("Clicks", 1, b"x")] * entries)
+        too_large = NewMessage("Orders", 3, bytes(CONFIG.segment_bytes))
+        for topic, queue_id in [("Orders", 0), ("Clicks", 1), ("Never", 0)]:
+            with pytest.raises(MessageTooLargeError):
+                store.append([NewMessage(topic, queue_id, b"x"), too_large])
+        before = store_lines(store)
+    after = rocketmq.run("append", folder, "--count", 60)
+    assert by_identity(before, "entry").items() <= by_identity(after, "entry").items()
+    queues = by_identity(after, "queue")
+    assert queues["queue", "Orders", 0]["maxOffset"] > entries
+    assert queues["queue", "Clicks", 1]["maxOffset"] > entries
+    offsets = {
+        (line["topic"], line["queueId"], line["queueOffset"])
+        for line in after
+        if line["kind"] == "appended"
+    }
+    assert {("Orders", 0, entries), ("Orders", 1, 2 * entries), ("Clicks", 1, entries)} <= offsets
+    assert ("Orders", 3, 0) in offsets
+    assert differences(after, lines_of(folder)) == []
+
+
+def test_rocketmq_opens_a_store_whose_oldest_messages_are_gone(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    clock = ManualClock()
+    with MessageStore.open(folder, replace(CONFIG, retention_ms=1000), clock) as store:
+        append(store, 1, 300, long_topic=rocketmq.long_topic)
+        clock.advance(10_000)
+        append(store, 2, 300, long_topic=rocketmq.long_topic)
+        store.retention.run({}, manual=True)
+        assert store.log_min > 0
+        kept = store_lines(store)
+    assert len([q for q in by_identity(kept, "queue").values() if q["minOffset"] > 0]) > 3
+    assert differences(kept, rocketmq.run("read", folder)) == []
+    after = rocketmq.run("append", folder, "--seed", 3, "--count", 100)
+    assert_goes_on(kept, after)
+    assert differences(after, lines_of(folder)) == []
+
+
+def test_rocketmq_counts_each_message_of_an_inner_batch(rocketmq: RocketMq, tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", CONFIG) as store:
+        batch, single = store.append(
+            [
+                NewMessage("Orders", 0, b"five in one", inner_count=5),
+                NewMessage("Orders", 0, b"alone"),
+            ]
+        )
+        assert (batch.queue_offset, single.queue_offset) == (0, 5)
+    lines = rocketmq.run("append", tmp_path / "store", "--count", 100)
+    entries = by_identity(lines, "entry")
+    offsets = [entries["entry", "Orders", 0, at]["physicalOffset"] for at in range(6)]
+    assert offsets == [batch.log_offset] * 5 + [single.log_offset]
+    following = by_identity(lines, "record")[
+        "record", entries["entry", "Orders", 0, 6]["physicalOffset"]
+    ]
+    assert following["queueOffset"] == 6
 
 
 def test_onelog_refuses_a_store_that_rocketmq_has_open(rocketmq: RocketMq, tmp_path: Path) -> None:

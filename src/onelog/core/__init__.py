@@ -1,1 +1,1 @@
-"""What the broker means: topics, groups, cursors, publishing, pulling. No sockets, no wire formats."""
+"""What the broker means: topics, groups, cursors, publishing, pulling. No sockets, no wire."""

@@ -1,8 +1,8 @@
 """Permission to acknowledge: is what was written safe, as far as it was promised?
 
-With asynchronous flush that is so at once. With synchronous flush it is so when the disk has confirmed
-every byte up to the message's end; the store's flush thread tells, one group of ticks at a time, and
-the answer is handed over to the core's thread by `post`.
+With asynchronous flush that is so at once. With synchronous flush it is so when the disk has
+confirmed every byte up to the message's end; the store's flush thread tells, one group of ticks at
+a time, and the answer is handed over to the core's thread by `post`.
 
 Invariant: each callback is called exactly once: with None, with the flush's error, or with
 `FlushTimeoutError` when the disk has not answered in time (what it says after that is ignored).
@@ -62,7 +62,7 @@ class Durability:
         self._store = store
         self._clock = clock
         self._schedule = schedule
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._tickets: deque[_Ticket] = deque()
         self._armed = False
 
@@ -71,7 +71,7 @@ class Durability:
         if self.immediate:
             callback(None)
             return
-        ticket = _Ticket(self, self._clock.now_ms() + self._timeout_ms, callback)
+        ticket = _Ticket(self, self._clock.now_ms() + self.timeout_ms, callback)
         self._drop_settled()
         self._tickets.append(ticket)
         if not self._armed:
@@ -96,7 +96,7 @@ class Durability:
         while tickets and (tickets[0].when_safe is None or tickets[0].deadline_ms <= now):
             ticket = tickets.popleft()
             ticket.settle(
-                FlushTimeoutError(f"stored, but not confirmed by the disk in {self._timeout_ms} ms")
+                FlushTimeoutError(f"stored, but not confirmed by the disk in {self.timeout_ms} ms")
             )
         if tickets:
             self._arm()

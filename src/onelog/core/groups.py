@@ -66,7 +66,7 @@ def check_name(name: str) -> None:
         )
     if len(name) > NAME_MAX:
         raise InvalidGroupError(
-            f"the specified group {name[:40]!r}... has {len(name)} characters, which is longer than "
+            f"the specified group {name[:40]!r}... has {len(name)} characters, is longer than "
             f"group max length {NAME_MAX}"
         )
 
@@ -79,7 +79,7 @@ class Groups:
     def __init__(self, tables: Tables, versions: Versions, *, auto_create: bool = True) -> None:
         self._tables = tables
         self._versions = versions
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._groups: dict[str, GroupConfig] = {}
         self._system = {name: GroupConfig(name) for name in SYSTEM_GROUPS}
 
@@ -125,7 +125,7 @@ class Groups:
         config = self._groups.get(name)
         if config is not None:
             return config
-        if self._auto_create or self.is_system(name):
+        if self.auto_create or self.is_system(name):
             config = GroupConfig(name)
             self.put(config)
             return config

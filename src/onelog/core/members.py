@@ -4,8 +4,8 @@ A member is a client on a channel; it stays as long as its heartbeats come and i
 Each member keeps the subscriptions it sent, and a pull is answered by its own: members that
 subscribe differently each get what they asked for, within the queues they were assigned. That they
 differ is a mistake nearly always (the queues of one member are never read with the other's filter),
-so it is logged once and can be asked for. What the group as a whole subscribes to is the union, with
-the youngest version of each topic.
+so it is logged once and can be asked for. What the group as a whole subscribes to is the union,
+with the youngest version of each topic.
 
 Invariant: a channel is in `_channels` exactly as long as it is in some group.
 """

@@ -176,7 +176,7 @@ class Offsets:
             self._write_now([(self.name, key, None), (self.name, key, dict(queues))])
 
     def removal(self, *, group: str | None = None, topic: str | None = None) -> list[Change]:
-        """The changes that forget a group's or a topic's positions, to be recorded by the caller."""
+        """The changes that forget a group's or a topic's positions; the caller records them."""
         self.flush()
         gone = [
             cursor

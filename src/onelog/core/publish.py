@@ -1,8 +1,9 @@
 """The send path: messages come in one by one and reach the log one tick at a time.
 
-`submit` checks a message and puts it on the tick's list; `end_of_tick` appends the whole list with one
-write, counts it, asks `durability` whether it may be acknowledged, and wakes who waits for it. Under
-load the lists grow by themselves, and with them the work that is done once instead of per message.
+`submit` checks a message and puts it on the tick's list; `end_of_tick` appends the whole list with
+one write, counts it, asks `durability` whether it may be acknowledged, and wakes who waits for it.
+Under load the lists grow by themselves, and with them the work that is done once instead of per
+message.
 
 Topics that take plain messages are kept with their queue count in `_open`, so that the common case
 is one look-up and a few comparisons; everything else goes the long way through `_admit`.
@@ -32,7 +33,13 @@ from onelog.errors import (
     StoreError,
     TopicPermissionError,
 )
-from onelog.message import PROPERTIES_BYTES_MAX, Appended, NewMessage, SysFlag
+from onelog.message import (
+    LIGHT_QUEUE_PREFIX,
+    PROPERTIES_BYTES_MAX,
+    Appended,
+    NewMessage,
+    SysFlag,
+)
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -276,7 +283,8 @@ class Publisher:
                 self._waiting.arrived(topic, queue_id)
             for message in messages:
                 for topic in message.extra_queues:
-                    self._waiting.arrived(topic, 0)
+                    light = topic.startswith(LIGHT_QUEUE_PREFIX)
+                    self._waiting.arrived(topic, 0 if light else message.queue_id)
 
 
 def _answer(

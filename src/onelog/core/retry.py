@@ -1,8 +1,8 @@
 """Failed messages: where one goes that a consumer could not handle.
 
-It is written again, with its delivery count one higher: to the group's retry topic, with a delay level
-that grows with the count; or, when it has failed too often or the consumer gives it up, to the
-group's dead-letter topic. The rules are RocketMQ's (facts 3.12).
+It is written again, with its delivery count one higher: to the group's retry topic, with a delay
+level that grows with the count; or, when it has failed too often or the consumer gives it up, to
+the group's dead-letter topic. The rules are RocketMQ's (facts 3.12).
 
 Invariant: what is written again has the body, flag, properties and birth of the original, which can
 be found through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
@@ -22,6 +22,7 @@ from onelog.core.topics import (
 from onelog.errors import TopicPermissionError
 from onelog.message import (
     DELAY_LEVEL,
+    RECORD_CRC,
     Message,
     NewMessage,
     decode_properties,
@@ -67,7 +68,7 @@ class Retry:
         properties.setdefault(ORIGIN_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         # The store writes its checksum anew; one that is carried along would be a wrong one.
-        properties.pop("__CRC32#", None)
+        properties.pop(RECORD_CRC, None)
         allowed = group.retry_times_max if retries_max is None else retries_max
         if delay_level < 0 or message.reconsume_times >= allowed:
             target = self._dead_letter_topic(group_name)
@@ -77,7 +78,7 @@ class Retry:
         return NewMessage(
             target.name,
             self._random.randrange(max(1, target.write_queues)),
-            bytes(message.body),
+            message.body,
             encode_properties(properties),
             message.flag,
             message.sys_flag,

@@ -1,8 +1,8 @@
 """Counters: what was put and got, per topic and per group, over a minute, an hour and a day.
 
-Counting adds into the newest bucket, of ten seconds. Each full bucket joins the last six, which make
-the minute, and is poured into the ten-minute bucket; six of those make the hour; and so on with
-hours and the day. Only keys that were active cost anything, and an idle broker keeps nothing.
+Counting adds into the newest bucket, of ten seconds. Each full bucket joins the last six, which
+make the minute, and is poured into the ten-minute bucket; six of those make the hour; and so on
+with hours and the day. Only keys that were active cost anything, and an idle broker keeps nothing.
 
 Invariant: a bucket that is not the newest of its row no longer changes.
 """
@@ -85,12 +85,10 @@ class Counter:
 
     def has(self, key: str) -> bool:
         """Whether anything was counted for the key in the last day."""
-        return any(
-            key in bucket for row in self._rows for bucket in (row.newest, *row.full)
-        )
+        return any(key in bucket for row in self._rows for bucket in (row.newest, *row.full))
 
     def forget(self, matches: str) -> None:
-        """Drop a topic's or group's counters: `matches` is a key, or a part of one between @ signs."""
+        """Drop a topic's or group's counters: `matches` is a key, or a part of one beside an @."""
         for row in self._rows:
             for bucket in (row.newest, *row.full):
                 for key in [key for key in bucket if matches in key.split("@")]:

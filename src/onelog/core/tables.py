@@ -5,7 +5,8 @@ latest snapshot is loaded, and the records after it go through the same `apply`.
 
     record    topic `onelog_sys_tables`, queue 0; body = JSON [[table, key, value], ...];
               the value null deletes the key
-    snapshot  config/onelog-tables.json = {"format": 1, "next_offset": n, "tables": {table: {key: value}}};
+    snapshot  config/onelog-tables.json =
+              {"format": 1, "next_offset": n, "tables": {table: {key: value}}};
               n is the queue offset of the first record that the snapshot does not cover
 
 Invariant: memory = snapshot + records from `next_offset` on, in order. So the snapshot has to be
@@ -124,8 +125,8 @@ class Tables:
         self._covered = min(snapshot.next_offset, end)
         if snapshot.next_offset > end:
             log.warning(
-                "the tables' snapshot is %d records ahead of the log, whose end was lost in a crash;"
-                " the snapshot counts",
+                "the tables' snapshot is %d records ahead of the log, whose end was lost in a"
+                " crash; the snapshot counts",
                 snapshot.next_offset - end,
             )
             self.snapshot(wait=True)
@@ -220,6 +221,18 @@ class Tables:
         age_ms = self._clock.now_ms() - self._attempt_ms
         if behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
             self.snapshot()
+
+    def prepare_retention(self) -> None:
+        """Before log files are deleted: see that no record is only in one that may be.
+
+        The file that is written to is never deleted, so nothing is due while all records that the
+        snapshot does not cover are in it.
+        """
+        uncovered = self._store.entries(TABLES_TOPIC, 0, self._covered, 1)
+        first = next(iter(uncovered), None)
+        segment_bytes = self._store.config.segment_bytes
+        if first is not None and first[0] // segment_bytes < self._store.log_end // segment_bytes:
+            self.snapshot(wait=True)
 
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`."""

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from onelog.clock import Clock
 from onelog.core.tables import TABLES_TOPIC, Change, DataVersion, Tables, Versions
 from onelog.errors import (
     InvalidTopicError,
@@ -118,7 +117,7 @@ def check_name(name: str) -> None:
     limit = _DERIVED_NAME_MAX if derived else _NAME_MAX
     if len(name) > limit:
         raise InvalidTopicError(
-            f"the specified topic {name[:40]!r}... has {len(name)} characters, which is longer than "
+            f"the specified topic {name[:40]!r}... has {len(name)} characters, is longer than "
             f"topic max length {limit}"
         )
 
@@ -163,16 +162,14 @@ class Topics:
         self,
         tables: Tables,
         versions: Versions,
-        clock: Clock,
         system: list[TopicConfig],
         *,
         auto_create: bool = True,
     ) -> None:
         self._tables = tables
         self._versions = versions
-        self._clock = clock
         self._system = system
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._topics: dict[str, TopicConfig] = {}
         self.system_names = frozenset(
             [config.name for config in system] + [DEFAULT_TOPIC, TRACE_TOPIC, CHECKED_OUT_TOPIC]
@@ -200,6 +197,20 @@ class Topics:
         """What every start adds to the recorded topics."""
         for config in self._system:
             self._topics.setdefault(config.name, config)
+
+    def replace_system_topics(self, system: list[TopicConfig]) -> None:
+        """The configuration changed: system topics that nobody touched follow it."""
+        for config in self._system:
+            if self._topics.get(config.name) == config and config not in system:
+                del self._topics[config.name]
+        changed = [config for config in system if config not in self._system]
+        gone = {config.name for config in self._system} - {config.name for config in system}
+        self._system = system
+        self.add_system_topics()
+        if changed or gone:
+            self._tables.write([self._versions.next(self.name)])
+            for name in [config.name for config in changed] + sorted(gone):
+                self._tell(name)
 
     @property
     def version(self) -> DataVersion:
@@ -279,9 +290,8 @@ class Topics:
         default = self._topics.get(default_topic)
         if default is not None and default.perm & PERM_INHERIT and self._may_create(default_topic):
             count = max(0, min(queues, default.write_queues))
-            config = TopicConfig(
-                name, count, count, default.perm & ~PERM_INHERIT, default.filter_type, False, sys_flag
-            )
+            perm = default.perm & ~PERM_INHERIT
+            config = TopicConfig(name, count, count, perm, default.filter_type, False, sys_flag)
         elif name.startswith(RETRY_PREFIX):
             config = TopicConfig(name, 1, 1, sys_flag=sys_flag)
         else:
@@ -290,7 +300,7 @@ class Topics:
         return config
 
     def _may_create(self, default_topic: str) -> bool:
-        return self._auto_create or default_topic != DEFAULT_TOPIC
+        return self.auto_create or default_topic != DEFAULT_TOPIC
 
     def ensure(self, config: TopicConfig) -> TopicConfig:
         """The topic as it is, or created with these settings; for the broker's own needs.

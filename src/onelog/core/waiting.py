@@ -4,8 +4,8 @@ A wait names the queues it is about. It ends once: when a message arrives in one
 `ready`, if it has one, agrees), when its time is up, or, silently, when its owner's connection
 closes. Arrivals are told once per queue and tick, not per message.
 
-Deadlines are rounded up to ticks of the wheel, and one timer is set for the next tick in use, so that
-fifty thousand polls that all end early cost no timers.
+Deadlines are rounded up to ticks of the wheel, and one timer is set for the next tick in use, so
+that fifty thousand polls that all end early cost no timers.
 
 Invariant: an open wait is in `_queues` under each of its keys, in its slot of the wheel, and under
 its owner; a closed one is in none of them.

@@ -2,8 +2,9 @@
 
     checkpoint   4096 bytes. RocketMQ's: int64 store times up to which the log (@0), the queues (@8)
                  and the index (@16) are on disk; int64 start of the last record whose queue entry
-                 is (@40). Ours (@64): magic, int64 safe offset, int64 store time, CRC-32: below the
-                 safe offset log, queues and index are all on disk.
+                 is (@40). Ours (@64): magic, int64 safe offset, int64 store time, int32 flags,
+                 CRC-32. Below the safe offset log, queues and index are all on disk; flag 1: from
+                 there on every record has a checksum of its own (`record_crc`).
     abort        exists while a store is open; found at the start, it means a crash
     lock         locked while a store is open for writing, against other processes
     onelog.json  the version of what we add to RocketMQ's format
@@ -28,10 +29,11 @@ FORMAT_VERSION = 1
 _TIMES = Struct(">qqq")
 _LAST_RECORD = Struct(">q")
 _LAST_RECORD_AT = 40
-_SAFE = Struct(">8sqqI")
+_SAFE = Struct(">8sqqiI")
 _SAFE_AT = 64
 _SAFE_MAGIC = b"ONELOG\x00\x01"
 _FILE_BYTES = 4096
+_RECORD_CRC = 1
 
 
 class Checkpoint:
@@ -43,20 +45,25 @@ class Checkpoint:
         self.safe_offset = 0
         self.ours = False
         """Whether OneLog was the last to write it: RocketMQ leaves our part and moves its own."""
+        self.record_crc = False
         raw = path.read_bytes() if path.exists() else b""
         if len(raw) >= _TIMES.size:
             self.log_ms, self.queues_ms, self.index_ms = _TIMES.unpack_from(raw)
         if len(raw) >= _SAFE_AT + _SAFE.size:
-            magic, offset, store_ms, crc = _SAFE.unpack_from(raw, _SAFE_AT)
-            if magic == _SAFE_MAGIC and crc == _safe_crc(offset, store_ms):
+            magic, offset, store_ms, flags, crc = _SAFE.unpack_from(raw, _SAFE_AT)
+            if magic == _SAFE_MAGIC and crc == _safe_crc(offset, store_ms, flags):
                 self.safe_offset = offset
                 self.ours = self.log_ms == self.queues_ms == store_ms
+                self.record_crc = self.ours and bool(flags & _RECORD_CRC)
 
-    def save(self, safe_offset: int, last_record: int, store_ms: int) -> None:
+    def save(
+        self, safe_offset: int, last_record: int, store_ms: int, record_crc: bool = False
+    ) -> None:
         """Record that everything below `safe_offset`, stored up to `store_ms`, is on disk."""
         self.safe_offset = safe_offset
         self.log_ms = self.queues_ms = self.index_ms = store_ms
         self.ours = True
+        self.record_crc = record_crc
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -66,8 +73,9 @@ class Checkpoint:
                 sector = bytearray(os.pread(fd, _SAFE_AT + _SAFE.size, 0))
                 _TIMES.pack_into(sector, 0, store_ms, store_ms, store_ms)
                 _LAST_RECORD.pack_into(sector, _LAST_RECORD_AT, last_record)
-                crc = _safe_crc(safe_offset, store_ms)
-                _SAFE.pack_into(sector, _SAFE_AT, _SAFE_MAGIC, safe_offset, store_ms, crc)
+                flags = _RECORD_CRC if record_crc else 0
+                crc = _safe_crc(safe_offset, store_ms, flags)
+                _SAFE.pack_into(sector, _SAFE_AT, _SAFE_MAGIC, safe_offset, store_ms, flags, crc)
                 os.pwrite(fd, sector, 0)
                 os.fdatasync(fd)
             finally:
@@ -76,8 +84,8 @@ class Checkpoint:
             raise disk_error(error, self.path, "write") from error
 
 
-def _safe_crc(offset: int, store_ms: int) -> int:
-    return crc32(_SAFE_MAGIC + struct.pack(">qq", offset, store_ms))
+def _safe_crc(offset: int, store_ms: int, flags: int) -> int:
+    return crc32(_SAFE_MAGIC + struct.pack(">qqi", offset, store_ms, flags))
 
 
 class AbortMark:

@@ -24,6 +24,7 @@ from onelog.message import (
     NewMessage,
     SysFlag,
     encode_properties,
+    property_bytes,
     property_value,
     tags_code,
 )
@@ -69,9 +70,7 @@ class TagsCodes:
             level = property_value(properties, DELAY_LEVEL) or ""
             if level.isascii() and level.isdigit() and int(level) > 0 and self._delays_ms:
                 return store_ms + self._delays_ms[min(int(level), len(self._delays_ms)) - 1]
-        if not properties or _TAGS_NEEDLE not in properties:
-            return 0
-        tags = property_value(properties, TAGS)
+        tags = property_bytes(properties, _TAGS_NEEDLE)
         return tags_code(tags) if tags else 0
 
 

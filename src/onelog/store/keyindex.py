@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import StoreCorruptError, StoreVersionError
-from onelog.message import KEYS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, java_hash, property_value
+from onelog.message import KEYS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, java_hash, property_bytes
 from onelog.store.segment import disk_error
 
 HEADER = Struct(">qqqqii")
@@ -38,27 +38,29 @@ ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("o
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 _ALLOCATE_ENTRIES = 50_000
 _PENDING_MAX = 1_024
+_UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
+_KEYS_NEEDLE = KEYS.encode() + b"\x01"
 
 Pending = tuple[int, int, str, bytes, int]
 """Log offset, store time, topic, properties, sysFlag."""
 
 
-def key_hash(topic: str, key: str) -> int:
-    """The non-negative hash of `topic#key`."""
-    value = abs(java_hash(f"{topic}#{key}"))
-    return value if value <= 0x7FFFFFFF else 0
+def key_hash(key: str) -> int:
+    """The hash of `topic#key` without its sign; the one value that has no positive is 0."""
+    return abs(java_hash(key)) & 0x7FFFFFFF
 
 
-def key_hashes(keys: list[str]) -> npt.NDArray[np.int64]:
-    """`abs(java_hash(key))` of many strings at once.
+def key_hashes(keys: list[bytes]) -> npt.NDArray[np.int64]:
+    """`key_hash` of many strings at once.
 
     31 * 0 + 0 is 0, so ASCII strings padded with zero bytes in front keep their hash, and one
     matrix product with the powers of 31 hashes them all.
     """
-    if not all(map(str.isascii, keys)):
-        return np.array([abs(java_hash(key)) & 0x7FFFFFFF for key in keys], np.int64)
     width = max(map(len, keys))
-    matrix = np.frombuffer("".join([key.rjust(width, "\0") for key in keys]).encode(), np.uint8)
+    padded = b"".join([key.rjust(width, b"\0") for key in keys])
+    if not padded.isascii():
+        return np.array([key_hash(key.decode("utf-8", "replace")) for key in keys], np.int64)
+    matrix = np.frombuffer(padded, np.uint8)
     powers = np.array([pow(31, width - 1 - i, 1 << 32) for i in range(width)], np.uint32)
     hashes = (matrix.reshape(len(keys), width).astype(np.uint32) * powers).sum(1, dtype=np.uint32)
     signed: npt.NDArray[np.int64] = hashes.astype(np.int32).astype(np.int64)
@@ -246,14 +248,15 @@ class KeyIndex:
         """Index every message that was added before the call."""
         with self._lock:
             batch = [self._pending.popleft() for _ in range(len(self._pending))]
-            keys: list[str] = []
+            keys: list[bytes] = []
             logs: list[int] = []
             times: list[int] = []
+            prefixes = {topic: f"{topic}#".encode() for topic in {entry[2] for entry in batch}}
             for log_offset, store_ms, topic, properties, sys_flag in batch:
                 if sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
                     continue
                 for key in message_keys(properties):
-                    keys.append(f"{topic}#{key}")
+                    keys.append(prefixes[topic] + key)
                     logs.append(log_offset)
                     times.append(store_ms)
             try:
@@ -263,7 +266,7 @@ class KeyIndex:
                 self._pending.extendleft(reversed(batch))
                 raise
 
-    def _link(self, keys: list[str], logs: list[int], times: list[int]) -> None:
+    def _link(self, keys: list[bytes], logs: list[int], times: list[int]) -> None:
         hashes = key_hashes(keys)
         log_offsets = np.array(logs, np.int64)
         store_ms = np.array(times, np.int64)
@@ -290,26 +293,25 @@ class KeyIndex:
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets of messages that may have this key, newest first, over all files."""
         self.build()
-        hashed = key_hash(topic, key)
+        hashed = key_hash(f"{topic}#{key}")
         for file in reversed(self._files):
             yield from file.find(hashed, begin_ms, end_ms)
 
     def truncate(self, log_offset: int) -> None:
         """Forget every message at or after `log_offset`."""
         self._pending.clear()
-        kept = []
-        for file in self._files:
-            if file.next_entry > 1 and file.first_log >= log_offset:
-                file.path.unlink(missing_ok=True)
-            else:
-                kept.append(file)
-        self._files = tuple(kept)
-        if kept:
+        kept = list(self._files)
+        while kept:
             kept[-1].truncate(log_offset)
-            self._dirty.add(kept[-1])
+            if kept[-1].next_entry > 1:
+                self._dirty.add(kept[-1])
+                break
+            kept.pop().path.unlink(missing_ok=True)
+        self._files = tuple(kept)
 
     def delete_before(self, log_start: int) -> int:
         """Delete files all of whose messages are gone; returns their bytes."""
+        self.build()
         gone = 0
         while len(self._files) > 1 and self._files[0].last_log < log_start:
             first, *rest = self._files
@@ -326,12 +328,12 @@ class KeyIndex:
                 file.flush()
 
 
-def message_keys(properties: bytes) -> list[str]:
+def message_keys(properties: bytes) -> list[bytes]:
     """The keys under which a message is indexed: its unique id, then the tokens of KEYS."""
-    unique = property_value(properties, UNIQUE_KEY)
-    keys = property_value(properties, KEYS)
+    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    keys = property_bytes(properties, _KEYS_NEEDLE)
     found = [unique] if unique else []
-    return found + [key for key in keys.split(" ") if key] if keys else found
+    return found + [key for key in keys.split(b" ") if key] if keys else found
 
 
 def _name_at(now_ms: int) -> str:

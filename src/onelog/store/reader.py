@@ -188,7 +188,11 @@ class StoreReader:
                 continue
             message = self.log.message_at(at)
             in_time = begin_ms <= message.store_ms <= end_ms
-            if in_time and message.topic == topic and key in message_keys(message.properties):
+            if (
+                in_time
+                and message.topic == topic
+                and key.encode() in message_keys(message.properties)
+            ):
                 found[LogOffset(at)] = None
         return list(found)
 

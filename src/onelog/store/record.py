@@ -95,6 +95,8 @@ def encode(
     if len(born_host) != 8 or len(store_host) != 8 or flags & 0x30:
         flags = host_flags(message)
         head = HEADS[flags >> 4 & 3]
+    if properties and properties[-1] == 0:
+        properties += b"\x02"  # A record never ends in zeros; that is how a cut one is known.
     if record_crc:
         if properties and properties[-1] != 2:
             properties += b"\x02"
@@ -168,8 +170,13 @@ class Broken(NamedTuple):
     empty: bool = False
 
 
-def check(view: memoryview, at: int, log_offset: int) -> Message | Blank | Broken:
-    """What is at `at` of a segment: a whole record, a blank one, or neither and why."""
+def check(
+    view: memoryview, at: int, log_offset: int, require_crc: bool = False
+) -> Message | Blank | Broken:
+    """What is at `at` of a segment: a whole record, a blank one, or neither and why.
+
+    A record's own checksum is checked where there is one; with `require_crc` there must be one.
+    """
     room = len(view) - at
     if room < BLANK.size:
         return Broken(log_offset, f"only {room} bytes are left in the segment")
@@ -200,6 +207,9 @@ def check(view: memoryview, at: int, log_offset: int) -> Message | Blank | Broke
     properties_bytes = int.from_bytes(view[properties_at : properties_at + 2], "big")
     if properties_at + 2 + properties_bytes != end:
         return Broken(log_offset, f"lengths add up to another size than the record's {size}")
+    # Topic and properties have no checksum. A write that was cut off left zeros there.
+    if view[properties_at - 1] == 0 or (properties_bytes and view[end - 1] == 0):
+        return Broken(log_offset, "the record ends in zeros")
     message = decode_message(view, at)
     if message.log_offset != log_offset:
         return Broken(log_offset, f"the record says it is at {message.log_offset}")
@@ -213,6 +223,8 @@ def check(view: memoryview, at: int, log_offset: int) -> Message | Blank | Broke
         covered = view[at : end - CRC_PROPERTY_BYTES]
         if _crc_property(crc32(covered)) != message.properties[-CRC_PROPERTY_BYTES:]:
             return Broken(log_offset, "the record's CRC does not match")
+    elif require_crc:
+        return Broken(log_offset, "the record's CRC is missing")
     return message
 
 

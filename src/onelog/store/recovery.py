@@ -112,7 +112,9 @@ def recover(
     last_ms = checkpoint.log_ms
     last_record = start
     broken = None
-    for found in log.scan(start):
+    # The checkpoint knows of checksums from the safe offset on, not before.
+    require_crc = crashed and checkpoint.record_crc and start >= checkpoint.safe_offset
+    for found in log.scan(start, require_crc):
         if isinstance(found, Broken):
             broken = found
             break

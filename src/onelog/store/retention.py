@@ -80,13 +80,13 @@ class Retention:
         store: "MessageStore",
         config: StoreConfig,
         clock: Clock,
-        disk: Callable[[Path], float] = disk_percent,
+        disk: Callable[[Path], float] | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._hours = parse_hours(config.retention_hours)
-        self.disk = disk
+        self.disk = disk or disk_percent
         self._full: StoreError | None = None
 
     def owns(self, refusal: StoreError) -> bool:

@@ -27,7 +27,7 @@ class Serialize(IntEnum):
 class Command(msgspec.Struct, frozen=True, gc=False):
     """One frame. `ext` holds the request's own fields, by name, all of them texts.
 
-    `body` is bytes when small, and a view of the received bytes when large. A struct of msgspec
+    `body` is a copy when small, and a view of the received bytes when large. A struct of msgspec
     and not a dataclass, because one is made per request and this is made in a third of the time.
     """
 
@@ -38,7 +38,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     flag: int = 0
     remark: str | None = None
     ext: dict[str, str] = {}  # msgspec gives each command its own
-    body: bytes | memoryview = b""
+    body: Buffer = b""
     serialize: int = 0
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from onelog.errors import WireError
 from onelog.wire.remoting.codes import LANGUAGE_CODES, LANGUAGE_NAMES
-from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.command import Buffer, Command
 
 INT16_MIN = -(2**15)
 INT16_MAX = 2**15 - 1
@@ -43,7 +43,7 @@ _KEYS_MAX = 1024
 
 
 class _Layout(NamedTuple):
-    between: Callable[[bytes], tuple[Any, ...]]
+    between: Callable[[bytes | bytearray], tuple[Any, ...]]
     """The bytes between the values of a header: keys and lengths."""
     expected: tuple[bytes, ...]
     values: Callable[[str], tuple[str, ...]]
@@ -60,7 +60,7 @@ _keys: dict[str, str] = {}
 _LENGTHS: list[str] = [_INT32.pack(length).decode("latin-1") for length in range(1024)]
 
 
-def decode_compact_header(header: bytes, body: bytes | memoryview) -> Command:
+def decode_compact_header(header: bytes | bytearray, body: Buffer) -> Command:
     """The command that `header` and `body` make."""
     try:
         code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
@@ -82,7 +82,7 @@ def decode_compact_header(header: bytes, body: bytes | memoryview) -> Command:
     return Command(code, name, version, opaque, flag, remark, ext, body, 1)
 
 
-def _decode_rest(header: bytes, remark_bytes: int) -> tuple[str | None, dict[str, str]]:
+def _decode_rest(header: bytes | bytearray, remark_bytes: int) -> tuple[str | None, dict[str, str]]:
     """Remark and fields, read one by one."""
     global _misses
     ext_at = _EXT_AT + remark_bytes
@@ -106,7 +106,7 @@ def _decode_rest(header: bytes, remark_bytes: int) -> tuple[str | None, dict[str
     return remark, ext
 
 
-def _decode_fields(header: bytes, at: int, end: int) -> dict[str, str]:
+def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, str]:
     text = header.decode("latin-1")
     one_letter = _FIELD_OF_ONE_LETTER.unpack_from
     ext: dict[str, str] = {}
@@ -135,18 +135,18 @@ def _as_utf8(values: tuple[str, ...]) -> tuple[str, ...]:
         raise WireError("a compact header holds a text that is not UTF-8") from None
 
 
-def _learn(header: bytes, ext: dict[str, str]) -> None:
+def _learn(header: bytes | bytearray, ext: dict[str, str]) -> None:
     """Remember how this header, which was read well, is laid out."""
     if len(_layouts) >= _LAYOUTS_MAX:
         _layouts.clear()
     pattern = [f">{_FIXED_BYTES}x4s"]
-    expected = [header[_FIXED_BYTES:_EXT_AT]]
+    expected = [bytes(header[_FIXED_BYTES:_EXT_AT])]
     values = []
     at = _EXT_AT
     for key, value in ext.items():
         start = at + len(key.encode()) + 6
         end = start + len(value.encode())
-        expected.append(header[at:start])
+        expected.append(bytes(header[at:start]))
         pattern.append(f"{start - at}s{end - start}x")
         values.append(slice(start, end))
         at = end

@@ -37,6 +37,9 @@ BODY_COPY_MAX = 4096
 does not keep them in memory; a larger one is a view."""
 
 _START = struct.Struct(">iI")
+# Members of an enum cost a lookup each time; these are compared once per frame.
+_JSON = Serialize.JSON.value
+_COMPACT = Serialize.COMPACT.value
 
 
 class FrameReader:
@@ -74,37 +77,33 @@ class FrameReader:
 
     def commands(self) -> Iterator[Command]:
         """The commands that are complete by now. May be left at any point and called again."""
-        while (size := len(self._data) - self._at) >= self._wanted:
-            data, at = self._data, self._at
-            if size < 8:
-                (length,) = struct.unpack_from(">i", data, at)
-                self._check(length)
+        data, at = self._data, self._at
+        size = len(data)
+        while size - at >= self._wanted:
+            if size - at < 8:
                 self._wanted = 8
+                self._check(int.from_bytes(data[at : at + 4], "big", signed=True))
                 return
             length, mark = _START.unpack_from(data, at)
             end = at + 4 + length
-            if end > len(data) or length < 4 or length > self._bytes_max:
+            if end > size or length < 4 or length > self._bytes_max:
                 self._check(length)
                 self._wanted = 4 + length
                 return
             body_at = at + 8 + (mark & 0xFFFFFF)
             if body_at > end:
-                raise WireError(
-                    f"a header of {mark & 0xFFFFFF} bytes in a frame of {length} bytes"
-                )
-            header = bytes(data[at + 8 : body_at])
-            body: bytes | memoryview
+                raise WireError(f"a header of {mark & 0xFFFFFF} bytes in a frame of {length}")
             if end - body_at <= BODY_COPY_MAX:
-                body = bytes(data[body_at:end])
+                body: bytes | bytearray | memoryview = data[body_at:end]
             else:
                 body = memoryview(data)[body_at:end]
-            if mark >> 24 == Serialize.COMPACT:
-                command = decode_compact_header(header, body)
-            elif mark >> 24 == Serialize.JSON:
-                command = decode_json_header(header, body)
+            if mark >> 24 == _COMPACT:
+                command = decode_compact_header(data[at + 8 : body_at], body)
+            elif mark >> 24 == _JSON:
+                command = decode_json_header(data[at + 8 : body_at], body)
             else:
                 raise WireError(f"headers of serialize type {mark >> 24} are unknown")
-            self._at = end
+            self._at = at = end
             self._wanted = 4
             yield command
 
@@ -177,9 +176,9 @@ def _encode(
     serialize: int,
 ) -> list[Buffer]:
     # A code that does not fit the compact header goes out as JSON, which every peer reads too.
-    if serialize == Serialize.COMPACT and INT16_MIN <= code <= INT16_MAX:
+    if serialize == _COMPACT and INT16_MIN <= code <= INT16_MAX:
         header = encode_compact_header(code, language, version, opaque, flag, remark, ext)
-        mark = Serialize.COMPACT << 24 | len(header)
+        mark = _COMPACT << 24 | len(header)
     else:
         header = encode_json_header(code, language, version, opaque, flag, remark, ext)
         mark = len(header)

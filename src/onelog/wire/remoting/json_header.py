@@ -45,15 +45,13 @@ _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def decode_json_header(header: Buffer, body: bytes | memoryview) -> Command:
+def decode_json_header(header: Buffer, body: Buffer) -> Command:
     """The command that `header` and `body` make."""
     try:
         it = _decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         it = _decode_leniently(header)
-    return Command(
-        it.code, it.language, it.version, it.opaque, it.flag, it.remark, it.ext, body, 0
-    )
+    return Command(it.code, it.language, it.version, it.opaque, it.flag, it.remark, it.ext, body, 0)
 
 
 def encode_json_header(

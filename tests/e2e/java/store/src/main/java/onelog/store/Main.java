@@ -25,11 +25,21 @@ public final class Main {
     private Main() {
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        // RocketMQ leaves threads behind that are no daemons, so the end has to be said.
+        try {
+            run(new Options(arguments));
+            System.exit(0);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private static void run(Options options) throws Exception {
         Lines lines = new Lines(new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8));
         // Loggers that were never configured print to standard output; that is not where they belong.
         System.setOut(new PrintStream(OutputStream.nullOutputStream()));
-        Options options = new Options(arguments);
         File folder = new File(options.folder());
         switch (options.command()) {
             case "write":
@@ -67,8 +77,6 @@ public final class Main {
                 throw new IllegalArgumentException("unknown command " + options.command());
         }
         lines.flush();
-        // RocketMQ leaves threads behind that are no daemons.
-        System.exit(0);
     }
 
     private static void append(File folder, Options options, Lines lines) throws Exception {

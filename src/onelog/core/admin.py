@@ -1,0 +1,341 @@
+"""Administration: what people ask about topics and groups, and how they correct them.
+
+Answers are values; gateways turn them into their protocol's words. The rules behind them (which
+topics of a group are shown, what a reset may do) are those of RocketMQ's admin commands.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onelog.clock import Clock
+from onelog.core.groups import GroupConfig, Groups
+from onelog.core.members import LiveGroup, Members
+from onelog.core.offsets import Offsets
+from onelog.core.stats import Statistic, Stats
+from onelog.core.tables import TABLES_TOPIC
+from onelog.core.topics import TopicConfig, Topics
+from onelog.errors import (
+    ConsumersOfflineError,
+    GroupNotFoundError,
+    InvalidQueueError,
+    OffsetOutOfRangeError,
+    StatisticNotFoundError,
+)
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+OFFSET_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What a queue holds; `last_ms` is when its last message was stored, 0 if there is none."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """What a topic holds, and how fast it grows."""
+
+    topic: str
+    queues: list[QueueStats]
+    put_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in a queue; `last_ms` is when the last consumed message was stored."""
+
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not consumed yet."""
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were handed out and are not consumed yet."""
+        return self.pull_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats:
+    """How far, and how fast, a group consumes."""
+
+    group: str
+    queues: list[QueueProgress]
+    get_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeTimeSpan:
+    """From when to when a queue's messages are, how far in time a group is, and how late."""
+
+    queue_id: int
+    min_ms: int
+    max_ms: int
+    consumed_ms: int
+    delay_ms: int
+
+
+class Admin:
+    """Questions and corrections."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: Offsets,
+        stats: Stats,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._stats = stats
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create_topic(self, config: TopicConfig) -> None:
+        """Create a topic, or change its settings."""
+        self._topics.put(config)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic, every group's position in it, and its queues."""
+        self._topics.delete(topic, self._offsets.removal(topic=topic))
+        self._store.delete_topic(topic)
+        self._stats.forget(topic)
+
+    def delete_unused_topics(self) -> list[str]:
+        """Remove the queues of topics that do not exist any more."""
+        unused = [
+            topic
+            for topic in self._store.queues()
+            if self._topics.get(topic) is None and topic != TABLES_TOPIC
+        ]
+        for topic in unused:
+            self._store.delete_topic(topic)
+        return unused
+
+    def system_topics(self) -> list[str]:
+        """The topics that are the broker's own."""
+        return [config.name for config in self._topics.all() if self._topics.is_system(config.name)]
+
+    def topic_stats(self, topic: str) -> TopicStats:
+        """Every queue of a topic, the empty ones too."""
+        config = self._topics.require(topic)
+        queues = []
+        for queue_id in range(config.queues):
+            end = self._store.max_offset(topic, queue_id)
+            queues.append(
+                QueueStats(
+                    queue_id,
+                    self._store.min_offset(topic, queue_id),
+                    end,
+                    self._store_time(topic, queue_id, end - 1),
+                )
+            )
+        return TopicStats(topic, queues, self._stats.put_rate(topic))
+
+    def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        if offset < 0:
+            return 0
+        return self._store.store_time(topic, queue_id, offset) or 0
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Who consumes a topic, now or by a position it keeps."""
+        return sorted(self._members.groups_of_topic(topic) | set(self._offsets.groups_of(topic)))
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def update_group(self, config: GroupConfig) -> None:
+        """Create a group, or change its settings."""
+        self._groups.put(config)
+
+    def delete_group(self, group: str, *, clean_offsets: bool) -> None:
+        """Forget a group; with `clean_offsets`, its positions as well."""
+        self._groups.delete(group, self._offsets.removal(group=group) if clean_offsets else [])
+        self._stats.forget(group)
+
+    def topics_of_group(self, group: str) -> list[str]:
+        """The topics in which a group has a position."""
+        return self._offsets.topics_of(group)
+
+    def connections(self, group: str) -> LiveGroup:
+        """A group's live members, and how they consume."""
+        found = self._members.group(group)
+        if found is None:
+            raise ConsumersOfflineError(f"the consumer group[{group}] not online")
+        return found
+
+    def consume_stats(
+        self, group: str, topic: str | None = None, topics: Iterable[str] = ()
+    ) -> ConsumeStats:
+        """How far a group is: in `topics`, else in `topic`, else wherever it has a position.
+
+        Unless `topics` are named, those are left out to which no live member subscribes any more.
+        """
+        wanted = list(topics)
+        if not wanted:
+            live = self._members.group(group)
+            wanted = [topic] if topic else self._offsets.topics_of(group)
+            if live is not None and live.subscriptions:
+                wanted = [each for each in wanted if each in live.subscriptions]
+        queues: list[QueueProgress] = []
+        rate = 0.0
+        for each in wanted:
+            config = self._topics.get(each)
+            if config is not None:
+                queues += [
+                    self._progress(group, each, queue_id) for queue_id in range(config.read_queues)
+                ]
+                rate += self._stats.get_rate(group, each)
+        return ConsumeStats(group, queues, rate)
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> QueueProgress:
+        consumed = self._offsets.get(group, topic, queue_id) or 0
+        pulled = self._offsets.pulled_up_to(group, topic, queue_id) or 0
+        return QueueProgress(
+            topic,
+            queue_id,
+            self._store.max_offset(topic, queue_id),
+            consumed,
+            max(consumed, pulled),
+            self._store_time(topic, queue_id, consumed - 1),
+        )
+
+    def all_consume_stats(self, *, ordered_only: bool = False) -> list[ConsumeStats]:
+        """How far every group is, one entry per group and topic."""
+        found = []
+        for group in self._groups.all():
+            for topic in self._offsets.topics_of(group.name):
+                config = self._topics.get(topic)
+                if config is not None and (config.order or not ordered_only):
+                    stats = self.consume_stats(group.name, topic)
+                    if stats.queues:
+                        found.append(stats)
+        return found
+
+    def consume_time_spans(self, group: str, topic: str) -> list[ConsumeTimeSpan]:
+        """Per queue, from when to when its messages are and how far in time the group is."""
+        config = self._topics.require(topic)
+        spans = []
+        for queue_id in range(config.write_queues):
+            start = self._store.min_offset(topic, queue_id)
+            end = self._store.max_offset(topic, queue_id)
+            first_ms = self._store_time(topic, queue_id, start)
+            consumed = self._offsets.get(group, topic, queue_id) or 0
+            next_ms = self._store_time(topic, queue_id, consumed) if consumed < end else 0
+            spans.append(
+                ConsumeTimeSpan(
+                    queue_id,
+                    first_ms,
+                    self._store_time(topic, queue_id, end - 1),
+                    self._store_time(topic, queue_id, consumed - 1) if consumed else first_ms,
+                    self._clock.now_ms() - next_ms if next_ms else 0,
+                )
+            )
+        return spans
+
+    # -- positions -----------------------------------------------------------------------------
+
+    def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        time_ms: int,
+        *,
+        queue_id: int = -1,
+        offset: int | None = None,
+    ) -> dict[int, int]:
+        """Move a group to a time (-1: to the end), or one queue of it to an offset.
+
+        The answer is the new position of each queue. Live members go there with their next pull.
+        """
+        config = self._topics.require(topic)
+        if self._groups.get(group) is None:
+            raise GroupNotFoundError(f"group {group} does not exist")
+        if queue_id >= config.queues:
+            raise InvalidQueueError(f"queueId[{queue_id}] is illegal, {config}")
+        if queue_id < 0:
+            moved = {
+                each: self._offset_at(topic, each, time_ms) for each in range(config.read_queues)
+            }
+        elif offset is None or offset == -1:
+            moved = {queue_id: self._offset_at(topic, queue_id, time_ms)}
+        else:
+            start = self._store.min_offset(topic, queue_id)
+            end = self._store.max_offset(topic, queue_id)
+            if not start <= offset <= end + 1:
+                raise OffsetOutOfRangeError(
+                    f"target offset {offset} not in consume queue range [{start}-{end}]"
+                )
+            moved = {queue_id: offset}
+        if not moved:
+            raise InvalidQueueError(f"topic {topic} has no queues to reset")
+        self._offsets.reset(group, topic, moved)
+        log.info("group %s was moved in topic %s to %s", group, topic, moved)
+        return moved
+
+    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        if time_ms < 0:
+            return self._store.max_offset(topic, queue_id)
+        return self._store.offset_by_time(topic, queue_id, time_ms)
+
+    def clone_offsets(
+        self, source: str, target: str, topic: str = "", *, offline: bool = False
+    ) -> list[str]:
+        """Put a group where another is, in one topic or in all of its topics; which they were."""
+        topics = [topic] if topic else self._offsets.topics_of(source)
+        live = self._members.group(source)
+        if live is not None and live.subscriptions and not offline:
+            topics = [each for each in topics if each in live.subscriptions]
+        cloned = [each for each in topics if self._topics.get(each) is not None]
+        for each in cloned:
+            self._offsets.clone(source, target, each)
+        return cloned
+
+    def least_offsets(
+        self, topic: str, compare_group: str = "", without_groups: Iterable[str] = ()
+    ) -> dict[int, int]:
+        """Per queue, the position of the group that is furthest behind.
+
+        A queue in which `compare_group` is behind that one gets the largest offset there is.
+        """
+        excluded = set(without_groups)
+        least: dict[int, int] = {}
+        for group in self._offsets.groups_of(topic):
+            if group not in excluded:
+                for queue_id, offset in self._offsets.of(group, topic).items():
+                    if offset >= self._store.min_offset(topic, queue_id):
+                        least[queue_id] = min(offset, least.get(queue_id, OFFSET_MAX))
+        for queue_id, offset in self._offsets.of(compare_group, topic).items():
+            if least.get(queue_id, OFFSET_MAX) > offset:
+                least[queue_id] = OFFSET_MAX
+        return least
+
+    # -- counters ------------------------------------------------------------------------------
+
+    def statistic(self, name: str, key: str) -> tuple[Statistic, Statistic, Statistic]:
+        """A counter by RocketMQ's name, over a minute, an hour and a day."""
+        found = self._stats.find(name, key)
+        if found is None:
+            raise StatisticNotFoundError(f"the stats <{name}> <{key}> not exist")
+        return found

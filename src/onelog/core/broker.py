@@ -1,0 +1,423 @@
+"""The broker: every verb that gateways have, over one store.
+
+It wires the parts and decides who may do what; the parts do it. No method blocks, none is a
+coroutine: an answer that has to wait is given later, by a callback.
+
+Invariant: between `open` and `close` everything runs in one thread. Clock, timers, randomness and
+the way back from other threads come in as arguments, so that a simulation can be in their place.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from random import Random
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.config import BrokerConfig
+from onelog.core import rocketmq_config
+from onelog.core.admin import Admin
+from onelog.core.delay import Delay
+from onelog.core.durability import Durability, Post, WhenSafe
+from onelog.core.filters import Subscription
+from onelog.core.groups import Groups
+from onelog.core.locks import Locks
+from onelog.core.members import Client, ConsumerData, Members
+from onelog.core.offsets import Offsets
+from onelog.core.publish import OnStored, Publisher
+from onelog.core.pull import Puller, PullResult, PullStatus
+from onelog.core.retry import Retry
+from onelog.core.stats import Stats
+from onelog.core.tables import Tables, Versions
+from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.waiting import Schedule, Wait, Waiting
+from onelog.errors import (
+    FilterDisabledError,
+    GroupNotFoundError,
+    GroupPermissionError,
+    InvalidGroupError,
+    InvalidQueueError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    SubscriptionNotFoundError,
+    SubscriptionOutdatedError,
+    TopicPermissionError,
+)
+from onelog.message import LOOPBACK, Message, NewMessage
+from onelog.store.dispatch import parse_delay_levels
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SAMPLE_MS = 10_000
+UNIT_SUBSCRIBED_FLAG = 2
+"""The sys flag of the retry topic of a group in unit mode."""
+
+
+def _run_now(work: Callable[[], None]) -> None:
+    work()
+
+
+class Broker:
+    """One broker over one store. The parts are public: gateways may ask them, too."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        clock: Clock,
+        schedule: Schedule,
+        call_soon: Callable[[Callable[[], None]], None],
+        post: Post,
+        random: Random,
+        offload: Callable[[Callable[[], None]], None] = _run_now,
+        store_host: bytes = LOOPBACK,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work."""
+        self.config = config
+        self.store = store
+        self._clock = clock
+        self._schedule = schedule
+        self._closed = False
+        if memory_bytes is None:
+            memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.tables = Tables(store, store.folder / "config", clock, offload)
+        self.versions = Versions(clock)
+        self.topics = Topics(
+            self.tables,
+            self.versions,
+            _system_topics(config),
+            auto_create=config.auto_create_topics,
+        )
+        self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
+        self.members = Members(clock, config.client_expiry_ms)
+        self.offsets = Offsets(self.tables, store, memory_bytes)
+        self.locks = Locks(clock, config.lock_expiry_ms)
+        self.stats = Stats(clock, config.cluster)
+        self.waiting = Waiting(clock, schedule)
+        self.durability = Durability(
+            store,
+            clock,
+            schedule,
+            post,
+            sync_flush=store.config.flush == "sync",
+            timeout_ms=config.flush_timeout_ms,
+        )
+        self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
+        self.publisher = Publisher(
+            store,
+            self.topics,
+            self.durability,
+            self.waiting,
+            self.stats,
+            random,
+            call_soon,
+            self.retry.redirect,
+            store.config.body_bytes_max,
+        )
+        self.puller = Puller(
+            store,
+            cold_count_max=config.pull_cold_count_max,
+            cold_bytes_max=config.pull_cold_bytes_max,
+        )
+        levels_ms = parse_delay_levels(store.config.delay_levels)
+        self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
+        self.admin = Admin(
+            store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
+        )
+        self.on_channel_expired: list[Callable[[Hashable], None]] = []
+        """Called with the channel of a client that was silent for too long."""
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Remember everything, and start the jobs that time drives."""
+        for table in (self.versions, self.topics, self.groups, self.offsets, self.delay):
+            self.tables.add(table)
+        if not self.tables.open():
+            self.tables.write(rocketmq_config.load(self.store.folder / "config"))
+            self.tables.snapshot(wait=True)
+        self.topics.add_system_topics()
+        self.groups.add_system_groups()
+        self.delay.open()
+        self._every(self.config.offsets_flush_ms, self.offsets.flush)
+        self._every(self.config.client_scan_ms, self._expire)
+        self._every(SAMPLE_MS, self._keep_house)
+
+    def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            if self._closed:
+                return
+            try:
+                work()
+            except OnelogError as error:
+                log.error("a job of every %d ms failed, and is tried again: %s", period_ms, error)
+            self._schedule(period_ms, run)
+
+        self._schedule(period_ms, run)
+
+    def _expire(self) -> None:
+        self.locks.expire()
+        for channel in self.members.expire():
+            for listener in self.on_channel_expired:
+                listener(channel)
+
+    def _keep_house(self) -> None:
+        self.stats.tick()
+        self.tables.snapshot_if_due()
+
+    def close(self) -> None:
+        """Write what is still in memory. The store is its owner's to close."""
+        if self._closed:
+            return
+        self._closed = True
+        self.delay.close()
+        self.publisher.end_of_tick()
+        self.waiting.end_all()
+        self.offsets.flush()
+        self.tables.close()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the broker runs."""
+        self.config = config
+        self.topics.auto_create = config.auto_create_topics
+        self.groups.auto_create = config.auto_create_groups
+        self.topics.replace_system_topics(_system_topics(config))
+        self.puller.cold_count_max = config.pull_cold_count_max
+        self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.durability.timeout_ms = config.flush_timeout_ms
+
+    def prepare_retention(self) -> None:
+        """To be called before each round of `store.retain`: see `Tables.prepare_retention`."""
+        self.tables.prepare_retention()
+
+    def export_config(self) -> None:
+        """Write RocketMQ's config files, so that its own broker can go on with this store."""
+        self.offsets.flush()
+        rocketmq_config.export(
+            self.store.folder / "config",
+            (self.topics.version, self.topics.all()),
+            (self.groups.version, self.groups.all()),
+            self.offsets.all(),
+            {level: position for level, (position, _) in self.delay.progress().items()},
+        )
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
+        """Store a message with this tick's others; see `Publisher.submit`."""
+        self.publisher.submit(message, on_stored, token)
+
+    def submit_batch(
+        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
+    ) -> None:
+        """Store messages of one queue side by side; see `Publisher.submit_batch`."""
+        self.publisher.submit_batch(messages, on_stored, token)
+
+    def create_topic_for_send(
+        self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
+    ) -> TopicConfig:
+        """The topic of a message that could not be sent for want of it, made if that is allowed."""
+        return self.topics.create_for_send(topic, default_topic, queues, sys_flag)
+
+    def send_back(
+        self,
+        group: str,
+        log_offset: int,
+        delay_level: int,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        retries_max: int | None = None,
+        unit_mode: bool = False,
+    ) -> None:
+        """Deliver a message to the group again later, or put it with the dead letters."""
+        self.groups.require(group)
+        message = self.store.message_at(log_offset)
+        sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
+        again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
+        if again is None:
+            on_stored(token, None, None)
+            return
+        self.publisher.put(again, on_stored, token)
+        self.stats.sent_back.add(f"{message.topic}@{group}", 1, message.size)
+
+    def when_durable(self, callback: WhenSafe) -> None:
+        """Call back once everything written so far is as safe as configured."""
+        self.durability.when_safe(self.store.log_end, callback)
+
+    # -- pulling -------------------------------------------------------------------------------
+
+    def subscription(
+        self, group: str, topic: str, channel: Hashable = None, version: int = 0
+    ) -> Subscription:
+        """What a consumer's pull is filtered by; it must be at least as young as the consumer's."""
+        found = self.members.subscription(group, topic, channel)
+        if found is None:
+            raise SubscriptionNotFoundError(
+                f"the consumer's subscription not exist: group {group}, topic {topic}"
+            )
+        if found.version < version:
+            raise SubscriptionOutdatedError("the consumer's subscription not latest")
+        live = self.members.group(group)
+        if live is not None and live.message_model == "BROADCASTING":
+            config = self.groups.get(group)
+            if config is not None and not config.consume_broadcast_enable:
+                raise GroupPermissionError(
+                    f"the consumer group[{group}] can not consume by broadcast way"
+                )
+        return found
+
+    def pull(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        subscription: Subscription | None = None,
+        bytes_max: int = 0,
+        *,
+        cold_ok: bool = False,
+    ) -> PullResult:
+        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured."""
+        config = self.config
+        if not self.groups.require(group).consume_enable:
+            raise GroupPermissionError(f"subscription group no permission, {group}")
+        settings = self.topics.require(topic)
+        if not settings.readable:
+            raise TopicPermissionError(f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= queue_id < settings.read_queues:
+            raise InvalidQueueError(
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:"
+                f"[{settings.read_queues}]"
+            )
+        if (
+            subscription is not None
+            and subscription.predicate is not None
+            and not config.property_filter
+        ):
+            raise FilterDisabledError(
+                "The broker does not support consumer to filter message by SQL92"
+            )
+        if self.offsets.has_resets:
+            moved = self.offsets.take_reset(group, topic, queue_id)
+            if moved is not None:
+                start = self.store.min_offset(topic, queue_id)
+                end = self.store.max_offset(topic, queue_id)
+                return PullResult(PullStatus.OFFSET_RESET, [], moved, start, end)
+        if not 0 < bytes_max < config.pull_bytes_max:
+            bytes_max = config.pull_bytes_max
+        count_max = min(count_max, config.pull_count_max)
+        result = self.puller.pull(
+            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok
+        )
+        if result.status is PullStatus.FOUND:
+            self.stats.got(group, topic, result.messages, result.size)
+        elif result.status is not PullStatus.COLD:
+            self.stats.totals.missed += 1
+        self.offsets.pulled(group, topic, queue_id, result.next_offset)
+        return result
+
+    def wait_for(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        timeout_ms: int,
+        on_end: Callable[[Wait, bool], None],
+        owner: Hashable = None,
+        subscription: Subscription | None = None,
+    ) -> Wait | None:
+        """Hold a pull until something for it arrives; None if too many are held already."""
+        ready = None
+        if subscription is not None:
+            ready = self.puller.watch(topic, queue_id, offset, subscription)
+        return self.waiting.wait(((topic, queue_id),), timeout_ms, on_end, owner, ready)
+
+    # -- positions -----------------------------------------------------------------------------
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A group has consumed everything below `offset`."""
+        self.groups.require(group)
+        settings = self.topics.require(topic)
+        if not 0 <= queue_id < settings.queues:
+            raise InvalidQueueError(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
+        if offset < 0:
+            raise OffsetOutOfRangeError(f"offset {offset} cannot be committed")
+        self.offsets.commit(group, topic, queue_id, offset)
+
+    def query_offset(
+        self, group: str, topic: str, queue_id: int, *, zero_if_missing: bool = True
+    ) -> int | None:
+        """Where a starting consumer goes on; None if it has to decide that itself."""
+        return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, client: Client, consumers: Iterable[ConsumerData], producer_groups: Iterable[str]
+    ) -> bool:
+        """A client is alive, in these groups. True if a consumer group changed by that."""
+        changed = False
+        for data in consumers:
+            try:
+                group = self.groups.require(data.group)
+            except (GroupNotFoundError, InvalidGroupError) as error:
+                log.warning("heartbeat of %s: %s", client.client_id, error)
+                continue
+            ordered = any(self._is_ordered(sub.topic) for sub in data.subscriptions)
+            sys_flag = UNIT_SUBSCRIBED_FLAG if data.unit_mode else 0
+            queues = group.retry_queues
+            self.topics.ensure(
+                TopicConfig(
+                    retry_topic(group.name), queues, queues, order=ordered, sys_flag=sys_flag
+                )
+            )
+            changed |= self.members.consumer_seen(client, data, notify=group.notify_members)
+        for name in producer_groups:
+            self.members.producer_seen(client, name)
+        return changed
+
+    def _is_ordered(self, topic: str) -> bool:
+        config = self.topics.get(topic)
+        return config is not None and config.order
+
+    def unregister(
+        self, channel: Hashable, consumer_group: str | None, producer_group: str | None
+    ) -> None:
+        """A client leaves its groups."""
+        if consumer_group:
+            group = self.groups.get(consumer_group)
+            notify = group is None or group.notify_members
+            self.members.consumer_left(channel, consumer_group, notify=notify)
+        if producer_group:
+            self.members.producer_left(channel, producer_group)
+
+    def channel_closed(self, channel: Hashable) -> None:
+        """A connection is gone, and with it everything that hung on it."""
+        self.waiting.cancel_owned(channel)
+        self.members.channel_closed(channel)
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def find_by_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
+    ) -> list[Message]:
+        """Messages with a key or unique key that were stored in a time, newest first."""
+        found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
+        return [self.store.message_at(at) for at in found]
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """When the oldest message of a queue was stored; -1 if it has none."""
+        start = self.store.min_offset(topic, queue_id)
+        stored_ms = self.store.store_time(topic, queue_id, start)
+        return -1 if stored_ms is None else stored_ms
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    return system_topics(
+        config.cluster, config.name, config.default_topic_queues, config.auto_create_topics
+    )

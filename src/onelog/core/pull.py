@@ -1,0 +1,299 @@
+"""Reading for cursors: the next messages of a queue, as one subscription wants them.
+
+Without a filter this is the store's read, and no message is looked at. Tags are compared by the
+hash in the queue's entries, without touching the log; a SQL-92 condition needs the properties of
+each record. Matching records that are neighbours in the log leave as one slice, and an inner batch,
+which has an entry for each of its messages, leaves once.
+
+The loop must not wait for the disk: where records are not in the page cache, the answer is COLD and
+says which; a worker reads them, and the pull is asked again with `cold_ok`.
+
+Invariant: `next_offset` never passes over a message that matches and was not returned.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from onelog.core.filters import Subscription
+from onelog.errors import OffsetOutOfRangeError
+from onelog.message import decode_properties
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import ReadResult, ReadStatus
+from onelog.store.record import decode_message
+
+SCAN_MAX = 16_000
+"""Entries that one pull looks at before it answers that none of them matched."""
+_WARM_BYTES = 64 << 20
+"""How close to the log's end nothing is asked about the page cache."""
+_REMOVED_SIZE = 0x7FFFFFFF
+"""The size in the padding before a queue's first entry."""
+
+
+class PullStatus(enum.Enum):
+    """Why a pull returned what it did; the names are RocketMQ's, except COLD."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_RESET = enum.auto()
+    COLD = enum.auto()
+
+
+_STATUS = {status: PullStatus[status.name] for status in ReadStatus}
+
+
+class PullResult(NamedTuple):
+    """A run of messages of one queue. `ranges` says where in the log the slices lie."""
+
+    status: PullStatus
+    slices: list[memoryview]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: int = 0
+    size: int = 0
+    ranges: Sequence[tuple[int, int]] = ()
+
+
+class Puller:
+    """Reads queues for consumers."""
+
+    def __init__(
+        self, store: MessageStore, *, cold_count_max: int = 8, cold_bytes_max: int = 64 << 10
+    ) -> None:
+        self._store = store
+        self.cold_count_max = cold_count_max
+        self.cold_bytes_max = cold_bytes_max
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription | None = None,
+        *,
+        cold_ok: bool = False,
+    ) -> PullResult:
+        """The next messages that the subscription wants; all of them if there is none."""
+        if offset < 0:
+            return self._too_small(topic, queue_id)
+        if cold_ok:
+            count_max = min(count_max, self.cold_count_max)
+            bytes_max = min(bytes_max, self.cold_bytes_max)
+        if subscription is not None and (
+            subscription.codes is not None or subscription.predicate is not None
+        ):
+            return self._filtered(
+                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok
+            )
+        read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+        if not cold_ok and read.ranges and self._is_cold(read.ranges):
+            return self._cold(topic, queue_id, offset)
+        return _as_pull(read)
+
+    def _cold(self, topic: str, queue_id: int, offset: int) -> PullResult:
+        """Where in the log the next few messages lie, for a worker to read."""
+        read = self._store.read(topic, queue_id, offset, self.cold_count_max, self.cold_bytes_max)
+        return _as_pull(read)._replace(status=PullStatus.COLD, slices=[], next_offset=offset)
+
+    def _too_small(self, topic: str, queue_id: int) -> PullResult:
+        """The answer to a negative offset, which the store itself would refuse."""
+        start = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        status = PullStatus.OFFSET_TOO_SMALL if end else PullStatus.NO_MATCHED_LOGIC_QUEUE
+        return PullResult(status, [], start, start, end)
+
+    def _is_cold(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        store = self._store
+        if ranges[0][0] >= store.log_end - _WARM_BYTES:
+            return False
+        return not all(store.is_warm(at, size) for at, size in ranges)
+
+    def warm(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Bring ranges of the log into the page cache; for a worker thread."""
+        for at, size in ranges:
+            try:
+                self._store.read_cold(at, size)
+            except OffsetOutOfRangeError:
+                return  # Deleted meanwhile; the pull that follows says so.
+
+    # -- filters -------------------------------------------------------------------------------
+
+    def _filtered(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription,
+        cold_ok: bool,
+    ) -> PullResult:
+        head = self._store.read(topic, queue_id, offset, 1, 1)
+        if head.status is not ReadStatus.FOUND:
+            return _as_pull(head)
+        scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok)
+        entries_max = self.cold_count_max if cold_ok else SCAN_MAX
+        next_offset = scan.run(topic, queue_id, offset, entries_max)
+        if next_offset == offset:
+            # The condition would have to read records; let a worker read the next ones first.
+            return self._cold(topic, queue_id, offset)
+        try:
+            slices = [self._store.record(at, size) for at, size in scan.ranges]
+        except OffsetOutOfRangeError:
+            return PullResult(
+                PullStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
+            )
+        status = PullStatus.FOUND if slices else PullStatus.NO_MATCHED_MESSAGE
+        if slices and not cold_ok and self._is_cold(scan.ranges):
+            status, slices, next_offset = PullStatus.COLD, [], offset
+        return PullResult(
+            status,
+            slices,
+            next_offset,
+            head.min_offset,
+            head.max_offset,
+            scan.count,
+            scan.size,
+            scan.ranges,
+        )
+
+    def watch(
+        self, topic: str, queue_id: int, offset: int, subscription: Subscription
+    ) -> "Watch | None":
+        """Whether a held pull has something to wake up for; None if any message will do."""
+        if subscription.codes is None and subscription.predicate is None:
+            return None
+        return Watch(self._store, topic, queue_id, offset, subscription)
+
+
+class _Scan:
+    """One walk over a queue's entries, collecting the ranges of the records that match."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        subscription: Subscription,
+        count_max: int,
+        bytes_max: int,
+        cold_ok: bool,
+    ) -> None:
+        self._store = store
+        self._subscription = subscription
+        # From here on records are in the page cache, or may be waited for.
+        self._warm_from = 0 if cold_ok else int(store.log_end) - _WARM_BYTES
+        self._count_max = max(1, count_max)
+        self._bytes_max = bytes_max
+        self.ranges: list[tuple[int, int]] = []
+        self.count = 0
+        self.size = 0
+
+    def run(self, topic: str, queue_id: int, offset: int, entries_max: int) -> int:
+        """Walk; the answer is the offset at which the next walk goes on.
+
+        It stops before a record that a condition needs and that is not in the page cache.
+        """
+        codes = self._subscription.codes
+        predicate = self._subscription.predicate
+        record_at = -1
+        wanted = False
+        for at, size, code in self._store.entries(topic, queue_id, offset, entries_max):
+            if at == record_at:
+                self.count += wanted
+                offset += 1
+                continue
+            if self.count >= self._count_max:
+                return offset
+            wanted = codes is None or code in codes
+            if wanted and predicate is not None:
+                if at < self._warm_from and not self._store.is_warm(at, size):
+                    return offset
+                wanted = _satisfies(self._store, at, size, self._subscription)
+            if wanted and not self._add(at, size):
+                return offset
+            record_at = at
+            offset += 1
+        return self._past_batch(topic, queue_id, offset, record_at) if wanted else offset
+
+    def _add(self, at: int, size: int) -> bool:
+        if size == _REMOVED_SIZE:
+            return True
+        if self.size and self.size + size > self._bytes_max:
+            return False
+        if self.ranges and sum(self.ranges[-1]) == at:
+            start, length = self.ranges[-1]
+            self.ranges[-1] = (start, length + size)
+        else:
+            self.ranges.append((at, size))
+        self.size += size
+        self.count += 1
+        return True
+
+    def _past_batch(self, topic: str, queue_id: int, offset: int, record_at: int) -> int:
+        """The walk ended, maybe inside an inner batch that was taken whole: step over its rest."""
+        end = self._store.max_offset(topic, queue_id)
+        for at, _, _ in self._store.entries(topic, queue_id, offset, end - offset):
+            if at != record_at:
+                break
+            self.count += 1
+            offset += 1
+        return offset
+
+
+def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscription) -> bool:
+    """Whether a record's properties meet the subscription's condition."""
+    assert subscription.predicate is not None
+    if size == _REMOVED_SIZE:
+        return False
+    try:
+        record = store.record(at, size)
+    except OffsetOutOfRangeError:
+        return False
+    return subscription.predicate(decode_properties(decode_message(record).properties))
+
+
+class Watch:
+    """Looks at what arrived since it looked last, until something matches the subscription."""
+
+    __slots__ = ("_began", "_offset", "_queue_id", "_store", "_subscription", "_topic")
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        subscription: Subscription,
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue_id = queue_id
+        self._began = self._offset = offset
+        self._subscription = subscription
+
+    def __call__(self) -> bool:
+        """True if something matches, or if so much did not that the consumer should move on."""
+        codes = self._subscription.codes
+        for at, size, code in self._store.entries(
+            self._topic, self._queue_id, self._offset, SCAN_MAX
+        ):
+            if (codes is None or code in codes) and (
+                self._subscription.predicate is None
+                or _satisfies(self._store, at, size, self._subscription)
+            ):
+                return True
+            self._offset += 1
+        return self._offset - self._began >= SCAN_MAX
+
+
+def _as_pull(read: ReadResult) -> PullResult:
+    status, slices, next_offset, start, end, count, size, ranges = read
+    return PullResult(_STATUS[status], slices, next_offset, start, end, count, size, ranges)

@@ -1,0 +1,125 @@
+"""A running name server: its port, its clean-up, its file.
+
+Nodes do not know one another: brokers register with each, and clients ask any.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from onelog.clock import Clock, SystemClock
+from onelog.config import NameserverConfig, TlsConfig
+from onelog.errors import NotSavedError
+from onelog.nameserver.kv import load_kv, save_kv
+from onelog.nameserver.routes import Routes
+from onelog.nameserver.session import NameserverSession, Registry
+from onelog.net.connection import Limits
+from onelog.net.listener import Listener
+from onelog.net.tls import Tls
+
+log = logging.getLogger(__name__)
+
+Saved = Callable[[NotSavedError | None], None]
+
+
+class NameServer:
+    """A name server that is being served. Made by `serve_nameserver`, ended by `close`."""
+
+    def __init__(self, config: NameserverConfig, clock: Clock, config_updates: bool) -> None:
+        self._clock = clock
+        self._scan_seconds = config.scan_interval_ms / 1000
+        path = Path(config.kv_path).expanduser()
+        kv = load_kv(path)
+        self._file = _File(path, kv.to_json)
+        self.registry = Registry(
+            Routes(),
+            kv,
+            clock,
+            config.broker_expiry_ms,
+            self._file.save,
+            config_updates=config_updates,
+        )
+
+    async def start(self, host: str, port: int, tls: Tls | None, limits: Limits) -> None:
+        """Listen."""
+        self._listener = await Listener.open(
+            host,
+            port,
+            lambda connection: NameserverSession(connection, self.registry),
+            clock=self._clock,
+            limits=limits,
+            tls=tls,
+        )
+        self._scanning = asyncio.create_task(self._scan_forever())
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        return self._listener.address
+
+    def scan(self) -> None:
+        """Drop the brokers that were silent for too long. Runs by itself."""
+        for endpoint, session in self.registry.routes.expire(self._clock.now_ms()):
+            log.warning("broker %s of %s dropped: it was silent for too long", *reversed(endpoint))
+            assert isinstance(session, NameserverSession)
+            session.connection.abort()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._scanning.cancel()
+        await self._listener.close()
+        await self._file.close()
+
+    async def _scan_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._scan_seconds)
+            self.scan()
+
+
+class _File:
+    """Writes the key-value file in a worker thread; what comes meanwhile shares the next write."""
+
+    def __init__(self, path: Path, content: Callable[[], bytes]) -> None:
+        self._path = path
+        self._content = content
+        self._waiting: list[Saved] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    def save(self, saved: Saved) -> None:
+        self._waiting.append(saved)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            error = None
+            try:
+                await asyncio.to_thread(save_kv, self._path, self._content())
+            except OSError as reason:
+                log.error("the key-value configuration was not saved: %s", reason)
+                error = NotSavedError(f"in force, but not saved: {reason.strerror}")
+            for saved in waiting:
+                saved(error)
+        self._writing = None
+
+
+async def serve_nameserver(
+    config: NameserverConfig,
+    *,
+    tls: TlsConfig | None = None,
+    clock: Clock | None = None,
+    limits: Limits | None = None,
+    config_updates: bool = False,
+) -> NameServer:
+    """Start a name server. `config_updates` lets anybody on the network change its switches."""
+    server = NameServer(config, clock or SystemClock(), config_updates)
+    await server.start(
+        config.host, config.port, Tls(tls) if tls is not None else None, limits or Limits()
+    )
+    return server

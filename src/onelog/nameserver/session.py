@@ -1,0 +1,395 @@
+"""What a name server answers, request by request.
+
+A handler takes the session and the command, and returns the answer's fields and body; what goes
+wrong is raised and becomes an answer through `ERROR_CODES`. Putting and deleting keys is answered
+once the file is written.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from onelog.clock import Clock
+from onelog.errors import (
+    InvalidRequestError,
+    KeyNotFoundError,
+    NotPermittedError,
+    NotSavedError,
+    OnelogError,
+    TopicNotFoundError,
+    WireError,
+)
+from onelog.nameserver.kv import ORDER_TOPICS, KvConfig
+from onelog.nameserver.routes import (
+    UNIT_FLAG,
+    UNIT_SUBSCRIBED_FLAG,
+    Endpoint,
+    Registration,
+    Routes,
+)
+from onelog.net.connection import Connection
+from onelog.net.remoting import RemotingSession
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.registration import DataVersion, decode_registration
+from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicList, TopicRouteData
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What can be changed while running, under RocketMQ's names."""
+
+    order_message_enable: bool = False
+    return_order_topic_config_to_broker: bool = True
+    support_acting_master: bool = False
+    delete_topic_with_broker_registration: bool = False
+
+
+SWITCH_NAMES = {
+    "orderMessageEnable": "order_message_enable",
+    "returnOrderTopicConfigToBroker": "return_order_topic_config_to_broker",
+    "supportActingMaster": "support_acting_master",
+    "deleteTopicWithBrokerRegistration": "delete_topic_with_broker_registration",
+}
+FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
+"""Settings that nobody may change over the network: they name files."""
+
+
+@dataclass(slots=True)
+class Registry:
+    """Everything that the sessions of one name server share."""
+
+    routes: Routes
+    kv: KvConfig
+    clock: Clock
+    broker_expiry_ms: int
+    save_kv: Callable[[Callable[[NotSavedError | None], None]], None]
+    """Write the key-value file, then call back."""
+    switches: Switches = Switches()
+    config_updates: bool = False
+    """Whether UPDATE_NAMESRV_CONFIG is obeyed at all."""
+
+    def switch(self, switches: Switches) -> None:
+        """Put other switches in force."""
+        self.switches = switches
+        self.routes.acting_masters = switches.support_acting_master
+        self.routes.delete_missing_topics = switches.delete_topic_with_broker_registration
+
+
+class Answer(NamedTuple):
+    """A successful answer."""
+
+    ext: dict[str, str] = {}
+    body: bytes = b""
+
+
+class NameserverSession(RemotingSession):
+    """One client, broker or admin tool."""
+
+    def __init__(self, connection: Connection, registry: Registry) -> None:
+        super().__init__(connection)
+        self.registry = registry
+
+    def handle(self, command: Command) -> None:
+        """Answer a request."""
+        handler = HANDLERS.get(command.code)
+        if handler is None:
+            self.refuse_unknown(command)
+            return
+        try:
+            answer = handler(self, command)
+        except OnelogError as error:
+            self.fail(command, error)
+        else:
+            if answer is not None:
+                self.reply(command, ext=answer.ext, body=answer.body)
+
+    def fail(self, command: Command, error: OnelogError) -> None:
+        """Answer a request that went wrong."""
+        self.reply(command, ERROR_CODES[type(error)], remark=str(error))
+
+    def closed(self) -> None:
+        """The connection is gone, and with it the brokers that registered over it."""
+        for endpoint in self.registry.routes.channel_closed(self):
+            log.info("broker %s of %s left: its connection closed", endpoint[1], endpoint[0])
+
+
+Handler = Callable[[NameserverSession, Command], Answer | None]
+
+ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
+    InvalidRequestError: ResponseCode.SYSTEM_ERROR,
+    WireError: ResponseCode.SYSTEM_ERROR,
+    NotSavedError: ResponseCode.SYSTEM_ERROR,
+    NotPermittedError: ResponseCode.NO_PERMISSION,
+    TopicNotFoundError: ResponseCode.TOPIC_NOT_EXIST,
+    KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
+}
+
+
+# Brokers.
+
+
+def _endpoint(command: Command) -> Endpoint:
+    return Endpoint(fields.text(command.ext, "clusterName"), fields.text(command.ext, "brokerAddr"))
+
+
+def register_broker(session: NameserverSession, command: Command) -> Answer:
+    """REGISTER_BROKER."""
+    ext, registry = command.ext, session.registry
+    endpoint = _endpoint(command)
+    name = fields.text(ext, "brokerName")
+    ha_address = fields.text(ext, "haServerAddr")
+    broker_id = fields.number(ext, "brokerId")
+    expected_crc = fields.number(ext, "bodyCrc32", 0)
+    if expected_crc and zlib.crc32(command.body) & 0x7FFFFFFF != expected_crc:
+        raise InvalidRequestError("crc32 not match")
+    body = decode_registration(command.body, fields.flag(ext, "compressed"), command.version)
+    registration = Registration(
+        endpoint,
+        name,
+        broker_id,
+        ha_address,
+        body,
+        fields.number(ext, "heartbeatTimeoutMillis", registry.broker_expiry_ms),
+        fields.flag(ext, "enableActingMaster") if "enableActingMaster" in ext else None,
+        ext.get("__ZONE_NAME"),
+    )
+    is_new = registry.routes.data_version(endpoint) is None
+    master = registry.routes.register(registration, session, registry.clock.now_ms())
+    if master is None:
+        raise InvalidRequestError("register broker failed")
+    if is_new:
+        log.info("broker %s (%d) of %s joined at %s", name, broker_id, *endpoint)
+    answer = {}
+    if master.address is not None:
+        answer["masterAddr"] = master.address
+    if master.ha_address is not None:
+        answer["haServerAddr"] = master.ha_address
+    return Answer(answer, _order_topics(registry))
+
+
+def _order_topics(registry: Registry) -> bytes:
+    if not registry.switches.return_order_topic_config_to_broker:
+        return b""
+    try:
+        return registry.kv.namespace(ORDER_TOPICS).encode()
+    except KeyNotFoundError:
+        return b""
+
+
+def unregister_broker(session: NameserverSession, command: Command) -> Answer:
+    """UNREGISTER_BROKER."""
+    fields.number(command.ext, "brokerId")
+    endpoint = _endpoint(command)
+    if session.registry.routes.unregister(endpoint, fields.text(command.ext, "brokerName")):
+        log.info("broker %s of %s left: it said so", endpoint.address, endpoint.cluster)
+    return Answer()
+
+
+def broker_heartbeat(session: NameserverSession, command: Command) -> Answer:
+    """BROKER_HEARTBEAT."""
+    registry = session.registry
+    registry.routes.heartbeat(_endpoint(command), registry.clock.now_ms())
+    return Answer()
+
+
+def query_data_version(session: NameserverSession, command: Command) -> Answer:
+    """QUERY_DATA_VERSION: whether a broker has to send its topics, which is also a heartbeat."""
+    registry, endpoint = session.registry, _endpoint(command)
+    known = registry.routes.data_version(endpoint)
+    is_changed = known is None or known != DataVersion.decode(command.body)
+    registry.routes.heartbeat(endpoint, registry.clock.now_ms())
+    body = known.encode() if known is not None else b""
+    return Answer({"changed": "true" if is_changed else "false"}, body)
+
+
+def broker_member_group(session: NameserverSession, command: Command) -> Answer:
+    """GET_BROKER_MEMBER_GROUP."""
+    cluster = fields.text(command.ext, "clusterName")
+    name = fields.text(command.ext, "brokerName")
+    members = session.registry.routes.members(cluster, name)
+    return Answer(body=BrokerMemberGroupAnswer(broker_member_group=members).encode())
+
+
+def cluster_info(session: NameserverSession, command: Command) -> Answer:
+    """GET_BROKER_CLUSTER_INFO."""
+    return Answer(body=session.registry.routes.cluster_info().encode())
+
+
+def wipe_write_perm(session: NameserverSession, command: Command) -> Answer:
+    """WIPE_WRITE_PERM_OF_BROKER."""
+    name = fields.text(command.ext, "brokerName")
+    count = session.registry.routes.wipe_write(name)
+    log.info("%s took write permission from broker %s: %d topics", session.connection, name, count)
+    return Answer({"wipeTopicCount": str(count)})
+
+
+def add_write_perm(session: NameserverSession, command: Command) -> Answer:
+    """ADD_WRITE_PERM_OF_BROKER."""
+    name = fields.text(command.ext, "brokerName")
+    count = session.registry.routes.add_write(name)
+    log.info("%s gave write permission to broker %s: %d topics", session.connection, name, count)
+    return Answer({"addTopicCount": str(count)})
+
+
+# Topics.
+
+
+def route_of_topic(session: NameserverSession, command: Command) -> Answer:
+    """GET_ROUTEINFO_BY_TOPIC. Standard JSON for all: older clients read it as well."""
+    ext, registry = command.ext, session.registry
+    topic = fields.text(ext, "topic")
+    zone = ext.get("__ZONE_NAME") if fields.flag(ext, "__ZONE_MODE") else None
+    route = registry.routes.route(topic, zone)
+    if route is None:
+        raise TopicNotFoundError(f"No topic route info in name server for the topic: {topic}")
+    if registry.switches.order_message_enable:
+        conf = registry.kv.get(ORDER_TOPICS, topic)
+        route = TopicRouteData(
+            broker_datas=route.broker_datas,
+            filter_server_table=route.filter_server_table,
+            order_topic_conf=conf,
+            queue_datas=route.queue_datas,
+            topic_queue_mapping_by_broker=route.topic_queue_mapping_by_broker,
+        )
+    return Answer(body=route.encode())
+
+
+def _list(ask: Callable[[Routes, Command], TopicList]) -> Handler:
+    def handler(session: NameserverSession, command: Command) -> Answer:
+        return Answer(body=ask(session.registry.routes, command).encode())
+
+    return handler
+
+
+def delete_topic(session: NameserverSession, command: Command) -> Answer:
+    """DELETE_TOPIC_IN_NAMESRV."""
+    topic = fields.text(command.ext, "topic")
+    session.registry.routes.delete_topic(topic, command.ext.get("clusterName"))
+    return Answer()
+
+
+def register_topic(session: NameserverSession, command: Command) -> Answer:
+    """REGISTER_TOPIC_IN_NAMESRV. As in RocketMQ, unknown brokers are logged, not refused."""
+    topic = fields.text(command.ext, "topic")
+    queues = TopicRouteData.decode(command.body).queue_datas
+    if not session.registry.routes.register_topic(topic, queues):
+        log.warning("%s registered topic %s on unknown brokers", session.connection, topic)
+    return Answer()
+
+
+# Keys and values.
+
+
+def put_kv(session: NameserverSession, command: Command) -> None:
+    """PUT_KV_CONFIG."""
+    ext = command.ext
+    value = fields.text(ext, "value")
+    session.registry.kv.put(fields.text(ext, "namespace"), fields.text(ext, "key"), value)
+    _save(session, command)
+
+
+def delete_kv(session: NameserverSession, command: Command) -> None:
+    """DELETE_KV_CONFIG."""
+    ext = command.ext
+    session.registry.kv.delete(fields.text(ext, "namespace"), fields.text(ext, "key"))
+    _save(session, command)
+
+
+def _save(session: NameserverSession, command: Command) -> None:
+    def saved(error: NotSavedError | None) -> None:
+        if error is None:
+            session.reply(command)
+        else:
+            session.fail(command, error)
+
+    session.registry.save_kv(saved)
+
+
+def get_kv(session: NameserverSession, command: Command) -> Answer:
+    """GET_KV_CONFIG."""
+    namespace, key = fields.text(command.ext, "namespace"), fields.text(command.ext, "key")
+    value = session.registry.kv.get(namespace, key)
+    if value is None:
+        raise KeyNotFoundError(f"No config item, Namespace: {namespace} Key: {key}")
+    return Answer({"value": value})
+
+
+def kv_namespace(session: NameserverSession, command: Command) -> Answer:
+    """GET_KVLIST_BY_NAMESPACE."""
+    return Answer(
+        body=session.registry.kv.namespace(fields.text(command.ext, "namespace")).encode()
+    )
+
+
+# The name server's own configuration.
+
+
+def update_config(session: NameserverSession, command: Command) -> Answer:
+    """UPDATE_NAMESRV_CONFIG: off unless the operator allowed it (see CVE-2023-37582)."""
+    registry = session.registry
+    if not registry.config_updates:
+        raise NotPermittedError("changing the name server's configuration is switched off")
+    try:
+        lines = bytes(command.body).decode().splitlines()
+    except UnicodeDecodeError:
+        raise WireError("the configuration is not UTF-8") from None
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    properties = {name.strip(): value.strip() for name, _, value in pairs}
+    if properties.keys() & FIXED_NAMES:
+        raise NotPermittedError("Can not update config in black list.")
+    changes = {
+        SWITCH_NAMES[name]: value.lower() == "true"
+        for name, value in properties.items()
+        if name in SWITCH_NAMES
+    }
+    registry.switch(replace(registry.switches, **changes))
+    log.info("%s changed %s", session.connection, ", ".join(changes) or "nothing")
+    return Answer()
+
+
+def get_config(session: NameserverSession, command: Command) -> Answer:
+    """GET_NAMESRV_CONFIG."""
+    switches = session.registry.switches
+    lines = [
+        f"{name}={str(getattr(switches, field)).lower()}\n" for name, field in SWITCH_NAMES.items()
+    ]
+    return Answer(body="".join(lines).encode())
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.GET_KV_CONFIG: get_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: kv_namespace,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.GET_BROKER_MEMBER_GROUP: broker_member_group,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of_topic,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(lambda routes, _: routes.topics()),
+    RequestCode.GET_TOPICS_BY_CLUSTER: _list(
+        lambda routes, command: routes.topics_of_cluster(fields.text(command.ext, "cluster"))
+    ),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(lambda routes, _: routes.system_topics()),
+    RequestCode.GET_UNIT_TOPIC_LIST: _list(lambda routes, _: routes.topics_with_flags(UNIT_FLAG)),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(
+        lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG)
+    ),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(
+        lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG, UNIT_FLAG)
+    ),
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
+}

@@ -1,0 +1,1 @@
+"""Sockets: listening, connections, and calling other nodes. The only code that owns any."""

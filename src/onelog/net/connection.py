@@ -1,0 +1,236 @@
+"""One connection: bytes in, bytes out, and what keeps a bad peer from hurting the others.
+
+A `Session` is the protocol's side of it: it is called with the bytes that arrive, as a plain call,
+and answers with `write` and `send`. What all sessions of a loop write in one tick leaves at its
+end, with one write per connection (`Outbox`).
+
+Invariants: a peer that does not read is not read from either (`congested`), and is cut off when
+more than `write_bytes_max` wait for it; an error in a session closes its own connection and no
+other, with one line in the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from onelog.errors import WireError
+
+Buffer = bytes | bytearray | memoryview
+
+FLUSH_BYTES = 256 << 10
+"""Bytes of one connection that are not held back until the end of the tick."""
+JOIN_BYTES_MAX = 64 << 10
+"""Up to here, buffers are copied into one: that costs less than handing each to the kernel."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a listener lets its peers take."""
+
+    connections_max: int = 20_000
+    idle_ms: int = 120_000
+    write_pause_bytes: int = 1 << 20
+    write_bytes_max: int = 16 << 20
+
+
+class Session(Protocol):
+    """What a protocol does with one connection. Its constructor is given the `Connection`."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived. A `WireError` from here closes the connection."""
+        ...
+
+    def writable(self) -> None:
+        """The peer reads again, after the connection was `congested`."""
+        ...
+
+    def connection_lost(self) -> None:
+        """The connection is gone, for whatever reason. Called once."""
+        ...
+
+
+class Outbox:
+    """The connections that have something to send in this tick of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Connection] = []
+
+    def add(self, connection: "Connection") -> None:
+        """Flush this connection at the end of the tick."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(connection)
+
+    def flush(self) -> None:
+        """Write out everything now."""
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.flush()
+
+
+class Connection(asyncio.Protocol):
+    """A connected socket and its session."""
+
+    def __init__(
+        self,
+        make_session: Callable[["Connection"], Session],
+        outbox: Outbox,
+        limits: Limits,
+        lost: Callable[["Connection"], None] | None = None,
+    ) -> None:
+        self._make_session = make_session
+        self._outbox = outbox
+        self._limits = limits
+        self._lost = lost
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._active = True
+        self._idle_since_ms = -1
+        self.congested = False
+        """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self.closing = False
+        self.remote: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+        self.secure = False
+
+    def __repr__(self) -> str:
+        return f"<Connection from {self.remote[0]}:{self.remote[1]}>"
+
+    @property
+    def remote_address(self) -> str:
+        """The peer's address as people write it."""
+        host, port = self.remote
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    # Called by sessions.
+
+    def write(self, data: Buffer) -> None:
+        """Send one buffer at the end of this tick. It must not change until it is sent."""
+        if self.closing:
+            return
+        if not self._out:
+            self._outbox.add(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send buffers, one after the other, at the end of this tick."""
+        if self.closing:
+            return
+        if not self._out:
+            self._outbox.add(self)
+        self._out += buffers
+        self._out_bytes += sum(map(len, buffers))
+        if self._out_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def close(self) -> None:
+        """Close once everything that was written so far is sent."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self.closing = True
+        self._out.clear()
+        self._transport.abort()
+
+    def flush(self) -> None:
+        """Write out now what waits for the end of the tick."""
+        if not self._out or self.closing:
+            return
+        out, self._out = self._out, []
+        size, self._out_bytes = self._out_bytes, 0
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        if not self.congested:
+            self._active = True
+        elif (waiting := self._transport.get_write_buffer_size()) > self._limits.write_bytes_max:
+            log.warning("%s does not read: cut off with %d bytes unsent", self, waiting)
+            self.abort()
+
+    # Called by the listener.
+
+    def sweep(self, now_ms: int) -> None:
+        """Close if nothing moved for the idle time; to be called every now and then."""
+        if self._active or self._idle_since_ms < 0:
+            self._active = False
+            self._idle_since_ms = now_ms
+        elif now_ms - self._idle_since_ms >= self._limits.idle_ms:
+            log.info("%s was idle for %d ms: closed", self, now_ms - self._idle_since_ms)
+            # What it did not read so far, it will not read now.
+            self.abort()
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ready, TLS included."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        self.remote = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
+        self.secure = transport.get_extra_info("ssl_object") is not None
+        self._session = self._make_session(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._active = True
+        if self.closing:
+            return
+        self._guard(self._session.data_received, data)
+
+    def eof_received(self) -> None:
+        """The peer will send no more; the loop closes the socket after what we still write here."""
+        self.flush()
+        self.closing = True
+
+    def pause_writing(self) -> None:
+        """The peer is behind."""
+        self.congested = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.congested = False
+        self._active = True
+        if self.closing:
+            return
+        self._guard(self._session.writable)
+        # What the session had put off may have congested the connection again.
+        if not self.congested and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        self.closing = True
+        self._out.clear()
+        try:
+            self._session.connection_lost()
+        except Exception:
+            log.exception("the end of %s was not handled", self)
+        if self._lost is not None:
+            self._lost(self)
+
+    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except WireError as error:
+            log.warning("%s sent what is no request: %s", self, error)
+            self.close()
+        except Exception:
+            log.exception("%s closed by a bug", self)
+            self.abort()

@@ -1,0 +1,231 @@
+"""A listening port: accepts peers, tells TLS from plain by their first byte, and looks after them.
+
+    accepted -> waits for its first byte (peeked at, not taken) -> TLS or plain -> Connection
+
+All protocols served here let the client speak first, so waiting for its first byte costs nobody
+anything. Invariant: every accepted socket is either in `connections` or in one of the two waiting
+sets, and all of them together are at most `connections_max`.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Self
+
+from onelog.clock import Clock
+from onelog.errors import ConfigError, ListenError
+from onelog.net.connection import Connection, Limits, Outbox, Session
+from onelog.net.tls import HANDSHAKE_BYTE, Tls
+
+BACKLOG = 4096
+HANDSHAKE_SECONDS_MAX = 10.0
+CLOSE_SECONDS_MAX = 3.0
+ACCEPT_PAUSE_SECONDS = 0.2
+SWEEP_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Listener:
+    """One port and its connections. Made by `open`, ended by `close`."""
+
+    def __init__(
+        self,
+        make_session: Callable[[Connection], Session],
+        outbox: Outbox,
+        limits: Limits,
+        tls: Tls | None,
+        clock: Clock,
+    ) -> None:
+        self._make_session = make_session
+        self._outbox = outbox
+        self._limits = limits
+        self._tls = tls if tls is not None and tls.is_enabled else None
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[socket.socket, int] = {}
+        """Sockets whose first byte has not come, and since when they are open."""
+        self._greeting: set[asyncio.Task[None]] = set()
+        """Sockets that are becoming a connection, or shaking hands."""
+        self._empty = asyncio.Event()
+        self._refused = 0
+        self.connections: set[Connection] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        make_session: Callable[[Connection], Session],
+        *,
+        clock: Clock,
+        outbox: Outbox | None = None,
+        limits: Limits | None = None,
+        tls: Tls | None = None,
+    ) -> Self:
+        """Listen. Port 0 takes a free one; see `address`."""
+        loop = asyncio.get_running_loop()
+        outbox = outbox or Outbox(loop)
+        listener = cls(make_session, outbox, limits or Limits(), tls, clock)
+        await listener._listen(host, port)
+        return listener
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port = self._sockets[0].getsockname()[:2]
+        return host, port
+
+    def sweep(self) -> None:
+        """Close what has been idle for too long. Runs by itself every few seconds."""
+        now_ms = self._clock.now_ms()
+        for connection in list(self.connections):
+            connection.sweep(now_ms)
+        for client, since_ms in list(self._silent.items()):
+            if now_ms - since_ms >= self._limits.idle_ms:
+                self._drop_silent(client)
+        if self._refused:
+            log.warning(
+                "%d connections refused: %d are open already",
+                self._refused,
+                self._limits.connections_max,
+            )
+            self._refused = 0
+
+    async def close(self) -> None:
+        """Stop listening and close all connections, sending first what was already written."""
+        for task in self._tasks | self._greeting:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._greeting, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+        for client in list(self._silent):
+            self._drop_silent(client)
+        for connection in list(self.connections):
+            connection.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                while self.connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+
+    async def _listen(self, host: str, port: int) -> None:
+        try:
+            found = await self._loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            # A name such as localhost may stand for several addresses; all get the same port.
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listening = socket.socket(family, kind, protocol)
+                self._sockets.append(listening)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.setblocking(False)
+                listening.bind((address[0], port, *address[2:]))
+                listening.listen(BACKLOG)
+                port = listening.getsockname()[1]
+        except OSError as error:
+            for listening in self._sockets:
+                listening.close()
+            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        for listening in self._sockets:
+            self._tasks.add(self._loop.create_task(self._accept(listening)))
+        self._tasks.add(self._loop.create_task(self._sweep_forever()))
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(listening)
+            except OSError as error:
+                # Out of file descriptors, most likely: the clients wait in the backlog meanwhile.
+                log.error("cannot accept connections: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+                continue
+            open_count = len(self.connections) + len(self._silent) + len(self._greeting)
+            if open_count >= self._limits.connections_max:
+                self._refused += 1
+                client.close()
+                continue
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                self._greet(client, None)
+            else:
+                self._silent[client] = self._clock.now_ms()
+                self._loop.add_reader(client, self._first_byte, client, self._tls)
+
+    def _first_byte(self, client: socket.socket, tls: Tls) -> None:
+        try:
+            first = client.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        is_tls = first == bytes([HANDSHAKE_BYTE])
+        if not first or (tls.is_required and not is_tls):
+            if first:
+                log.warning("%s does not speak TLS: closed", _peer(client))
+            self._drop_silent(client)
+            return
+        self._loop.remove_reader(client)
+        del self._silent[client]
+        self._greet(client, tls if is_tls else None)
+
+    def _drop_silent(self, client: socket.socket) -> None:
+        self._loop.remove_reader(client)
+        del self._silent[client]
+        client.close()
+
+    def _greet(self, client: socket.socket, tls: Tls | None) -> None:
+        task = self._loop.create_task(self._connect(client, tls))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+
+    async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
+        connection = Connection(self._made, self._outbox, self._limits, self._lost)
+        try:
+            if tls is None:
+                await self._loop.connect_accepted_socket(lambda: connection, client)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: connection,
+                    client,
+                    ssl=await tls.context(),
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
+                )
+        except (OSError, ssl.SSLError, ConfigError) as error:
+            log.warning("%s: no TLS: %s", _peer(client), error)
+            client.close()
+        except asyncio.CancelledError:
+            client.close()
+            raise
+
+    def _made(self, connection: Connection) -> Session:
+        self.connections.add(connection)
+        return self._make_session(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+
+def _peer(client: socket.socket) -> str:
+    try:
+        host, port = client.getpeername()[:2]
+    except OSError:
+        return "a client"
+    return f"{host}:{port}"

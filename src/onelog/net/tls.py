@@ -1,0 +1,120 @@
+"""TLS: who gets it, and with which certificate.
+
+`permissive` serves encrypted and plain clients on one port, `enforcing` only encrypted ones,
+`disabled` only plain ones. Without a certificate of one's own, a self-signed one is made when the
+first client asks for TLS; it lives in memory and goes with the process. It keeps listeners on the
+wire out, but proves nobody's identity.
+"""
+
+import asyncio
+import datetime
+import ssl
+import tempfile
+from pathlib import Path
+
+from onelog.config import TlsConfig
+from onelog.errors import ConfigError
+
+HANDSHAKE_BYTE = 0x16
+"""The first byte of every TLS connection. No plain protocol here starts with it: in a remoting
+frame it would be a length of 369 million."""
+
+SELF_SIGNED_DAYS = 3650
+
+
+class Tls:
+    """The TLS side of a listener; several listeners may share one."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._context: ssl.SSLContext | None = None
+        self._making = asyncio.Lock()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether clients may speak TLS."""
+        return self._config.mode != "disabled"
+
+    @property
+    def is_required(self) -> bool:
+        """Whether clients must speak TLS."""
+        return self._config.mode == "enforcing"
+
+    async def context(self) -> ssl.SSLContext:
+        """The server's context, made on first use: a self-signed certificate takes its time."""
+        async with self._making:
+            if self._context is None:
+                self._context = await asyncio.to_thread(self._make)
+            return self._context
+
+    async def reload(self, config: TlsConfig) -> None:
+        """Use another certificate from the next connection on; `ConfigError` keeps the old one."""
+        fresh = Tls(config)
+        if config.cert_path:
+            await fresh.context()
+        async with self._making:
+            self._config, self._context = config, fresh._context
+
+    def _make(self) -> ssl.SSLContext:
+        if self._config.cert_path:
+            return server_context(Path(self._config.cert_path), Path(self._config.key_path))
+        with tempfile.TemporaryDirectory(prefix="onelog-tls-") as folder:
+            return server_context(*write_self_signed(Path(folder)))
+
+
+def server_context(cert_path: Path, key_path: Path) -> ssl.SSLContext:
+    """A server's context with this certificate and key, both in PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert_path.expanduser(), key_path.expanduser())
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls.cert_path {cert_path}, tls.key_path {key_path}: {error}") from None
+    return context
+
+
+def client_context(ca_path: Path | None = None) -> ssl.SSLContext:
+    """A client's context: servers must prove themselves to `ca_path`, or anyone will do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_path is not None:
+        context.load_verify_locations(ca_path)
+    else:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def write_self_signed(folder: Path, names: tuple[str, ...] = ("localhost",)) -> tuple[Path, Path]:
+    """Make a certificate for these names, signed by itself; its path and its key's path."""
+    # Imported here because it takes a tenth of a second, which a start without TLS need not pay.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "onelog")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = folder / "cert.pem", folder / "key.pem"
+    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_path.touch(mode=0o600)
+    key_path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return cert_path, key_path

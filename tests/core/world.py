@@ -1,0 +1,167 @@
+"""A broker in a world that tests move by hand: its clock, its timers, its ticks, its crashes."""
+
+import heapq
+import itertools
+import queue
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from onelog.clock import ManualClock
+from onelog.config import BrokerConfig, StoreConfig
+from onelog.core.broker import Broker
+from onelog.core.pull import PullResult
+from onelog.core.topics import TopicConfig
+from onelog.errors import OnelogError
+from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.store.message_store import MessageStore
+from onelog.store.record import decode_messages
+
+SMALL_STORE = StoreConfig(
+    segment_bytes=1 << 20, queue_file_entries=1_000, index_slots=1_000, index_entries=4_000
+)
+
+
+class ManualTimer:
+    """Timers that fire when the clock is moved past them, in the order of their due times."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def schedule(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        due_ms = self._clock.now_ms() + delay_ms
+        heapq.heappush(self._timers, (due_ms, next(self._order), callback))
+
+    def advance(self, ms: int) -> None:
+        """Move the clock, stopping at each timer on the way."""
+        end_ms = self._clock.now_ms() + ms
+        while self._timers and self._timers[0][0] <= end_ms:
+            due_ms, _, callback = heapq.heappop(self._timers)
+            self._clock.advance(max(0, due_ms - self._clock.now_ms()))
+            callback()
+        self._clock.advance(end_ms - self._clock.now_ms())
+
+
+@dataclass(frozen=True)
+class Told:
+    """What `on_stored` was called with."""
+
+    token: Any
+    appended: Any
+    error: OnelogError | None
+
+
+@dataclass
+class World:
+    """A store folder, and the broker over it, through restarts and crashes."""
+
+    folder: Path
+    store_config: StoreConfig = SMALL_STORE
+    broker_config: BrokerConfig = field(default_factory=BrokerConfig)
+    clock: ManualClock = field(default_factory=ManualClock)
+    memory_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        self._crashes = itertools.count(1)
+        self.told: list[Told] = []
+        self._start()
+
+    def _start(self) -> None:
+        self.timer = ManualTimer(self.clock)
+        self.soon: list[Callable[[], None]] = []
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.store = MessageStore.open(self.folder, self.store_config, self.clock)
+        self.broker = Broker(
+            self.broker_config,
+            self.store,
+            clock=self.clock,
+            schedule=self.timer.schedule,
+            call_soon=self.soon.append,
+            post=self.posted.put,
+            random=Random(7),
+            memory_bytes=self.memory_bytes,
+        )
+        self.broker.open()
+
+    def close(self) -> None:
+        self.broker.close()
+        self.store.close()
+
+    def restart(self) -> None:
+        """Stop cleanly and start again."""
+        self.close()
+        self._start()
+
+    def crash(self) -> None:
+        """Go on with the folder as it is at this moment, as after SIGKILL."""
+        copy = self.folder.with_name(f"{self.folder.name}-crash-{next(self._crashes)}")
+        shutil.copytree(self.folder, copy)
+        self.store.close()
+        self.folder = copy
+        self._start()
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.timer.advance(ms)
+
+    def end_tick(self) -> None:
+        """What the event loop does at the end of a tick."""
+        soon, self.soon[:] = list(self.soon), []
+        for callback in soon:
+            callback()
+
+    def run_posted(self, count: int = 1, timeout_s: float = 5.0) -> None:
+        """Wait for other threads to hand over `count` calls, and make them."""
+        for _ in range(count):
+            self.posted.get(timeout=timeout_s)()
+
+    # -- what tests do all the time -------------------------------------------------------------
+
+    def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> TopicConfig:
+        config = TopicConfig(name, queues, queues, **settings)
+        self.broker.admin.create_topic(config)
+        return config
+
+    def on_stored(self, token: Any, appended: Any, error: OnelogError | None) -> None:
+        self.told.append(Told(token, appended, error))
+
+    def send(
+        self, topic: str = "orders", queue_id: int = 0, body: bytes = b"x", **properties: str
+    ) -> Appended:
+        """One message, stored and acknowledged in a tick of its own."""
+        message = NewMessage(
+            topic, queue_id, body, encode_properties(properties), born_ms=self.clock.now_ms()
+        )
+        self.broker.submit(message, self.on_stored)
+        self.end_tick()
+        told = self.told.pop()
+        assert told.error is None
+        assert isinstance(told.appended, Appended)
+        return told.appended
+
+    def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> PullResult:
+        count_max = how.pop("count_max", 32)
+        group = how.pop("group", "readers")
+        return self.broker.pull(group, topic, queue_id, offset, count_max, **how)
+
+    def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
+        """Everything in a queue."""
+        end = self.store.max_offset(topic, queue_id)
+        start = self.store.min_offset(topic, queue_id)
+        return self.store.messages(topic, queue_id, start, end - start)
+
+    def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        return [bytes(message.body) for message in self.messages(topic, queue_id)]
+
+
+def pulled(result: PullResult) -> list[bytes]:
+    """The bodies in a pull's answer."""
+    return [bytes(each.body) for part in result.slices for each in decode_messages(part)]

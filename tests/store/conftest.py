@@ -1,0 +1,40 @@
+"""Small files and a clock that stands still, so that a test reaches every edge quickly."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.config import StoreConfig
+from onelog.store.message_store import MessageStore
+
+SMALL = StoreConfig(
+    segment_bytes=16 * 1024,
+    queue_file_entries=50,
+    index_slots=64,
+    index_entries=200,
+    body_bytes_max=4096,
+)
+
+OpenStore = Callable[..., MessageStore]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[OpenStore]:
+    """Opens the store of this test, again and again; closes what is left open."""
+    opened: list[MessageStore] = []
+
+    def open_it(config: StoreConfig = SMALL, folder: Path | None = None) -> MessageStore:
+        store = MessageStore.open(folder or tmp_path / "store", config, clock)
+        opened.append(store)
+        return store
+
+    yield open_it
+    for store in opened:
+        store.close()

@@ -1,0 +1,299 @@
+"""The store as a whole: append, close, open, refuse."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.config import StoreConfig
+from onelog.errors import (
+    InvalidQueueError,
+    InvalidTopicError,
+    MessageError,
+    MessageTooLargeError,
+    NotAStoreError,
+    OnelogError,
+    PropertiesTooLargeError,
+    StoreClosedError,
+    StoreLockedError,
+    StorePermissionError,
+    StoreVersionError,
+)
+from onelog.message import NewMessage, SysFlag, encode_properties
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import ReadStatus
+from tests.store.conftest import SMALL, OpenStore
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
+    return [bytes(m.body) for m in store.messages(topic, queue_id, offset, 10_000)]
+
+
+def test_a_list_over_several_topics_gets_places_in_log_and_queues(open_store: OpenStore) -> None:
+    store = open_store()
+    places = store.append([NewMessage(f"t{n % 2}", n % 3, b"%d" % n) for n in range(12)])
+    assert [place.queue_offset for place in places] == [0] * 6 + [1] * 6
+    assert all(
+        b.log_offset == a.log_offset + a.size for a, b in zip(places, places[1:], strict=False)
+    )
+    assert bodies(store, "t0", 0) == [b"0", b"6"]
+    assert store.queues() == {"t0": [0, 1, 2], "t1": [0, 1, 2]}
+
+
+def test_an_empty_list_is_nothing(open_store: OpenStore) -> None:
+    store = open_store()
+    assert store.append([]) == []
+    assert store.log_end == 0
+
+
+def test_the_whole_list_is_one_write(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.append([NewMessage("warm", 0, b"")])
+    calls: list[int] = []
+    pwritev = os.pwritev
+
+    def counting(fd: int, buffers: list[bytes], at: int) -> int:
+        calls.append(at)
+        return pwritev(fd, buffers, at)
+
+    monkeypatch.setattr(os, "pwritev", counting)
+    store.append([NewMessage(f"t{n}", 0, b"body") for n in range(50)])
+    assert len(calls) == 1
+
+
+def test_store_times_never_go_back(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"1")])
+    clock.advance(-60_000)
+    store.append([NewMessage("t", 0, b"2")])
+    store.close()
+    store = open_store()
+    store.append([NewMessage("t", 0, b"3")])
+    times = [m.store_ms for m in store.messages("t", 0, 0, 9)]
+    assert times == sorted(times)
+
+
+def test_everything_is_there_after_a_clean_stop(open_store: OpenStore) -> None:
+    store = open_store()
+    for n in range(500):
+        properties = encode_properties({"TAGS": f"tag{n % 3}", "KEYS": f"k{n}"})
+        store.append([NewMessage("t", n % 4, b"%d" % n, properties)])
+    end = store.log_end
+    store.close()
+    store = open_store()
+    assert store.recovery.clean
+    assert (store.recovery.records_replayed, store.recovery.cut_bytes) == (0, 0)
+    assert store.log_end == end
+    assert bodies(store, "t", 1) == [b"%d" % n for n in range(1, 500, 4)]
+    assert [store.message_at(at).keys for at in store.find_by_key("t", "k77")] == [["k77"]]
+    (place,) = store.append([NewMessage("t", 0, b"next")])
+    assert (place.log_offset, place.queue_offset) == (end, 125)
+
+
+def test_an_inner_batch_is_one_record_and_many_offsets(open_store: OpenStore) -> None:
+    store = open_store()
+    before, batch, after = store.append(
+        [
+            NewMessage("t", 0, b"a"),
+            NewMessage("t", 0, b"ten", inner_count=10),
+            NewMessage("t", 0, b"z"),
+        ]
+    )
+    assert (before.queue_offset, batch.queue_offset, after.queue_offset) == (0, 1, 11)
+    assert store.max_offset("t", 0) == 12
+    for offset in range(1, 11):
+        result = store.read("t", 0, offset, 1)
+        assert (result.next_offset, len(result.slices)) == (11, 1)
+    assert bodies(store, "t") == [b"a", b"ten", b"z"]
+    assert store.messages("t", 0, 5, 1)[0].sys_flag & SysFlag.INNER_BATCH
+
+
+def test_one_record_can_be_in_many_queues(open_store: OpenStore) -> None:
+    store = open_store()
+    store.append([NewMessage("fan", 0, b"first", extra_queues=("%LMQ%a",))])
+    (place,) = store.append([NewMessage("fan", 2, b"both", extra_queues=("%LMQ%a", "copy"))])
+    assert bodies(store, "%LMQ%a") == [b"first", b"both"]
+    assert bodies(store, "copy", 2) == [b"both"]
+    assert list(store.entries("copy", 2, 0, 9)) == list(store.entries("fan", 2, 0, 9))
+    assert store.message_at(place.log_offset).topic == "fan"
+
+
+def test_half_messages_are_in_the_log_and_in_no_queue(open_store: OpenStore) -> None:
+    store = open_store()
+    half, done = store.append(
+        [
+            NewMessage("t", 0, b"half", sys_flag=int(SysFlag.PREPARED)),
+            NewMessage("t", 0, b"done", sys_flag=int(SysFlag.COMMITTED)),
+        ]
+    )
+    assert bytes(store.message_at(half.log_offset).body) == b"half"
+    assert bodies(store, "t") == [b"done"]
+    assert (half.queue_offset, done.queue_offset) == (0, 0)
+
+
+BAD_MESSAGES: list[tuple[NewMessage, type[OnelogError], str]] = [
+    (NewMessage("", 0, b""), InvalidTopicError, "empty"),
+    (NewMessage("../../etc", 0, b""), InvalidTopicError, "'../../etc'"),
+    (NewMessage("..", 0, b""), InvalidTopicError, "'..'"),
+    (NewMessage("a\x07b", 0, b""), InvalidTopicError, "control character"),
+    (NewMessage("ü" * 128, 0, b""), InvalidTopicError, "256 bytes; the limit is 255"),
+    (NewMessage("\ud800", 0, b""), InvalidTopicError, "not valid text"),
+    (NewMessage("t", -1, b""), InvalidQueueError, "queue id -1"),
+    (NewMessage("t", 70_000, b""), InvalidQueueError, "outside 0..65535"),
+    (NewMessage("t", 0, b"x" * 4097), MessageTooLargeError, "4097 bytes; the limit is 4096"),
+    (NewMessage("t", 0, b"", b"x" * 32_768), PropertiesTooLargeError, "32768 bytes; .* 32767"),
+    (NewMessage("t", 0, b"", flag=1 << 33), MessageError, "too large"),
+    (NewMessage("t", 0, b"", inner_count=-5), MessageError, "-5"),
+    (NewMessage("t", 0, b"", extra_queues=("a/b",)), InvalidTopicError, "a/b"),
+    (NewMessage("t", 70_000, b"", sys_flag=4), InvalidQueueError, "70000"),
+]
+
+
+@pytest.mark.parametrize(("bad", "kind", "says"), BAD_MESSAGES)
+def test_a_bad_message_is_refused_with_its_list_and_nothing_is_written(
+    open_store: OpenStore, tmp_path: Path, bad: NewMessage, kind: type[OnelogError], says: str
+) -> None:
+    store = open_store()
+    store.append([NewMessage("good", 0, b"before")])
+    end, files = store.log_end, sorted((tmp_path / "store").rglob("*"))
+    with pytest.raises(kind, match=says):
+        store.append([NewMessage("good", 0, b"x"), NewMessage("fresh", 0, b"x"), bad])
+    assert store.log_end == end
+    assert {f for f in (tmp_path / "store").rglob("*") if f.is_file()} == {
+        f for f in files if f.is_file()
+    }
+    assert store.append([NewMessage("good", 0, b"after")])[0].queue_offset == 1
+    assert bodies(store, "good") == [b"before", b"after"]
+    assert store.read("fresh", 0, 0).status in (
+        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+        ReadStatus.NO_MESSAGE_IN_QUEUE,
+    )
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(open_store: OpenStore) -> None:
+    store = open_store()
+    with pytest.raises(StoreLockedError, match="in use by another broker"):
+        open_store()
+    store.close()
+    open_store()
+
+
+def test_a_second_process_is_refused_too(open_store: OpenStore, tmp_path: Path) -> None:
+    open_store()
+    code = (
+        "import sys; from pathlib import Path; from onelog.store.message_store import MessageStore\n"
+        "MessageStore.open(Path(sys.argv[1]))"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True
+    )
+    assert child.returncode != 0
+    assert "StoreLockedError" in child.stderr
+
+
+def test_a_closed_store_says_so(open_store: OpenStore) -> None:
+    store = open_store()
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError, match="is closed"):
+        store.append([NewMessage("t", 0, b"")])
+
+
+def test_a_folder_with_other_things_is_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(NotAStoreError, match="no commitlog folder, but photos"):
+        MessageStore.open(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStoreError, match="is a file"):
+        MessageStore.open(tmp_path / "file")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "photos"]
+
+
+@pytest.mark.parametrize("name", ["dledger-n0", "consumequeue_r"])
+def test_other_kinds_of_rocketmq_stores_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / name).mkdir()
+    with pytest.raises(StoreVersionError, match="only"):
+        MessageStore.open(tmp_path)
+
+
+def test_a_newer_format_is_refused_and_left_alone(open_store: OpenStore, tmp_path: Path) -> None:
+    open_store().close()
+    (tmp_path / "store" / "onelog.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(StoreVersionError, match="store format 2"):
+        open_store()
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_folder_without_permission_is_told_by_name(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from onelog.errors import StorePermissionError\n"
+        "from onelog.store.message_store import MessageStore\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "try: MessageStore.open(Path(sys.argv[1]))\n"
+        "except StorePermissionError as error: print(error)"
+    )
+    # The parents of a temporary folder are closed to other users: start inside.
+    child = subprocess.run(
+        [sys.executable, "-c", code, "."], cwd=locked, capture_output=True, text=True
+    )
+    assert "may not open a store in" in child.stdout, child.stderr
+
+
+def test_a_changed_segment_size_is_refused(open_store: OpenStore) -> None:
+    store = open_store()
+    for _ in range(40):
+        store.append([NewMessage("t", 0, b"x" * 1000)])
+    store.close()
+    with pytest.raises(StoreVersionError, match="segment_bytes=16384"):
+        open_store(StoreConfig(segment_bytes=32 * 1024))
+    open_store(SMALL)
+
+
+def test_a_deleted_topic_does_not_come_back_after_a_crash(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.append([NewMessage("gone", 0, b"x"), NewMessage("stays", 0, b"y")])
+    store.delete_topic("gone")
+    assert store.read("gone", 0, 0).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    store.append([NewMessage("stays", 0, b"z")])
+    subprocess.run(["cp", "-r", tmp_path / "store", tmp_path / "crashed"], check=True)
+    again = open_store(folder=tmp_path / "crashed")
+    assert not again.recovery.clean
+    assert list(again.queues()) == ["stays"]
+    assert again.append([NewMessage("gone", 0, b"new")])[0].queue_offset == 0
+
+
+def test_ten_segments_of_messages_with_a_record_crc(open_store: OpenStore) -> None:
+    store = open_store(StoreConfig(segment_bytes=4096, record_crc=True))
+    for n in range(200):
+        store.append([NewMessage("t", 0, b"%d" % n, encode_properties({"TAGS": "a"}))])
+    assert len(store.log.segments) > 5
+    store.close()
+    store = open_store(StoreConfig(segment_bytes=4096))
+    assert bodies(store, "t") == [b"%d" % n for n in range(200)]
+
+
+def test_space_is_accounted_by_part(open_store: OpenStore) -> None:
+    store = open_store()
+    for _ in range(50):
+        store.append([NewMessage("t", 0, b"x" * 1000, encode_properties({"KEYS": "k"}))])
+    store.flush()
+    usage = store.usage()
+    assert usage.log_bytes >= 50_000
+    assert usage.queue_bytes > 0
+    assert usage.index_bytes > 0
+    assert 0 < usage.disk_free_bytes <= usage.disk_total_bytes

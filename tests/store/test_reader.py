@@ -1,0 +1,172 @@
+"""Reading: ranges, limits, statuses, ids, keys, times, cold data."""
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.message import NewMessage, encode_host, encode_properties, java_hash
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import ReadStatus
+from tests.store.conftest import OpenStore
+
+
+def fill(store: MessageStore, count: int, topic: str = "t", queues: int = 1) -> None:
+    for n in range(count):
+        store.append([NewMessage(topic, n % queues, b"%04d" % n)])
+
+
+def test_neighbours_leave_as_one_slice(open_store: OpenStore) -> None:
+    store = open_store()
+    fill(store, 10)
+    result = store.read("t", 0, 2, 5)
+    assert (result.status, result.entries, result.next_offset) == (ReadStatus.FOUND, 5, 7)
+    assert len(result.slices) == 1
+    assert len(result.slices[0]) == result.size
+
+
+def test_records_of_others_between_them_split_the_slices(open_store: OpenStore) -> None:
+    store = open_store()
+    fill(store, 12, queues=3)
+    result = store.read("t", 1, 0, 32)
+    assert [len(s) for s in result.slices] == [result.size // 4] * 4
+    assert [bytes(store.record(at, size)) for at, size in result.ranges] == result.slices
+
+
+def test_a_run_is_split_where_a_segment_ends(open_store: OpenStore) -> None:
+    store = open_store()
+    for _ in range(40):
+        store.append([NewMessage("t", 0, b"x" * 1000)])
+    result = store.read("t", 0, 0, 40, 1 << 20)
+    assert result.entries == 40
+    assert len(result.slices) == len(store.log.segments) == 3
+
+
+def test_reads_are_bounded_by_count_and_bytes_but_give_at_least_one(open_store: OpenStore) -> None:
+    store = open_store()
+    fill(store, 10)
+    one = store.read("t", 0, 0, 1).size
+    assert store.read("t", 0, 0, 3).entries == 3
+    assert store.read("t", 0, 0, 32, 2 * one).entries == 2
+    assert store.read("t", 0, 0, 32, 2 * one + 1).entries == 2
+    assert store.read("t", 0, 0, 32, 1).entries == 1
+    assert store.read("t", 0, 0, 0).entries == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset", "status", "following"),
+    [
+        ("none", 0, ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0),
+        ("t", 5, ReadStatus.OFFSET_OVERFLOW_ONE, 5),
+        ("t", 6, ReadStatus.OFFSET_OVERFLOW_BADLY, 5),
+        ("t", 1 << 62, ReadStatus.OFFSET_OVERFLOW_BADLY, 5),
+    ],
+)
+def test_reads_past_the_end_say_why(
+    open_store: OpenStore, topic: str, offset: int, status: ReadStatus, following: int
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    result = store.read(topic, 0, offset)
+    assert (result.status, result.next_offset, result.slices) == (status, following, [])
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63, -(1 << 70)])
+def test_offsets_that_cannot_be_are_errors_that_name_the_limit(
+    open_store: OpenStore, offset: int
+) -> None:
+    store = open_store()
+    fill(store, 1)
+    for call in (lambda: store.read("t", 0, offset), lambda: store.store_time("t", 0, offset)):
+        with pytest.raises(OffsetOutOfRangeError, match=rf"{offset} is outside 0\.\."):
+            call()
+    with pytest.raises(OffsetOutOfRangeError):
+        store.message_at(offset)
+
+
+def test_a_message_is_found_by_its_id(open_store: OpenStore) -> None:
+    store = open_store()
+    host = encode_host("10.0.0.9", 10911)
+    (place,) = store.append([NewMessage("t", 0, b"me", store_host=host)])
+    message = store.message_at(place.log_offset)
+    assert message.message_id == "0A00000900002A9F" + f"{place.log_offset:016X}"
+    assert store.message_by_id(message.message_id).body == b"me"
+    for bad in ("", "xyz", "00" * 15, "FF" * 16):
+        with pytest.raises((MessageError, OffsetOutOfRangeError)):
+            store.message_by_id(bad)
+
+
+def test_keys_are_exact_though_hashes_are_not(open_store: OpenStore) -> None:
+    store = open_store()
+    assert java_hash("t#Aa") == java_hash("t#BB")
+    for key in ("Aa", "BB", "Aa"):
+        store.append([NewMessage("t", 0, key.encode(), encode_properties({"KEYS": key}))])
+    found = [bytes(store.message_at(at).body) for at in store.find_by_key("t", "Aa")]
+    assert found == [b"Aa", b"Aa"]
+    assert len(store.find_by_key("t", "Aa", count_max=1)) == 1
+
+
+def test_keys_are_found_by_exact_time(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    begin = clock.now_ms()
+    for _ in range(5):
+        store.append([NewMessage("t", 0, b"", encode_properties({"UNIQ_KEY": "u"}))])
+        clock.advance(300)
+    assert len(store.find_by_key("t", "u", begin + 300, begin + 900)) == 3
+    assert store.find_by_key("t", "u", begin + 901, begin + 1000) == []
+
+
+def test_offsets_are_found_by_time(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    begin = clock.now_ms()
+    for _ in range(5):  # Stored at +0, +0, +100, +100, ...
+        fill(store, 2)
+        clock.advance(100)
+    by_time = store.offset_by_time
+    assert [by_time("t", 0, begin + ms) for ms in (-1, 0, 1, 100, 250, 400, 401)] == [
+        0, 0, 2, 2, 6, 8, 10,
+    ]  # fmt: skip
+    assert [by_time("t", 0, begin + ms, upper=True) for ms in (-1, 0, 1, 100, 999)] == [
+        0, 1, 1, 3, 9,
+    ]  # fmt: skip
+    assert by_time("none", 0, begin) == 0
+    assert store.store_time("t", 0, 4) == begin + 200
+    assert store.store_time("t", 0, 10) is None
+    assert store.store_time("none", 0, 0) is None
+
+
+def test_a_slice_outlives_its_segment(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    for _ in range(40):
+        store.append([NewMessage("t", 0, b"x" * 1000)])
+        clock.advance(1000)
+    held = store.read("t", 0, 0, 1).slices[0]
+    content = bytes(held)
+    store.retention.disk = lambda _: 86.0
+    assert store.retain().segments_deleted == 2
+    assert bytes(held) == content
+    result = store.read("t", 0, 0)
+    assert (result.status, result.next_offset) == (
+        ReadStatus.OFFSET_TOO_SMALL,
+        store.min_offset("t", 0),
+    )
+
+
+def test_a_read_that_races_with_deletion_says_so(open_store: OpenStore) -> None:
+    store = open_store()
+    for _ in range(40):
+        store.append([NewMessage("t", 0, b"x" * 1000)])
+    store.log.delete_first()
+    result = store.read("t", 0, 0)
+    assert result.status is ReadStatus.MESSAGE_WAS_REMOVING
+    assert store.read("t", 0, result.next_offset).status is ReadStatus.FOUND
+    assert store.messages("t", 0, 0, 99)[0].queue_offset == result.next_offset
+
+
+def test_what_was_just_written_is_warm_and_cold_reads_give_the_same(open_store: OpenStore) -> None:
+    store = open_store()
+    fill(store, 10)
+    result = store.read("t", 0, 0, 10)
+    ((at, size),) = result.ranges
+    assert store.is_warm(at, size)
+    assert store.log.is_warm(at, size)
+    assert store.read_cold(at, size) == result.slices[0]

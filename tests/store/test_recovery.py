@@ -1,0 +1,386 @@
+"""After a crash: every whole record, nothing else, in every queue and under every key."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onelog.clock import ManualClock
+from onelog.config import StoreConfig
+from onelog.message import NewMessage, encode_properties
+from onelog.store.message_store import MessageStore
+from tests.store.conftest import OpenStore
+
+CONFIG = StoreConfig(
+    segment_bytes=8192,
+    queue_file_entries=20,
+    index_slots=32,
+    index_entries=60,
+    record_crc=True,
+    checkpoint_interval_ms=3_600_000,
+)
+
+
+def message(n: int) -> NewMessage:
+    properties = encode_properties({"TAGS": f"tag{n % 3}", "KEYS": f"k{n}", "UNIQ_KEY": f"u{n}"})
+    return NewMessage(f"topic{n % 2}", n % 3, b"body-%d-" % n + b"x" * (n * 37 % 200), properties)
+
+
+def expected_queues(count: int) -> dict[tuple[str, int], list[int]]:
+    queues: dict[tuple[str, int], list[int]] = {}
+    for n in range(count):
+        queues.setdefault((f"topic{n % 2}", n % 3), []).append(n)
+    return queues
+
+
+def assert_holds_exactly(store: MessageStore, count: int) -> None:
+    """The first `count` messages are there, whole, in order, by queue and by key; no others."""
+    found = {}
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            messages = store.messages(topic, queue_id, 0, 10_000)
+            assert [m.queue_offset for m in messages] == list(range(len(messages)))
+            assert len(messages) == store.max_offset(topic, queue_id)
+            if messages:
+                found[topic, queue_id] = [int(bytes(m.body).split(b"-")[1]) for m in messages]
+    assert found == expected_queues(count)
+    for n in range(0, count, 7):
+        (at,) = store.find_by_key(f"topic{n % 2}", f"k{n}")
+        assert bytes(store.message_at(at).body).startswith(b"body-%d-" % n)
+    assert store.find_by_key(f"topic{count % 2}", f"k{count}") == []
+
+
+def crashed_copy(store: MessageStore, target: Path) -> Path:
+    """What the disk would hold if the process died now."""
+    subprocess.run(["cp", "-r", "--sparse=always", store.folder, target], check=True)
+    return target
+
+
+class Crashed(NamedTuple):
+    """A crashed store, where its records start (and the log's end), its safe offset, its ends."""
+
+    folder: Path
+    offsets: list[int]
+    safe: int
+    ends: list[int]
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
+    """A store that crashed with 100 messages, 60 of them after its last checkpoint."""
+    folder = tmp_path_factory.mktemp("crashed")
+    store = MessageStore.open(folder / "store", CONFIG, ManualClock())
+    places = [store.append([message(n)])[0] for n in range(40)]
+    store.flush()
+    safe = int(store.log_end)
+    places += [store.append([message(n)])[0] for n in range(40, 100)]
+    store.index.build()
+    copy = crashed_copy(store, folder / "copy")
+    store.close()
+    starts = [int(p.log_offset) for p in places]
+    ends = [int(p.log_offset) + p.size for p in places]
+    return Crashed(copy, [*starts, ends[-1]], safe, ends)
+
+
+def opened(folder: Path) -> MessageStore:
+    return MessageStore.open(folder, CONFIG, ManualClock())
+
+
+def test_a_crash_without_damage_loses_nothing_and_replays_only_from_the_checkpoint(
+    crashed: Crashed, tmp_path: Path
+) -> None:
+    copy, offsets, safe, _ = crashed
+    shutil.copytree(copy, tmp_path / "s")
+    with opened(tmp_path / "s") as store:
+        assert not store.recovery.clean
+        assert store.recovery.replayed_from == safe
+        assert store.recovery.records_replayed == 60
+        assert store.recovery.cut_bytes == 0
+        assert store.log_end == offsets[-1]
+        assert_holds_exactly(store, 100)
+    with opened(tmp_path / "s") as store:
+        assert store.recovery.clean
+        assert_holds_exactly(store, 100)
+
+
+@settings(
+    max_examples=int(os.environ.get("ONELOG_DAMAGE_EXAMPLES", "80")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_a_tail_that_is_cut_or_damaged_anywhere_leaves_exactly_the_whole_prefix(
+    crashed: Crashed,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+) -> None:
+    copy, offsets, safe, ends = crashed
+    at = data.draw(st.integers(safe, offsets[-1] - 1), label="damage at")
+    kind = data.draw(st.sampled_from(["cut", "flip", "zero", "garbage"]), label="kind")
+    folder = tmp_path_factory.mktemp("damaged") / "s"
+    shutil.copytree(copy, folder)
+    file = folder / "commitlog" / f"{at // 8192 * 8192:020d}"
+    raw = bytearray(file.read_bytes())
+    before = bytes(raw)
+    inside = at % 8192
+    if kind == "cut":
+        raw[inside:] = bytes(len(raw) - inside)
+    elif kind == "flip":
+        raw[inside] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "zero":
+        raw[inside : inside + 50] = bytes(len(raw[inside : inside + 50]))
+    else:
+        noise = data.draw(st.binary(min_size=1, max_size=60))[: len(raw) - inside]
+        raw[inside : inside + len(noise)] = noise
+    file.write_bytes(raw)
+    changed = next((i for i, (a, b) in enumerate(zip(before, raw, strict=True)) if a != b), None)
+    whole = 100
+    if changed is not None:
+        first_bad = changed + at // 8192 * 8192
+        whole = sum(end <= first_bad for end in ends)
+        closing = {end for end, after in zip(ends, offsets[1:], strict=True) if end != after}
+        # Behind the eight bytes of a segment's closing blank record nothing is ever looked at.
+        if any(end + 8 <= first_bad < -(-end // 8192) * 8192 for end in closing):
+            whole = 100
+    with opened(folder) as store:
+        assert_holds_exactly(store, whole)
+        store.append([message(whole)])
+        assert_holds_exactly(store, whole + 1)
+    with opened(folder) as store:
+        assert_holds_exactly(store, whole + 1)
+
+
+def test_what_was_cut_is_reported(crashed: Crashed, tmp_path: Path) -> None:
+    copy, offsets, _, _ = crashed
+    folder = tmp_path / "s"
+    shutil.copytree(copy, folder)
+    at = offsets[95] + 95
+    file = folder / "commitlog" / f"{at // 8192 * 8192:020d}"
+    raw = bytearray(file.read_bytes())
+    raw[at % 8192] ^= 0xFF
+    file.write_bytes(raw)
+    with opened(folder) as store:
+        assert store.log_end == offsets[95]
+        assert store.recovery.cut_bytes == offsets[-1] - offsets[95]
+        assert "CRC does not match" in store.recovery.cut_reason
+        assert f"cut {store.recovery.cut_bytes} bytes" in str(store.recovery)
+
+
+def test_queues_and_index_may_be_of_any_age_after_a_power_cut(
+    crashed: Crashed, tmp_path: Path
+) -> None:
+    """Maps reach the disk page by page in any order; only what was flushed counts."""
+    copy = crashed.folder
+    rng = random.Random(7)
+    for round_number in range(20):
+        folder = tmp_path / f"s{round_number}"
+        shutil.copytree(copy, folder)
+        for file in (folder / "consumequeue").rglob("0*"):
+            if file.is_file():
+                raw = bytearray(file.read_bytes())
+                for entry in range(len(raw) // 20):
+                    log_offset = int.from_bytes(raw[entry * 20 : entry * 20 + 8], "big")
+                    if log_offset >= crashed[2] and rng.random() < 0.5:
+                        raw[entry * 20 : entry * 20 + 20] = bytes(20)
+                file.write_bytes(raw)
+        newest = max((folder / "index").iterdir())
+        raw = bytearray(newest.read_bytes())
+        for slot in range(32):
+            if rng.random() < 0.5:
+                raw[40 + slot * 4 : 44 + slot * 4] = bytes(4)
+        newest.write_bytes(raw)
+        with opened(folder) as store:
+            assert_holds_exactly(store, 100)
+
+
+def test_lost_queues_are_rebuilt_from_the_whole_log(crashed: Crashed, tmp_path: Path) -> None:
+    shutil.copytree(crashed[0], tmp_path / "s")
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "index")
+    with opened(tmp_path / "s") as store:
+        assert store.recovery.records_replayed == 100
+        assert_holds_exactly(store, 100)
+
+
+def test_queues_rebuilt_from_a_log_without_its_beginning_go_on_counting(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(CONFIG)
+    places = [store.append([message(n)])[0] for n in range(100)]
+    store.retention.disk = lambda _: 86.0
+    store.retain()
+    store.append([message(n) for n in range(100, 160)])
+    copy = crashed_copy(store, tmp_path / "copy")
+    shutil.rmtree(copy / "consumequeue")
+    with opened(copy) as again:
+        for queue in store.queue_table:
+            rebuilt = again.queue_table.find(queue.topic, queue.queue_id)
+            assert rebuilt is not None
+            assert (rebuilt.start, rebuilt.end) == (queue.start, queue.end)
+        assert again.log_min > places[0].log_offset
+
+
+def test_batches_and_shared_records_are_replayed_into_the_same_places(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    store = open_store(CONFIG)
+    store.append([NewMessage("t", 0, b"a"), NewMessage("t", 0, b"b", inner_count=45)])
+    store.append([NewMessage("t", 0, b"c", inner_count=3, extra_queues=("%LMQ%x", "t2"))])
+    store.append([NewMessage("t", 0, b"half", sys_flag=4)])
+    store.append([NewMessage("t", 0, b"d", extra_queues=("%LMQ%x",))])
+    expected = {(q.topic, q.queue_id): list(q.entries(0, 999)) for q in store.queue_table if q.end}
+    copy = crashed_copy(store, tmp_path / "copy")
+    shutil.rmtree(copy / "consumequeue")
+    with opened(copy) as again:
+        assert expected == {
+            (q.topic, q.queue_id): list(q.entries(0, 999)) for q in again.queue_table
+        }
+
+
+# -- the process is killed ---------------------------------------------------------------------
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from onelog.config import StoreConfig
+from onelog.message import NewMessage
+from onelog.store.message_store import MessageStore
+
+config = StoreConfig(segment_bytes=1 << 20, queue_file_entries=1000, index_slots=1000,
+                     index_entries=4000, flush="sync", checkpoint_interval_ms=50)
+store = MessageStore.open(Path(sys.argv[1]), config)
+number = sum(store.max_offset("t", q) for q in range(4))
+print(f"open {number}", flush=True)
+while True:
+    places = store.append([
+        NewMessage("t", n % 4, b"%d" % n + b"-" * (n * 131 % 900), b"KEYS\\x01k%d\\x02" % n)
+        for n in range(number, number + 1 + number % 5)])
+    assert store.wait_flushed(store.log_end, 30)
+    number += len(places)
+    os.write(1, b"".join(b"%d\\n" % p.log_offset for p in places))
+"""
+
+
+def kill_rounds(folder: Path, rounds: int, seed: int) -> int:
+    """Kill a writer again and again; check after each time that what it reported is there."""
+    rng = random.Random(seed)
+    acknowledged: list[int] = []
+    config = StoreConfig(
+        segment_bytes=1 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000
+    )
+    for _ in range(rounds):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, env=os.environ
+        )
+        assert child.stdout is not None
+        known = int(child.stdout.readline().split()[1])
+        assert known >= len(acknowledged), "recovery lost acknowledged messages"
+        time.sleep(rng.random() * 0.15)
+        child.send_signal(signal.SIGKILL)
+        out = child.stdout.read()
+        child.wait()
+        child.stdout.close()
+        # Whole lines only: the last one may have been cut by the kill, as may what was
+        # written and flushed but not reported in the round before.
+        reported = [int(line) for line in out.split(b"\n")[:-1]]
+        with MessageStore.open(folder, config) as store:
+            assert not store.recovery.clean
+            found = [m for q in range(4) for m in store.messages("t", q, 0, 1_000_000)]
+            by_number = {int(bytes(m.body).split(b"-")[0]): m for m in found}
+            assert sorted(by_number) == list(range(len(found))), "a gap or a duplicate"
+            for n in range(len(found)):
+                assert bytes(by_number[n].body) == b"%d" % n + b"-" * (n * 131 % 900)
+                assert by_number[n].queue_offset == n // 4
+            places = {int(m.log_offset) for m in found}
+            assert places.issuperset(reported), "an acknowledged message is gone"
+            acknowledged = sorted(places)
+            if found:
+                last = f"k{len(found) - 1}"
+                assert len(store.find_by_key("t", last)) == 1
+    return len(acknowledged)
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    assert kill_rounds(tmp_path / "s", rounds=15, seed=1) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_what_was_acknowledged_survives_kill_9_many_times(tmp_path: Path) -> None:
+    for number in range(25):
+        assert kill_rounds(tmp_path / f"s{number}", rounds=20, seed=number) > 0
+
+
+# -- the disk is full --------------------------------------------------------------------------
+
+ON_A_FULL_DISK = """
+import json, sys
+from pathlib import Path
+from onelog.config import StoreConfig
+from onelog.errors import StoreFullError
+from onelog.message import NewMessage
+from onelog.store.message_store import MessageStore
+
+folder = Path(sys.argv[1]) / "store"
+config = StoreConfig(segment_bytes=256 * 1024, queue_file_entries=1000, index_slots=1000,
+                     index_entries=5000)
+store = MessageStore.open(folder, config)
+kept, errors = 0, []
+while not errors:
+    try:
+        store.append([NewMessage(f"t{kept % 7}", 0, b"%d-" % (kept + n) + b"x" * 700,
+                                 b"KEYS\\x01k%d\\x02" % (kept + n)) for n in range(8)])
+        kept += 8
+    except StoreFullError as error:
+        errors.append(str(error))
+for _ in range(3):
+    try:
+        store.append([NewMessage("t0", 0, b"again" * 200)] * 30)
+    except StoreFullError as error:
+        errors.append(str(error))
+    else:
+        kept += 30
+try:
+    store.close()
+except StoreFullError as error:
+    errors.append(str(error))
+(Path(sys.argv[1]) / "ballast").unlink()
+with MessageStore.open(folder, config) as store:
+    total = sum(store.max_offset(f"t{n}", 0) for n in range(7))
+    store.append([NewMessage("t0", 0, b"room again")])
+    readable = sum(len(store.messages(f"t{n}", 0, 0, 100_000)) for n in range(7))
+print(json.dumps({"kept": kept, "total": total, "readable": readable, "errors": errors}))
+"""
+
+
+def test_a_full_disk_gives_a_clear_error_and_the_store_opens_fine_afterwards(
+    tmp_path: Path,
+) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare (util-linux) to mount a small disk")
+    mount = "mount -t tmpfs -o size=6m tmpfs {0} && head -c 2000000 /dev/zero > {0}/ballast"
+    script = mount.format(tmp_path) + ' && exec "$0" -c "$1" "$2"'
+    child = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", script, sys.executable]
+        + [ON_A_FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    if "Operation not permitted" in child.stderr and "unshare" in child.stderr:
+        pytest.skip("this machine does not let a user mount a small disk")
+    assert child.returncode == 0, child.stderr
+    result = json.loads(child.stdout)
+    assert "free some space" in result["errors"][0]
+    assert result["total"] == result["kept"] > 1000
+    assert result["readable"] == result["kept"] + 1

@@ -1,0 +1,170 @@
+"""Retention: by age, hour, disk, topic."""
+
+from pathlib import Path
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.config import StoreConfig
+from onelog.errors import ConfigError, StoreFullError
+from onelog.message import NewMessage, encode_properties
+from onelog.store.message_store import MessageStore
+from onelog.store.retention import parse_hours
+from tests.store.conftest import SMALL, OpenStore
+
+HOUR_MS = 3_600_000
+EVERY_HOUR = StoreConfig(
+    segment_bytes=SMALL.segment_bytes,
+    queue_file_entries=10,
+    index_slots=64,
+    index_entries=20,
+    retention_ms=10 * HOUR_MS,
+    retention_hours=";".join(f"{hour:02d}" for hour in range(24)),
+)
+NEVER_BY_HOUR = StoreConfig(
+    segment_bytes=SMALL.segment_bytes,
+    queue_file_entries=10,
+    retention_ms=10 * HOUR_MS,
+    retention_hours="",
+)
+
+
+def fill(store: MessageStore, clock: ManualClock, segments: int, topic: str = "t") -> None:
+    """One segment an hour, 15 messages each."""
+    for _ in range(segments):
+        for n in range(15):
+            properties = encode_properties({"KEYS": f"k{n}"})
+            store.append([NewMessage(topic, 0, b"x" * 900, properties)])
+        clock.advance(HOUR_MS)
+
+
+@pytest.fixture(autouse=True)
+def half_empty_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onelog.store.retention.disk_percent", lambda _: 50.0)
+
+
+def test_expired_segments_go_and_queues_and_index_follow(
+    open_store: OpenStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 20)
+    assert store.retain().segments_deleted == 10  # At most ten a round.
+    done = store.retain()
+    assert done.reason == "the set hour"
+    oldest = store.messages("t", 0, int(store.min_offset("t", 0)), 1)[0]
+    assert store.log_min == oldest.log_offset
+    assert clock.now_ms() - store.messages("t", 0, int(store.min_offset("t", 0)), 99)[
+        -1
+    ].store_ms < (10 * HOUR_MS)
+    files = sorted((tmp_path / "store" / "consumequeue" / "t" / "0").iterdir())
+    assert int(files[0].name) // 20 <= store.min_offset("t", 0) < int(files[0].name) // 20 + 10
+    assert all(at >= store.log_min for at in store.find_by_key("t", "k3"))
+    assert store.index.files[0].last_log >= store.log_min
+
+
+def test_fresh_segments_stay_at_the_set_hour(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 5)
+    assert store.retain().segments_deleted == 0
+
+
+def test_expired_segments_wait_for_the_hour_unless_the_disk_fills_or_somebody_asks(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    fill(store, clock, 14)
+    assert store.retain().segments_deleted == 0
+    store.retention.disk = lambda _: 76.0
+    assert store.retain().segments_deleted > 0
+    fill(store, clock, 3)
+    store.retention.disk = lambda _: 10.0
+    assert store.retain().segments_deleted == 0
+    assert store.retention.run({}, manual=True).segments_deleted > 0
+
+
+def test_over_85_percent_fresh_segments_go_but_never_the_active_one(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    fill(store, clock, 5)
+    store.retention.disk = lambda _: 86.0
+    done = store.retain()
+    assert done.segments_deleted == 4
+    assert len(store.log.segments) == 1
+    assert "86 % full" in done.reason
+    assert store.append([NewMessage("t", 0, b"go on")])[0].queue_offset == 75
+
+
+def test_over_90_percent_writes_are_refused_until_there_is_room(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    store.retention.disk = lambda _: 91.0
+    store.retain()
+    with pytest.raises(StoreFullError, match=r"91\.0 % full; writes are refused from 90 %"):
+        store.append([NewMessage("t", 0, b"")])
+    store.retention.disk = lambda _: 60.0
+    store.retain()
+    store.append([NewMessage("t", 0, b"")])
+    store.retention.disk = lambda _: 95.0
+    store.retain()
+    store.close()
+    assert open_store(NEVER_BY_HOUR).recovery.clean
+
+
+def test_a_longer_retention_of_one_topic_keeps_its_segments(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 2)
+    (place,) = store.append([NewMessage("archive", 0, b"keep me")])
+    fill(store, clock, 12)
+    longer = {"archive": 1000 * HOUR_MS}
+    store.retain(longer)
+    assert bytes(store.message_at(place.log_offset).body) == b"keep me"
+    assert store.log_min > 0
+    store.retain()
+    assert store.log_min > place.log_offset
+
+
+def test_a_shorter_retention_of_one_topic_hides_its_messages(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 4, "short")
+    fill(store, clock, 1, "long")
+    done = store.retain({"short": 2 * HOUR_MS})
+    assert done.messages_deleted == {("short", 0): 45}
+    assert (store.min_offset("short", 0), store.max_offset("short", 0)) == (45, 60)
+    assert store.min_offset("long", 0) == 0
+    assert store.log_min == 0
+
+
+def test_what_went_is_counted_by_queue(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 12)
+    done = store.retain()
+    assert done.messages_deleted == {("t", 0): int(store.min_offset("t", 0))}
+    assert done.bytes_deleted >= done.segments_deleted * EVERY_HOUR.segment_bytes
+    assert done.log_start == store.log_min
+
+
+def test_the_start_of_a_queue_is_the_same_after_reopening(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 14)
+    store.retain()
+    start, end = store.min_offset("t", 0), store.max_offset("t", 0)
+    assert start > 0
+    store.close()
+    store = open_store(EVERY_HOUR)
+    assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (start, end)
+
+
+def test_hours_are_checked() -> None:
+    assert parse_hours("04;16") == {4, 16}
+    assert parse_hours("") == frozenset()
+    for bad in ("24", "x", "-1"):
+        with pytest.raises(ConfigError, match=bad):
+            parse_hours(bad)
