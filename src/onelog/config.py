@@ -186,7 +186,7 @@ class TlsConfig:
     """Encryption of every listener."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = field(
-        default="disabled",
+        default="permissive",
         metadata={"help": "plain text only, both on one port, or TLS only"},
     )
     cert_path: str = setting(

@@ -163,3 +163,43 @@ class KeyNotFoundError(OnelogError):
 
 class NotSavedError(OnelogError):
     """A change that is in force but could not be written to its file."""
+
+
+class CompressionError(WireError):
+    """A compressed body that cannot be unpacked."""
+
+
+class InvalidAddressError(OnelogError):
+    """A text that should be host:port, or a list of those, and is not."""
+
+
+class NameserversUnreachableError(OnelogError):
+    """None of the name servers answered; the message says why, for each."""
+
+
+class RequestRefusedError(OnelogError):
+    """Another node answered a request with an error that has no type of its own."""
+
+
+class PartlyDoneError(OnelogError):
+    """A change that some of the brokers made and others did not; the message says which."""
+
+
+class BrokerNotFoundError(OnelogError):
+    """A broker or a cluster that the name servers do not know."""
+
+
+class TopicExistsError(OnelogError):
+    """A topic that was to be created and is there already."""
+
+
+class GroupExistsError(OnelogError):
+    """A consumer group that was to be created and is there already."""
+
+
+class GroupOnlineError(OnelogError):
+    """Something that would have no effect, or a bad one, while a group has live members."""
+
+
+class MessageNotFoundError(OnelogError):
+    """No message has that id or key, or is at that place."""

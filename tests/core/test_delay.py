@@ -1,4 +1,5 @@
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.core.delay import restore
 from onelog.errors import MessageError, StoreFullError
-from onelog.message import SCHEDULE_TOPIC, NewMessage, SysFlag, decode_properties, encode_properties
+from onelog.message import (
+    SCHEDULE_TOPIC,
+    Appended,
+    NewMessage,
+    SysFlag,
+    decode_properties,
+    encode_properties,
+)
 from tests.core.world import SMALL_STORE, World
 
 
@@ -97,7 +105,7 @@ def test_a_restart_delivers_what_fell_due_meanwhile_once(orders: World) -> None:
     orders.send("orders", body=b"later", DELAY="3")
     orders.close()
     orders.clock.advance(6_000)
-    orders._start()
+    orders.start()
     orders.advance(0)
     assert orders.bodies("orders") == [b"before", b"meanwhile"]
     orders.advance(4_000)
@@ -128,14 +136,18 @@ def test_a_large_backlog_is_delivered_in_rounds(orders: World) -> None:
     assert orders.broker.delay.progress()[1] == (1_000, 1_000)
 
 
-def test_a_full_disk_delays_delivery_but_loses_nothing(orders: World) -> None:
+def test_a_full_disk_delays_delivery_but_loses_nothing(
+    orders: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders.send("orders", body=b"x", DELAY="1")
-    reason = StoreFullError("disk is full")
-    orders.store.retention.refusal = reason  # type: ignore[attr-defined]
-    orders.store._refusal = reason
-    orders.advance(5_000)
-    assert orders.bodies("orders") == []
-    orders.store._refusal = None
+
+    def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
+        raise StoreFullError("disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(orders.store, "append", refuse)
+        orders.advance(5_000)
+        assert orders.bodies("orders") == []
     orders.advance(1_000)
     assert orders.bodies("orders") == [b"x"]
 
@@ -144,7 +156,7 @@ def test_a_clock_that_was_set_back_does_not_block_a_level(orders: World) -> None
     orders.send("orders", body=b"x", DELAY="1")
     orders.close()
     orders.clock.advance(-3_600_000)
-    orders._start()
+    orders.start()
     orders.advance(0)
     assert orders.bodies("orders") == [b"x"]
 
@@ -235,7 +247,7 @@ class DelayedMessages(RuleBasedStateMachine):
     def restart(self, ms: int) -> None:
         self.world.close()
         self.world.clock.advance(ms)
-        self.world._start()
+        self.world.start()
         self.world.advance(0)
 
     @rule()

@@ -62,7 +62,7 @@ def test_changed_settings_of_a_system_group_are_kept(world: World) -> None:
 def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> None:
     world.topic("orders")
     for group in ("kept", "cleaned"):
-        world.broker.commit_offset(group, "orders", 0, 5)
+        world.commit(group, "orders", 0, 5)
         world.broker.admin.delete_group(group, clean_offsets=group == "cleaned")
     world.restart()
     assert world.broker.groups.get("kept") is None

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.core.tables import TABLES_TOPIC
-from onelog.errors import InvalidQueueError, OffsetOutOfRangeError, TopicNotFoundError
+from onelog.errors import (
+    GroupNotFoundError,
+    InvalidQueueError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
 from tests.core.world import World
 
 
@@ -15,48 +20,50 @@ def test_commits_are_recorded_together_and_only_when_something_changed(world: Wo
     world.topic("orders", 4)
     for queue_id in range(4):
         for offset in range(10):
-            world.broker.commit_offset("readers", "orders", queue_id, offset)
+            world.commit("readers", "orders", queue_id, offset)
     before = world.store.max_offset(TABLES_TOPIC, 0)
     world.advance(5_000)
     assert world.store.max_offset(TABLES_TOPIC, 0) == before + 1
-    world.broker.commit_offset("readers", "orders", 0, 9)
+    world.commit("readers", "orders", 0, 9)
     world.advance(5_000)
     assert world.store.max_offset(TABLES_TOPIC, 0) == before + 1
 
 
 def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> None:
     world.topic("orders")
-    world.broker.commit_offset("readers", "orders", 0, 10)
+    world.commit("readers", "orders", 0, 10)
     world.advance(5_000)
-    world.broker.commit_offset("readers", "orders", 0, 20)
+    world.commit("readers", "orders", 0, 20)
     world.crash()
     assert world.broker.query_offset("readers", "orders", 0) == 10
 
 
 def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.topic("orders")
-    world.broker.commit_offset("readers", "orders", 1, 20)
+    world.commit("readers", "orders", 1, 20)
     world.restart()
     assert world.broker.query_offset("readers", "orders", 1) == 20
 
 
 def test_a_commit_may_go_back(world: World) -> None:
     world.topic("orders")
-    world.broker.commit_offset("readers", "orders", 0, 20)
-    world.broker.commit_offset("readers", "orders", 0, 10)
+    world.commit("readers", "orders", 0, 20)
+    world.commit("readers", "orders", 0, 10)
     assert world.broker.query_offset("readers", "orders", 0) == 10
 
 
 def test_what_cannot_be_a_position_is_refused(world: World) -> None:
     world.topic("orders", 4)
     with pytest.raises(OffsetOutOfRangeError):
-        world.broker.commit_offset("readers", "orders", 0, -1)
+        world.commit("readers", "orders", 0, -1)
     with pytest.raises(InvalidQueueError):
-        world.broker.commit_offset("readers", "orders", 4, 1)
+        world.commit("readers", "orders", 4, 1)
     with pytest.raises(InvalidQueueError):
-        world.broker.commit_offset("readers", "orders", -1, 1)
+        world.commit("readers", "orders", -1, 1)
     with pytest.raises(TopicNotFoundError):
-        world.broker.commit_offset("readers", "nowhere", 0, 1)
+        world.commit("readers", "nowhere", 0, 1)
+    with pytest.raises(GroupNotFoundError):
+        world.broker.commit_offset("strangers", "orders", 0, 1)
 
 
 def test_a_new_group_starts_a_young_queue_at_its_first_message(world: World) -> None:
@@ -82,7 +89,7 @@ def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: W
     world.topic("orders", 2)
     for _ in range(5):
         world.send("orders")
-    world.broker.commit_offset("readers", "orders", 0, 5)
+    world.commit("readers", "orders", 0, 5)
     world.broker.offsets.reset("readers", "orders", {0: 2})
     assert world.broker.query_offset("readers", "orders", 0) == 2
     first = world.pull(5)
@@ -93,20 +100,23 @@ def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: W
     assert world.broker.query_offset("readers", "orders", 0) == 2
 
 
-def test_a_commit_after_a_reset_is_overruled_until_the_consumer_was_told(world: World) -> None:
+def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: World) -> None:
     world.topic("orders", 2)
     world.send("orders")
     world.broker.offsets.reset("readers", "orders", {0: 0})
-    world.broker.commit_offset("readers", "orders", 0, 1)
-    assert world.broker.query_offset("readers", "orders", 0) == 0
+    world.commit("readers", "orders", 0, 1)
+    world.commit("readers", "orders", 1, 1)
     world.pull(1)
+    assert world.broker.query_offset("readers", "orders", 0) == 0
+    assert world.broker.query_offset("readers", "orders", 1) == 1
+    world.commit("readers", "orders", 0, 1)
     assert world.broker.query_offset("readers", "orders", 0) == 1
 
 
 def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
     world.topic("orders", 4)
-    world.broker.commit_offset("readers", "orders", 0, 5)
-    world.broker.commit_offset("others", "orders", 3, 9)
+    world.commit("readers", "orders", 0, 5)
+    world.commit("others", "orders", 3, 9)
     world.broker.offsets.clone("readers", "others", "orders")
     assert world.broker.offsets.of("others", "orders") == {0: 5}
     world.crash()
@@ -118,9 +128,9 @@ def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
 def test_positions_can_be_listed_by_group_and_by_topic(world: World) -> None:
     world.topic("orders")
     world.topic("bills")
-    world.broker.commit_offset("readers", "orders", 0, 1)
-    world.broker.commit_offset("readers", "bills", 0, 1)
-    world.broker.commit_offset("others", "bills", 0, 1)
+    world.commit("readers", "orders", 0, 1)
+    world.commit("readers", "bills", 0, 1)
+    world.commit("others", "bills", 0, 1)
     assert world.broker.offsets.topics_of("readers") == ["orders", "bills"]
     assert world.broker.offsets.groups_of("bills") == ["readers", "others"]
 

@@ -151,6 +151,26 @@ def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World)
     assert orders.broker.stats.totals.put_failed == 1
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        message()._replace(flag=1 << 70),
+        message()._replace(sys_flag=1 << 70),
+        message()._replace(born_ms=1 << 70),
+        message()._replace(reconsume_times=1 << 70),
+    ],
+    ids=["flag", "sys_flag", "born_ms", "reconsume_times"],
+)
+def test_a_number_that_does_not_fit_its_field_spoils_no_other(
+    orders: World, bad: NewMessage
+) -> None:
+    submit(orders, message(body=b"first"), bad, message())
+    orders.end_tick()
+    assert [type(told.error) for told in orders.told] == [type(None), MessageError, type(None)]
+    assert orders.bodies("orders") == [b"first", b"x"]
+    assert orders.send("orders").queue_offset == 2
+
+
 def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
     orders.store.refuse_writes(StoreFullError("disk is full"))
     submit(orders, message(), message())

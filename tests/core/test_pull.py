@@ -51,10 +51,9 @@ def test_without_a_filter_a_pull_is_a_run_of_neighbours_in_one_slice(orders: Wor
 @pytest.mark.parametrize("expression", ["*", "a"])
 def test_the_statuses_of_rocketmq(orders: World, expression: str) -> None:
     subscription = subscribe("orders", expression)
-    how = {"subscription": subscription}
 
     def status(offset: int, queue_id: int = 0) -> tuple[str, int]:
-        result = orders.pull(offset, queue_id=queue_id, **how)
+        result = orders.pull(offset, queue_id=queue_id, subscription=subscription)
         return result.status.name, result.next_offset
 
     assert status(0) == ("NO_MATCHED_LOGIC_QUEUE", 0)
@@ -107,7 +106,7 @@ def test_a_filtered_pull_stops_before_the_next_match_when_it_is_full(orders: Wor
     fill(orders, *"babbabba")
     result = orders.pull(0, count_max=2, subscription=subscribe("orders", "a"))
     assert pulled(result) == [b"1", b"4"]
-    assert result.next_offset == 5
+    assert result.next_offset == 7, "where the next match is"
 
 
 def test_a_filtered_pull_keeps_to_its_bytes_but_returns_at_least_one(orders: World) -> None:
@@ -267,7 +266,9 @@ def test_a_held_pull_that_passed_over_very_many_messages_is_told_to_move_on(orde
     assert woken == [False]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=40),
     st.sampled_from(["a", "b||c", "*"]),
@@ -279,7 +280,7 @@ def test_pull_after_pull_returns_each_wanted_message_once_and_in_order(
 ) -> None:
     if world.broker.topics.get("orders") is None:
         world.topic("orders", 4)
-    offset = begin = world.store.max_offset("orders", 0)
+    offset = begin = int(world.store.max_offset("orders", 0))
     fill(world, *tags)
     subscription = subscribe("orders", expression)
     found: list[bytes] = []

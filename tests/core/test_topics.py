@@ -158,10 +158,13 @@ def test_a_changed_number_of_default_queues_reaches_the_name_servers(world: Worl
     assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 2
 
 
-def test_the_order_flag_of_an_existing_retry_topic_follows_its_group(world: World) -> None:
+def test_a_retry_topic_becomes_ordered_with_its_group_and_stays_so(world: World) -> None:
     topics = world.broker.topics
     topics.ensure(TopicConfig("%RETRY%g", 1, 1))
     topics.ensure(TopicConfig("%RETRY%g", 5, 5, order=True))
+    version = topics.version
+    topics.ensure(TopicConfig("%RETRY%g", 1, 1))
+    assert topics.version == version
     assert topics.require("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, order=True)
 
 

@@ -146,7 +146,11 @@ def test_a_wait_that_begins_while_others_end_is_not_ended_with_them() -> None:
 
 def test_a_wait_that_begins_at_the_end_of_another_times_out_itself() -> None:
     room = Room()
-    room.waiting.wait([("orders", 0)], 1_000, lambda wait, late: room.wait("next", timeout_ms=0))
+
+    def again(wait: Wait, timed_out: bool) -> None:
+        room.wait("next", timeout_ms=0)
+
+    room.waiting.wait([("orders", 0)], 1_000, again)
     room.timer.advance(1_000)
     room.timer.advance(200)
     assert room.ended == [("next", True)]

@@ -72,9 +72,10 @@ class World:
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
         self.told: list[Told] = []
-        self._start()
+        self.begin_ms = self.clock.now_ms()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         self.timer = ManualTimer(self.clock)
         self.soon: list[Callable[[], None]] = []
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -98,7 +99,7 @@ class World:
     def restart(self) -> None:
         """Stop cleanly and start again."""
         self.close()
-        self._start()
+        self.start()
 
     def crash(self) -> None:
         """Go on with the folder as it is at this moment, as after SIGKILL."""
@@ -106,7 +107,7 @@ class World:
         shutil.copytree(self.folder, copy)
         self.store.close()
         self.folder = copy
-        self._start()
+        self.start()
 
     def advance(self, ms: int) -> None:
         """Let time pass."""
@@ -146,6 +147,11 @@ class World:
         assert told.error is None
         assert isinstance(told.appended, Appended)
         return told.appended
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A commit of a group, which is made if it is the first."""
+        self.broker.groups.require(group)
+        self.broker.commit_offset(group, topic, queue_id, offset)
 
     def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> PullResult:
         count_max = how.pop("count_max", 32)

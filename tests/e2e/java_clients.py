@@ -14,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.e2e.java_toolchain import build
+from tests.e2e.java_toolchain import PROJECTS, build
 from tests.e2e.processes import ChildError, log_tail, spawn, stop
 
 SCENARIOS = "onelog.clients.Main"
 CLIENT_VERSIONS = ("4.9.8", "5.5.0")
 PEER_VERSION = "5.5.0"
+QUIET = PROJECTS / "clients" / "peer" / "quiet"
 # Short runs: start fast rather than become fast.
 SHORT_JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -54,7 +55,6 @@ class Scenario:
         version: str,
         name: str,
         nameservers: str,
-        *,
         options: tuple[str, ...] = SHORT_JVM,
         **arguments: object,
     ) -> None:
@@ -123,7 +123,7 @@ def run_scenario(
 ) -> list[Facts]:
     """Run a scenario to its end; the last line is the `done` one."""
     seen: list[Facts] = []
-    with Scenario(home, version, name, nameservers, **args) as scenario:
+    with Scenario(home, version, name, nameservers, SHORT_JVM, **args) as scenario:
         for facts in scenario.lines(timeout_s):
             seen.append(facts)
             if facts["event"] == "done":
@@ -135,7 +135,7 @@ def mqadmin(home: Path, nameservers: str, *command: str, timeout_s: float = 60) 
     """What mqadmin prints for one sub-command (both outputs; it reports errors on either)."""
     argv = jvm(
         home,
-        peer_classpath(),
+        f"{QUIET}:{peer_classpath()}",
         "org.apache.rocketmq.tools.command.MQAdminStartup",
         *command,
         "-n",

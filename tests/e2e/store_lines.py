@@ -66,6 +66,9 @@ def assert_goes_on(before: Iterable[Line], after: Iterable[Line]) -> None:
         assert queues_after[key]["maxOffset"] >= queue["maxOffset"]
         grown += queues_after[key]["maxOffset"] > queue["maxOffset"]
     assert grown > 3
+    keys, keys_after = by_identity(before, "lookup"), by_identity(after, "lookup")
+    for key, found in keys.items():
+        assert set(found["physicalOffsets"]) <= set(keys_after[key]["physicalOffsets"]), key
 
 
 def store_lines(store: MessageStore) -> list[Line]:

@@ -5,6 +5,7 @@ entry and key by key, and must go on where the first one stopped.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -118,6 +119,7 @@ def test_onelog_opens_a_store_after_rocketmq_crashed(rocketmq: RocketMq, tmp_pat
 
 def test_rocketmq_opens_a_store_after_onelog_crashed(rocketmq: RocketMq, tmp_path: Path) -> None:
     folder = tmp_path / "store"
+    write_with_onelog(folder, 3, 100, long_topic=rocketmq.long_topic)
     ended = subprocess.run(
         [sys.executable, "-m", "tests.e2e.store_corpus", folder, "1", "300"],
         cwd=ROOT,
@@ -127,7 +129,7 @@ def test_rocketmq_opens_a_store_after_onelog_crashed(rocketmq: RocketMq, tmp_pat
         check=True,
     )
     written = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert len(by_identity(written, "record")) == 300
+    assert len(by_identity(written, "record")) == 400
     assert (folder / "abort").exists()
     # By default RocketMQ forgets keys after a crash, also its own; told to, it indexes anew.
     recovered = rocketmq.run("append", folder, "--seed", 2, "--count", 50, "--index-safe", "true")
@@ -185,6 +187,23 @@ def test_rocketmq_opens_a_store_whose_oldest_messages_are_gone(
     assert differences(after, lines_of(folder)) == []
 
 
+@pytest.mark.parametrize("rocketmq", ["rocketmq5"], indirect=True)
+def test_checksums_over_whole_records_are_the_same(rocketmq: RocketMq, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    config = replace(CONFIG, record_crc=True)
+    checked = ("--record-crc", "true")
+    written = rocketmq.run("write", folder, "--count", 100, *checked)
+    with MessageStore.open(folder, config) as store:
+        assert differences(written, store_lines(store)) == []
+        append(store, 2, 100, long_topic=True)
+        appended = store_lines(store)
+    assert all("__CRC32#" in line["properties"] for line in appended if line["kind"] == "record")
+    # RocketMQ checks checksums when it recovers; as if after a crash it does so from the beginning.
+    (folder / "abort").touch()
+    (folder / "checkpoint").unlink()
+    assert differences(appended, rocketmq.run("read", folder, *checked)) == []
+
+
 def test_rocketmq_counts_each_message_of_an_inner_batch(rocketmq: RocketMq, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", CONFIG) as store:
         batch, single = store.append(
@@ -202,6 +221,22 @@ def test_rocketmq_counts_each_message_of_an_inner_batch(rocketmq: RocketMq, tmp_
         "record", entries["entry", "Orders", 0, 6]["physicalOffset"]
     ]
     assert following["queueOffset"] == 6
+
+
+def test_rocketmq_indexes_anew_all_keys_that_it_drops_after_a_crash(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    # It drops the index file that was being written, and goes by the checkpoint to find where in
+    # the log that file began: far before what was written since the checkpoint.
+    config = replace(CONFIG, index_entries=2000)
+    with MessageStore.open(tmp_path / "running", config) as store:
+        append(store, 1, 300, long_topic=rocketmq.long_topic)
+        store.flush()
+        append(store, 2, 50, long_topic=rocketmq.long_topic)
+        written = store_lines(store)
+        crashed = shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    options = ("--index-entries", config.index_entries, "--index-safe", "true")
+    assert differences(written, rocketmq.run("read", crashed, *options)) == []
 
 
 def test_onelog_refuses_a_store_that_rocketmq_has_open(rocketmq: RocketMq, tmp_path: Path) -> None:

@@ -81,19 +81,14 @@ class Broker:
         self._clock = clock
         self._schedule = schedule
         self._closed = False
-        if memory_bytes is None:
-            memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.tables = Tables(store, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
-        self.topics = Topics(
-            self.tables,
-            self.versions,
-            _system_topics(config),
-            auto_create=config.auto_create_topics,
-        )
+        system = _system_topics(config)
+        auto_create = config.auto_create_topics
+        self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
         self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
         self.members = Members(clock, config.client_expiry_ms)
-        self.offsets = Offsets(self.tables, store, memory_bytes)
+        self.offsets = Offsets(self.tables, store, memory_bytes or _memory_bytes())
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
@@ -117,11 +112,7 @@ class Broker:
             self.retry.redirect,
             store.config.body_bytes_max,
         )
-        self.puller = Puller(
-            store,
-            cold_count_max=config.pull_cold_count_max,
-            cold_bytes_max=config.pull_cold_bytes_max,
-        )
+        self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
         self.admin = Admin(
@@ -340,8 +331,9 @@ class Broker:
     # -- positions -----------------------------------------------------------------------------
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A group has consumed everything below `offset`."""
-        self.groups.require(group)
+        """A group has consumed everything below `offset`. It must exist; a commit makes none."""
+        if self.groups.get(group) is None:
+            raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
         if not 0 <= queue_id < settings.queues:
             raise InvalidQueueError(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
@@ -415,6 +407,10 @@ class Broker:
         start = self.store.min_offset(topic, queue_id)
         stored_ms = self.store.store_time(topic, queue_id, start)
         return -1 if stored_ms is None else stored_ms
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -59,8 +59,13 @@ class Offsets:
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group has consumed everything below `offset`."""
+        """The group has consumed everything below `offset`.
+
+        Ignored while the group is yet to be sent elsewhere: the commit is from before that.
+        """
         cursor = (group, topic)
+        if self._resets and queue_id in self._resets.get(cursor, ()):
+            return
         queues = self._positions.get(cursor)
         if queues is None:
             queues = self._positions[cursor] = {}

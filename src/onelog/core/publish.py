@@ -207,11 +207,12 @@ class Publisher:
         self._messages, self._receipts = [], []
         try:
             appended = self._store.append(messages)
-        except MessageError:
-            self._one_by_one(messages, receipts)
-            return
         except StoreError as error:
             self._refuse(receipts, error)
+            return
+        except Exception:
+            # Also what is no error of ours: a number that does not fit its field, say.
+            self._one_by_one(messages, receipts)
             return
         self._acknowledge(receipts, appended)
         self._account(messages, appended)
@@ -244,8 +245,11 @@ class Publisher:
             at += count
             try:
                 appended = self._store.append(mine)
-            except (MessageError, StoreError) as error:
+            except OnelogError as error:
                 self._refuse([receipt], error)
+            except Exception as error:
+                log.warning("a message to %s cannot be stored", mine[0].topic, exc_info=True)
+                self._refuse([receipt], MessageError(f"the message cannot be stored: {error}"))
             else:
                 self._acknowledge([receipt], appended)
                 self._account(mine, appended)

@@ -12,12 +12,16 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from onelog.clock import Clock
 from onelog.core.filters import Subscription
 from onelog.errors import OffsetOutOfRangeError
 from onelog.message import decode_properties
+from onelog.store.consumequeue import ENTRY
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, ReadStatus
 from onelog.store.record import decode_message
@@ -28,6 +32,12 @@ _WARM_BYTES = 64 << 20
 """How close to the log's end nothing is asked about the page cache."""
 _REMOVED_SIZE = 0x7FFFFFFF
 """The size in the padding before a queue's first entry."""
+_ENTRY_TYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_COLUMN_BYTES = 1_000 * ENTRY.size
+_PROBE_SHIFT = 16
+"""One byte in 64 KiB is asked about: the kernel reads ahead, and evicts, in larger pieces."""
+_PROBE_MS = 1_000
+_PROBES_MAX = 4_096
 
 
 class PullStatus(enum.Enum):
@@ -65,9 +75,15 @@ class Puller:
     """Reads queues for consumers."""
 
     def __init__(
-        self, store: MessageStore, *, cold_count_max: int = 8, cold_bytes_max: int = 64 << 10
+        self,
+        store: MessageStore,
+        clock: Clock,
+        cold_count_max: int = 8,
+        cold_bytes_max: int = 64 << 10,
     ) -> None:
         self._store = store
+        self._clock = clock
+        self._probed_ms: dict[int, int] = {}
         self.cold_count_max = cold_count_max
         self.cold_bytes_max = cold_bytes_max
 
@@ -112,10 +128,30 @@ class Puller:
         return PullResult(status, [], start, start, end)
 
     def _is_cold(self, ranges: Sequence[tuple[int, int]]) -> bool:
-        store = self._store
-        if ranges[0][0] >= store.log_end - _WARM_BYTES:
+        if ranges[0][0] >= self._store.log_end - _WARM_BYTES:
             return False
-        return not all(store.is_warm(at, size) for at, size in ranges)
+        first, last = ranges[0][0], sum(ranges[-1]) - 1
+        blocks = range(first >> _PROBE_SHIFT, (last >> _PROBE_SHIFT) + 1)
+        if len(blocks) <= len(ranges):
+            return not all(map(self._is_warm_block, blocks))
+        return not all(
+            self._is_warm_block(block)
+            for at, size in ranges
+            for block in range(at >> _PROBE_SHIFT, (at + size - 1 >> _PROBE_SHIFT) + 1)
+        )
+
+    def _is_warm_block(self, block: int) -> bool:
+        """Whether a block is in the page cache; what was asked a moment ago is not asked again."""
+        now = self._clock.now_ms()
+        if now - self._probed_ms.get(block, -_PROBE_MS) < _PROBE_MS:
+            return True
+        at = max(block << _PROBE_SHIFT, self._store.log_min)
+        if not self._store.is_warm(at, 1):
+            return False
+        if len(self._probed_ms) >= _PROBES_MAX:
+            self._probed_ms.clear()
+        self._probed_ms[block] = now
+        return True
 
     def warm(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Bring ranges of the log into the page cache; for a worker thread."""
@@ -201,27 +237,29 @@ class _Scan:
 
         It stops before a record that a condition needs and that is not in the page cache.
         """
-        codes = self._subscription.codes
-        predicate = self._subscription.predicate
-        record_at = -1
+        store, subscription = self._store, self._subscription
+        record_at = place = -1
         wanted = False
-        for at, size, code in self._store.entries(topic, queue_id, offset, entries_max):
+        for place, at, size in candidates(
+            store, topic, queue_id, offset, entries_max, subscription.codes
+        ):
             if at == record_at:
                 self.count += wanted
-                offset += 1
                 continue
             if self.count >= self._count_max:
-                return offset
-            wanted = codes is None or code in codes
-            if wanted and predicate is not None:
-                if at < self._warm_from and not self._store.is_warm(at, size):
-                    return offset
-                wanted = _satisfies(self._store, at, size, self._subscription)
+                return place
+            wanted = True
+            if subscription.predicate is not None:
+                if at < self._warm_from and not store.is_warm(at, size):
+                    return place
+                wanted = _satisfies(store, at, size, subscription)
             if wanted and not self._add(at, size):
-                return offset
+                return place
             record_at = at
-            offset += 1
-        return self._past_batch(topic, queue_id, offset, record_at) if wanted else offset
+        end = min(offset + entries_max, store.max_offset(topic, queue_id))
+        if wanted and place == end - 1:
+            return self._past_batch(topic, queue_id, end, record_at)
+        return end
 
     def _add(self, at: int, size: int) -> bool:
         if size == _REMOVED_SIZE:
@@ -246,6 +284,39 @@ class _Scan:
             self.count += 1
             offset += 1
         return offset
+
+
+def candidates(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    entries_max: int,
+    codes: frozenset[int] | None,
+) -> Iterator[tuple[int, int, int]]:
+    """Queue offset, log offset and size of the entries with one of these codes; None: of all.
+
+    Codes are compared a thousand entries at a time, as columns: where few messages match, looking
+    at the others costs next to nothing.
+    """
+    queue = store.queue_table.find(topic, queue_id)
+    if queue is None:
+        return
+    place = max(offset, queue.start)
+    for raw in queue.raw_entries(place, entries_max):
+        if codes is None:
+            for at, size, _ in ENTRY.iter_unpack(raw):
+                yield place, at, size
+                place += 1
+            continue
+        wanted = np.fromiter(codes, np.int64, len(codes))
+        for begin in range(0, len(raw), _COLUMN_BYTES):
+            part = raw[begin : begin + _COLUMN_BYTES]
+            found = np.isin(np.frombuffer(part, _ENTRY_TYPE)["code"].astype(np.int64), wanted)
+            for index in np.flatnonzero(found).tolist():
+                at, size, _ = ENTRY.unpack_from(part, index * ENTRY.size)
+                yield place + index, at, size
+            place += len(part) // ENTRY.size
 
 
 def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscription) -> bool:
@@ -281,16 +352,14 @@ class Watch:
 
     def __call__(self) -> bool:
         """True if something matches, or if so much did not that the consumer should move on."""
-        codes = self._subscription.codes
-        for at, size, code in self._store.entries(
-            self._topic, self._queue_id, self._offset, SCAN_MAX
+        store, subscription = self._store, self._subscription
+        for _, at, size in candidates(
+            store, self._topic, self._queue_id, self._offset, SCAN_MAX, subscription.codes
         ):
-            if (codes is None or code in codes) and (
-                self._subscription.predicate is None
-                or _satisfies(self._store, at, size, self._subscription)
-            ):
+            if subscription.predicate is None or _satisfies(store, at, size, subscription):
                 return True
-            self._offset += 1
+        end = int(store.max_offset(self._topic, self._queue_id))
+        self._offset = min(self._offset + SCAN_MAX, end)
         return self._offset - self._began >= SCAN_MAX
 
 

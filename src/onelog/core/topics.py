@@ -305,15 +305,16 @@ class Topics:
     def ensure(self, config: TopicConfig) -> TopicConfig:
         """The topic as it is, or created with these settings; for the broker's own needs.
 
-        Of an existing topic only the order flag follows (a group's retry topic becomes ordered when
-        a member subscribes to an ordered topic).
+        An existing topic becomes ordered if that is asked for (a group's retry topic, when a member
+        subscribes to an ordered topic), and stays so: members that differ must not turn it back and
+        forth with each heartbeat.
         """
         found = self._topics.get(config.name)
         if found is None:
             check_name(config.name)
             self._record(config)
             return config
-        if found.order != config.order:
-            found = replace(found, order=config.order)
+        if config.order and not found.order:
+            found = replace(found, order=True)
             self._record(found)
         return found

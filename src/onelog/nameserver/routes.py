@@ -108,11 +108,14 @@ class Routes:
                 del broker.addresses[old_id]
         held_by = broker.addresses.get(broker_id, endpoint.address)
         holder = self._live.get(Endpoint(endpoint.cluster, held_by))
-        if held_by != endpoint.address and holder is not None:
-            if holder.data_version.state_version > table.data_version.state_version:
-                # Somebody newer has this id already: the caller is an old master, and not told so.
-                self._live.pop(endpoint, None)
-                return Master()
+        if (
+            held_by != endpoint.address
+            and holder is not None
+            and holder.data_version.state_version > table.data_version.state_version
+        ):
+            # Somebody newer has this id already: the caller is an old master, and not told so.
+            self._live.pop(endpoint, None)
+            return Master()
         if broker_id not in broker.addresses and len(table.topic_config_table) == 1:
             return None
         self._brokers[name] = broker
@@ -347,7 +350,7 @@ class Routes:
         return TopicList(topic_list=[t for t, q in self._topics.items() if names & q.keys()])
 
     def system_topics(self) -> TopicList:
-        """The names of clusters and brokers, which are topics too, and the address of one broker."""
+        """The names of clusters and brokers, which are topics too, and one broker's address."""
         topics = [t for cluster, names in self._clusters.items() for t in (cluster, *sorted(names))]
         addresses = (a for broker in self._brokers.values() for a in broker.addresses.values())
         return TopicList(broker_addr=next(addresses, None), topic_list=topics)

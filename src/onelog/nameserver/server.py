@@ -11,7 +11,7 @@ from pathlib import Path
 from onelog.clock import Clock, SystemClock
 from onelog.config import NameserverConfig, TlsConfig
 from onelog.errors import NotSavedError
-from onelog.nameserver.kv import load_kv, save_kv
+from onelog.nameserver.kv import KvConfig, load_kv, save_kv
 from onelog.nameserver.routes import Routes
 from onelog.nameserver.session import NameserverSession, Registry
 from onelog.net.connection import Limits
@@ -26,12 +26,12 @@ Saved = Callable[[NotSavedError | None], None]
 class NameServer:
     """A name server that is being served. Made by `serve_nameserver`, ended by `close`."""
 
-    def __init__(self, config: NameserverConfig, clock: Clock, config_updates: bool) -> None:
+    def __init__(
+        self, config: NameserverConfig, kv: KvConfig, clock: Clock, config_updates: bool
+    ) -> None:
         self._clock = clock
         self._scan_seconds = config.scan_interval_ms / 1000
-        path = Path(config.kv_path).expanduser()
-        kv = load_kv(path)
-        self._file = _File(path, kv.to_json)
+        self._file = _File(kv_path(config), kv.to_json)
         self.registry = Registry(
             Routes(),
             kv,
@@ -77,6 +77,11 @@ class NameServer:
             self.scan()
 
 
+def kv_path(config: NameserverConfig) -> Path:
+    """The key-value file."""
+    return Path(config.kv_path).expanduser()
+
+
 class _File:
     """Writes the key-value file in a worker thread; what comes meanwhile shares the next write."""
 
@@ -118,7 +123,12 @@ async def serve_nameserver(
     config_updates: bool = False,
 ) -> NameServer:
     """Start a name server. `config_updates` lets anybody on the network change its switches."""
-    server = NameServer(config, clock or SystemClock(), config_updates)
+    server = NameServer(
+        config,
+        await asyncio.to_thread(load_kv, kv_path(config)),
+        clock or SystemClock(),
+        config_updates,
+    )
     await server.start(
         config.host, config.port, Tls(tls) if tls is not None else None, limits or Limits()
     )

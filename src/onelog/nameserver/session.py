@@ -84,7 +84,7 @@ class Registry:
 class Answer(NamedTuple):
     """A successful answer."""
 
-    ext: dict[str, str] = {}
+    ext: dict[str, str] | None = None
     body: bytes = b""
 
 

@@ -32,8 +32,12 @@ final class Arrivals {
         return times.containsKey(number);
     }
 
+    int total() {
+        return times.values().stream().mapToInt(AtomicInteger::get).sum();
+    }
+
     int duplicates() {
-        return times.values().stream().mapToInt(AtomicInteger::get).sum() - times.size();
+        return total() - distinct();
     }
 
     /** How many of the numbers from begin (with) to end (without) came. */

@@ -2,7 +2,6 @@ package onelog.clients;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -67,7 +66,11 @@ final class Outage {
         }
     }
 
-    /** A producer and a consumer that stay until the program is ended, for administrators to look at. */
+    /**
+     * A producer and a consumer that stay until the program is ended, for administrators to look at.
+     *
+     * <p>After "ready" it says how many messages came in all whenever that changes: that shows what a reset did.
+     */
     static void linger(Options options, Report report) throws Exception {
         int messages = options.number("messages", 20);
         String topic = options.text("topic");
@@ -81,7 +84,7 @@ final class Outage {
             consumer.start();
             SendResult result = null;
             for (long number = 0; number < messages; number++) {
-                Message message = new Message(topic, "tag", "key" + number, ("message " + number).getBytes());
+                Message message = new Message(topic, "tag", "key" + number, Payload.body(number));
                 message.putUserProperty("number", Long.toString(number));
                 result = producer.send(message);
             }
@@ -91,11 +94,18 @@ final class Outage {
             facts.put("queue", result.getMessageQueue().getQueueId());
             facts.put("offset", result.getQueueOffset());
             facts.put("broker", result.getMessageQueue().getBrokerName());
-            // Consumed and committed: the client commits every five seconds, but also on this call.
-            Thread.sleep(1_500);
+            Clients.waitFor(30_000, () -> seen.distinct() == messages);
+            // The client commits every five seconds, but also on this call.
             consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
             report.line("ready", facts);
-            new CountDownLatch(1).await();
+            int reported = messages;
+            while (true) {
+                Thread.sleep(100);
+                if (seen.total() != reported) {
+                    reported = seen.total();
+                    report.line("received", Map.of("total", reported));
+                }
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ final class Sending {
 
     /** Every field that a user can set, and every tenth body large enough to be compressed by the client. */
     private static Message dressed(String topic, long number) {
-        int size = number % 10 == 9 ? LARGE_BODY_BYTES : 12 + (int) (number % 257);
+        int size = number % 10 == 9 ? LARGE_BODY_BYTES : 24 + (int) (number % 257);
         Message message = new Message(topic, "tag" + number % 3, "key" + number, Payload.body(number, size));
         message.setFlag((int) number);
         message.putUserProperty("colour", number % 2 == 0 ? "grün" : "blue with spaces: and colons");

@@ -38,7 +38,7 @@ final class Opened implements AutoCloseable {
         config.setEnableMultiDispatch(options.isTrue("light-queues"));
         // Port 0: replication cannot be switched off, but it need not get in anybody's way.
         config.setHaListenPort(0);
-        Dialect.configure(config);
+        Dialect.configure(config, options);
         return config;
     }
 

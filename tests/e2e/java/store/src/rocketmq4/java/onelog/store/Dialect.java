@@ -18,8 +18,10 @@ final class Dialect {
         return "4.9.8";
     }
 
-    static void configure(MessageStoreConfig config) {
-        // Everything this program leaves out does not exist here yet.
+    static void configure(MessageStoreConfig config, Options options) {
+        if (options.isTrue("record-crc")) {
+            throw new IllegalArgumentException("RocketMQ 4 has no checksum over whole records");
+        }
     }
 
     static DefaultMessageStore create(MessageStoreConfig config) throws Exception {

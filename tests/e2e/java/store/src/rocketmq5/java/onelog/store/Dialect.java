@@ -19,9 +19,11 @@ final class Dialect {
         return "5.5.0";
     }
 
-    static void configure(MessageStoreConfig config) {
+    static void configure(MessageStoreConfig config, Options options) {
         config.setTimerWheelEnable(false);
         config.setEnableCompaction(false);
+        config.setEnabledAppendPropCRC(options.isTrue("record-crc"));
+        config.setForceVerifyPropCRC(options.isTrue("record-crc"));
     }
 
     static DefaultMessageStore create(MessageStoreConfig config) throws Exception {

@@ -1,0 +1,77 @@
+"""`python -m benchmarks [suite ...] [--quick] [--folder DIR]`."""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.table import Options, Row, keep, machine_facts, show
+
+SUITES = {"store": "benchmarks.store", "rocketmq": "benchmarks.rocketmq_peer"}
+# Not the system's temporary folder: that one is often memory, and the store is about disks.
+FOLDER = Path(__file__).resolve().parent.parent / "build"
+
+Suite = Callable[[Options], list[Row]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default: store"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less data, under a minute; nothing is kept"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write test data")
+    given = parser.parse_args()
+    names = list(dict.fromkeys(given.suites)) or ["store"]
+    unknown = [name for name in names if not _is_here(name)]
+    if unknown:
+        here = ", ".join(name for name in SUITES if _is_here(name))
+        print(f"no suite {', '.join(map(repr, unknown))}; there is: {here}", file=sys.stderr)
+        return 2
+    # In a file or a pipe there is no width to keep to.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        _run(name, given.folder, given.quick, console)
+    return 0
+
+
+def _is_here(name: str) -> bool:
+    return name in SUITES and importlib.util.find_spec(SUITES[name]) is not None
+
+
+def _run(name: str, folder: Path, quick: bool, console: Console) -> None:
+    # Imported only now: a suite may need what others do without.
+    suite: Suite = importlib.import_module(SUITES[name]).run
+    facts = machine_facts()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=folder, ignore_cleanup_errors=True) as own,
+        console.status("") as status,
+    ):
+
+        def announce(text: str) -> None:
+            if console.is_terminal:
+                status.update(f"{name}: {text}")
+            else:
+                print(f"{name}: {text}", flush=True)
+
+        rows = suite(Options(Path(own), quick, announce))
+    show(name, rows, console)
+    if quick:
+        console.print("a quick run: nothing kept")
+        return
+    date = datetime.now(UTC).date().isoformat()
+    for path in keep(name, date, facts, rows):
+        console.print(f"kept benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""OneLog from the client's side: finding brokers and talking to them, over the network only."""

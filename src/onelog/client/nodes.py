@@ -1,0 +1,271 @@
+"""Talking to name servers and brokers: which connection, how long to wait, whom to ask next.
+
+Invariants: a name server that does not answer is left at once for the next one, and the one that
+answered last is asked first; every failure is a typed error that names the address; what is asked
+of many nodes is asked at the same time, and of no more than `CONCURRENT_MAX` at once.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from onelog.client.address import Address
+from onelog.errors import (
+    ConsumersOfflineError,
+    GroupNotFoundError,
+    KeyNotFoundError,
+    NameserversUnreachableError,
+    NotPermittedError,
+    OnelogError,
+    PartlyDoneError,
+    PeerClosedError,
+    PeerTimeoutError,
+    RequestRefusedError,
+    TopicNotFoundError,
+    WireError,
+)
+from onelog.net.peer import Peer
+from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+
+CONCURRENT_MAX = 32
+TIMEOUT_MS = 3_000
+
+REFUSALS: dict[int, type[OnelogError]] = {
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotFoundError,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFoundError,
+    ResponseCode.CONSUMER_NOT_ONLINE: ConsumersOfflineError,
+    ResponseCode.NO_PERMISSION: NotPermittedError,
+    ResponseCode.QUERY_NOT_FOUND: KeyNotFoundError,
+}
+"""What an answer's code means here; the others are `RequestRefusedError`."""
+
+K = TypeVar("K")
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A node that could not do its part of something."""
+
+    who: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[K, T]):
+    """What many nodes answered, and who could not."""
+
+    answers: dict[K, T]
+    failures: tuple[Failure, ...]
+
+
+class Nodes:
+    """The connections of one client. To be used in `async with`, or closed by hand."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[Address],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        assert nameservers
+        self.timeout_ms = timeout_ms
+        self._nameservers = list(nameservers)
+        self._tls = tls
+        self._peers: dict[Address, Peer] = {}
+        self._connecting: dict[Address, asyncio.Lock] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        peers, self._peers = self._peers, {}
+        await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+    # One node.
+
+    async def ask(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        accept: frozenset[int] = frozenset(),
+    ) -> Command:
+        """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
+        answer = await self._ask(address, code, ext, body)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
+            raise _refusal(address, code, answer)
+        return answer
+
+    async def fetch(
+        self,
+        address: Address,
+        code: RequestCode,
+        kind: type[B],
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> B:
+        """The same, with the body of the answer as a value."""
+        return _decoded(address, await self.ask(address, code, ext, body), kind)
+
+    async def _ask(
+        self, address: Address, code: RequestCode, ext: dict[str, str] | None, body: bytes
+    ) -> Command:
+        peer = self._peers.get(address)
+        if peer is not None and peer.is_open:
+            try:
+                return await self._ask_peer(peer, address, code, ext, body)
+            except PeerClosedError:
+                pass  # It was idle for too long, or the node was restarted: worth a new one.
+        return await self._ask_peer(await self._connect(address), address, code, ext, body)
+
+    async def _ask_peer(
+        self,
+        peer: Peer,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        body: bytes,
+    ) -> Command:
+        try:
+            return await peer.ask(code, ext, body, self.timeout_ms)
+        except PeerTimeoutError:
+            reason = f"{address} did not answer {code.name} within {self.timeout_ms} ms"
+            raise PeerTimeoutError(reason) from None
+        except PeerClosedError:
+            reason = f"{address} closed the connection instead of answering {code.name}"
+            raise PeerClosedError(reason) from None
+
+    async def _connect(self, address: Address) -> Peer:
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            peer = self._peers.get(address)
+            if peer is None or not peer.is_open:
+                peer = await Peer.connect(
+                    address.host, address.port, tls=self._tls, timeout_ms=self.timeout_ms
+                )
+                self._peers[address] = peer
+            return peer
+
+    # The name servers.
+
+    async def ask_nameserver(
+        self, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
+    ) -> tuple[Address, Command]:
+        """The answer of the first name server that gives one, and which it was."""
+        reasons = []
+        for address in list(self._nameservers):
+            try:
+                answer = await self._ask(address, code, ext, body)
+            except (PeerClosedError, PeerTimeoutError) as error:
+                reasons.append(str(error))
+                continue
+            self._nameservers.remove(address)
+            self._nameservers.insert(0, address)
+            if answer.code != ResponseCode.SUCCESS:
+                raise _refusal(address, code, answer)
+            return address, answer
+        raise NameserversUnreachableError("no name server answers: " + "; ".join(reasons))
+
+    async def fetch_nameserver(
+        self, code: RequestCode, kind: type[B], ext: dict[str, str] | None = None
+    ) -> B:
+        """The same, with the body of the answer as a value."""
+        address, answer = await self.ask_nameserver(code, ext)
+        return _decoded(address, answer, kind)
+
+    async def tell_nameservers(
+        self, code: RequestCode, ext: dict[str, str], accept: frozenset[int] = frozenset()
+    ) -> None:
+        """Have every name server do something: they do not tell one another."""
+        await self.change(
+            {str(address): address for address in self._nameservers},
+            lambda address: self.ask(address, code, ext, accept=accept),
+        )
+
+    # Many nodes.
+
+    async def gather(
+        self, nodes: dict[K, T], ask: Callable[[T], Awaitable[B]]
+    ) -> Gathered[K, B]:
+        """What each node answers; raises only if all of them failed."""
+        results = await at_once(_caught(ask, node) for node in nodes.values())
+        named = dict(zip(nodes, results, strict=True))
+        errors = {str(k): r for k, r in named.items() if isinstance(r, OnelogError)}
+        if errors and len(errors) == len(nodes):
+            raise next(iter(errors.values()))
+        return Gathered(
+            {k: r for k, r in named.items() if not isinstance(r, OnelogError)},
+            tuple(Failure(who, str(error)) for who, error in errors.items()),
+        )
+
+    async def change(
+        self, nodes: dict[K, T], ask: Callable[[T], Awaitable[object]]
+    ) -> None:
+        """Have each node do something; `PartlyDoneError` if some did and some did not."""
+        results = await at_once(_caught(ask, node) for node in nodes.values())
+        errors = [result for result in results if isinstance(result, OnelogError)]
+        if not errors:
+            return
+        if len(errors) == len(results):
+            raise errors[0]
+        done = [str(k) for k, r in zip(nodes, results, strict=True) if not isinstance(r, OnelogError)]
+        raise PartlyDoneError(
+            f"done on {', '.join(done)}, but not everywhere: " + "; ".join(map(str, errors))
+        )
+
+
+async def at_once(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The results, in the order of the calls; the first error ends them all."""
+    free = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def limited(call: Awaitable[T]) -> T:
+        async with free:
+            return await call
+
+    tasks = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(call)) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _caught(ask: Callable[[K], Awaitable[T]], node: K) -> T | OnelogError:
+    try:
+        return await ask(node)
+    except OnelogError as error:
+        return error
+
+
+def _refusal(address: Address, code: RequestCode, answer: Command) -> OnelogError:
+    kind = REFUSALS.get(answer.code, RequestRefusedError)
+    reason = (answer.remark or "").strip() or "no reason given"
+    # A Java broker may send a page of documentation links along; the first line says it all.
+    first = reason.splitlines()[0]
+    named = ResponseCode(answer.code).name if answer.code in set(ResponseCode) else "?"
+    return kind(f"{address} refused {code.name}: {first} (code {answer.code} {named})")
+
+
+def _decoded(address: Address, answer: Command, kind: type[B]) -> B:
+    try:
+        return kind.decode(answer.body)
+    except WireError as error:
+        raise WireError(f"{address} answered what cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""Where a protocol meets the core: each gateway translates, and maps errors in one table."""

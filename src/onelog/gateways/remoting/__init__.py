@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: every request of its clients and admin tools."""

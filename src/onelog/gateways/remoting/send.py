@@ -1,0 +1,259 @@
+"""Producers: messages, batches of messages, and messages that a consumer sends back.
+
+The hottest request of all. A send costs one look at its fields, one tuple for the core and one
+answer; everything that is rare (an unknown topic, a batch, a retry) leaves the straight way early.
+"""
+
+import itertools
+import os
+import time
+
+from onelog.core.topics import RETRY_PREFIX, TopicConfig
+from onelog.errors import (
+    FlushTimeoutError,
+    InvalidRequestError,
+    MessageError,
+    OnelogError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
+from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import FLAG_ONEWAY, Command
+from onelog.wire.remoting.send import (
+    SendHeader,
+    decode_send_header,
+    encode_send_response,
+    split_batch,
+)
+
+_UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
+_HALF_NEEDLE = b"TRAN_MSG\x01true"
+_TIMED_NEEDLE = b"TIMER_DEL"
+"""TIMER_DELAY_MS, TIMER_DELAY_SEC and TIMER_DELIVER_MS."""
+_counter = itertools.count()
+
+Token = tuple[BrokerSession, Command, int, str]
+
+
+def send_message(session: BrokerSession, command: Command) -> None:
+    """SEND_MESSAGE and SEND_MESSAGE_V2."""
+    header = decode_send_header(command)
+    if header.batch:
+        send_batch(session, command)
+        return
+    gateway = session.gateway
+    properties = header.properties.encode()
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    if unique is None:
+        unique = new_unique_key(gateway.store_host).encode()
+        properties += _UNIQUE_KEY_NEEDLE + unique + b"\x02"
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = pick_queue(session, header)
+    message = NewMessage(
+        header.topic,
+        queue_id,
+        command.body,
+        properties + gateway.added_properties,
+        header.flag,
+        header.sys_flag,
+        header.born_ms,
+        session.born_host,
+        gateway.store_host,
+        header.reconsume_times,
+    )
+    _check_kind(session, message)
+    token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
+    try:
+        _submit(session, header, message, token)
+    except TopicNotFoundError:
+        _create_topic(session, header)
+        _submit(session, header, message, token)
+
+
+def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, token: Token) -> None:
+    if header.topic.startswith(RETRY_PREFIX):
+        most = header.reconsume_times_max
+        session.broker.publisher.submit_retry(message, most, _stored, token)
+    else:
+        session.broker.submit(message, _stored, token)
+
+
+def _check_kind(session: BrokerSession, message: NewMessage) -> None:
+    """Refuse what would otherwise be delivered as if it were a plain message."""
+    if _HALF_NEEDLE in message.properties:
+        name = session.broker.config.name
+        raise TopicPermissionError(f"the broker[{name}] sending transaction message is forbidden")
+    if _TIMED_NEEDLE in message.properties:
+        raise MessageError("accurate timer message is not enabled on this broker")
+
+
+def pick_queue(session: BrokerSession, header: SendHeader) -> int:
+    """Any queue that can be written to, for a client that leaves the choice to the broker."""
+    config = session.broker.topics.get(header.topic) or _create_topic(session, header)
+    return session.gateway.random.randrange(config.write_queues) if config.write_queues else -1
+
+
+def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
+    return session.broker.create_topic_for_send(
+        header.topic, header.default_topic, header.default_topic_queues
+    )
+
+
+def _stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
+    """The fate of a message is known: tell its sender."""
+    session, command, queue_id, unique = token
+    if appended is None:
+        assert error is not None
+        session.fail(command, error)
+    elif not command.flag & FLAG_ONEWAY:
+        gateway = session.gateway
+        message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
+        if error is None:
+            session.connection.write(
+                encode_send_response(
+                    command.opaque, message_id, queue_id, appended.queue_offset, unique,
+                    gateway.region, gateway.trace, command.serialize,
+                )
+            )  # fmt: skip
+        else:
+            _answer_late(session, command, error, message_id, queue_id, appended.queue_offset)
+
+
+def _answer_late(
+    session: BrokerSession,
+    command: Command,
+    error: OnelogError,
+    message_id: str,
+    queue_id: int,
+    queue_offset: int,
+) -> None:
+    """The message is stored, but not yet as safely as it should be."""
+    assert isinstance(error, FlushTimeoutError)
+    gateway = session.gateway
+    ext = {
+        "msgId": message_id,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "MSG_REGION": gateway.region,
+        "TRACE_ON": "true" if gateway.trace else "false",
+    }
+    session.reply(command, response_code(error), ext, str(error))
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+
+def send_batch(session: BrokerSession, command: Command) -> None:
+    """SEND_BATCH_MESSAGE: many messages of one queue, acknowledged together."""
+    header = decode_send_header(command)
+    gateway = session.gateway
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = pick_queue(session, header)
+    shared = header.properties.encode()
+    if shared and shared[-1] != 2:
+        shared += b"\x02"
+    shared += gateway.added_properties
+    messages = []
+    for flag, body, properties in split_batch(command.body):
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        messages.append(
+            NewMessage(
+                header.topic, queue_id, body, properties + shared, flag, header.sys_flag,
+                header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
+            )
+        )  # fmt: skip
+    token = (session, command, queue_id, "")
+    try:
+        session.broker.submit_batch(messages, _batch_stored, token)
+    except TopicNotFoundError:
+        _create_topic(session, header)
+        session.broker.submit_batch(messages, _batch_stored, token)
+
+
+def _batch_stored(token: Token, appended: list[Appended] | None, error: OnelogError | None) -> None:
+    session, command, queue_id, _ = token
+    if appended is None:
+        assert error is not None
+        session.fail(command, error)
+        return
+    gateway = session.gateway
+    prefix = gateway.id_prefix
+    message_ids = ",".join([f"{prefix}{place.log_offset:016X}" for place in appended])
+    first = appended[0].queue_offset
+    if error is not None:
+        _answer_late(session, command, error, message_ids, queue_id, first)
+    elif not command.flag & FLAG_ONEWAY:
+        session.connection.write(
+            encode_send_response(
+                command.opaque, message_ids, queue_id, first, "", gateway.region, gateway.trace,
+                command.serialize,
+            )
+        )  # fmt: skip
+
+
+# -- back from a consumer ----------------------------------------------------------------------
+
+
+def send_back(session: BrokerSession, command: Command) -> None:
+    """CONSUMER_SEND_MSG_BACK: a message that a consumer could not handle."""
+    ext = command.ext
+    offset = fields.number(ext, "offset")
+    if offset < 0:
+        raise InvalidRequestError(f"the custom field <offset> is negative: {offset}")
+    times = fields.int32(ext, "maxReconsumeTimes", -1)
+    session.broker.send_back(
+        fields.text(ext, "group"),
+        offset,
+        fields.int32(ext, "delayLevel"),
+        _sent_back,
+        (session, command),
+        retries_max=times if times >= 0 else None,
+        unit_mode=fields.flag(ext, "unitMode"),
+    )
+
+
+def _sent_back(
+    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
+) -> None:
+    session, command = token
+    if error is None or isinstance(error, FlushTimeoutError):
+        session.answer(command, Answer())
+    else:
+        session.fail(command, error)
+
+
+# -- ids ---------------------------------------------------------------------------------------
+
+
+def new_unique_key(host: bytes) -> str:
+    """An id as RocketMQ's clients make it, for a message whose sender gave it none."""
+    now_ms = time.time_ns() // 1_000_000
+    month = time.strftime("%Y-%m-01", time.localtime(now_ms / 1000))
+    month_ms = int(time.mktime(time.strptime(month, "%Y-%m-%d"))) * 1000
+    return (
+        (
+            host[:-4]
+            + (os.getpid() & 0xFFFF).to_bytes(2, "big")
+            + (id(_counter) & 0xFFFFFFFF).to_bytes(4, "big")
+            + (now_ms - month_ms & 0xFFFFFFFF).to_bytes(4, "big")
+            + (next(_counter) & 0xFFFF).to_bytes(2, "big")
+        )
+        .hex()
+        .upper()
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.SEND_MESSAGE: send_message,
+    RequestCode.SEND_MESSAGE_V2: send_message,
+    RequestCode.SEND_BATCH_MESSAGE: send_batch,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+}

@@ -1,0 +1,184 @@
+"""One RocketMQ client of the broker: requests in, answers out.
+
+A handler takes the session and the command. It returns an `Answer`, or None if the answer comes
+later (a held pull, a message that waits for the disk) or never. What goes wrong is raised, and
+becomes an answer through `ERROR_CODES`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from onelog.clock import Clock
+from onelog.config import Loaded
+from onelog.core.broker import Broker
+from onelog.errors import (
+    BrokerBusyError,
+    ConfigError,
+    ConsumersOfflineError,
+    FilterDisabledError,
+    FilterSyntaxError,
+    FlushTimeoutError,
+    GroupNotFoundError,
+    GroupPermissionError,
+    InvalidGroupError,
+    InvalidQueueError,
+    InvalidRequestError,
+    InvalidTopicError,
+    KeyNotFoundError,
+    MessageError,
+    NotPermittedError,
+    NotSavedError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    PeerClosedError,
+    PeerTimeoutError,
+    StatisticNotFoundError,
+    StoreError,
+    StoreFullError,
+    SubscriptionNotFoundError,
+    SubscriptionOutdatedError,
+    SystemTopicError,
+    TopicNotFoundError,
+    TopicPermissionError,
+    WireError,
+)
+from onelog.message import encode_host, encode_properties
+from onelog.net.connection import Buffer, Connection
+from onelog.net.remoting import RemotingSession
+from onelog.wire.remoting.codes import ResponseCode
+from onelog.wire.remoting.command import Command
+
+ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
+    WireError: ResponseCode.SYSTEM_ERROR,
+    ConfigError: ResponseCode.SYSTEM_ERROR,
+    MessageError: ResponseCode.MESSAGE_ILLEGAL,
+    InvalidTopicError: ResponseCode.SYSTEM_ERROR,
+    InvalidQueueError: ResponseCode.INVALID_PARAMETER,
+    OffsetOutOfRangeError: ResponseCode.SYSTEM_ERROR,
+    StoreError: ResponseCode.SERVICE_NOT_AVAILABLE,
+    StoreFullError: ResponseCode.SERVICE_NOT_AVAILABLE,
+    TopicNotFoundError: ResponseCode.TOPIC_NOT_EXIST,
+    TopicPermissionError: ResponseCode.NO_PERMISSION,
+    SystemTopicError: ResponseCode.SYSTEM_ERROR,
+    GroupNotFoundError: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    GroupPermissionError: ResponseCode.NO_PERMISSION,
+    InvalidGroupError: ResponseCode.SYSTEM_ERROR,
+    SubscriptionNotFoundError: ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    SubscriptionOutdatedError: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    FilterDisabledError: ResponseCode.SYSTEM_ERROR,
+    FilterSyntaxError: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ConsumersOfflineError: ResponseCode.CONSUMER_NOT_ONLINE,
+    FlushTimeoutError: ResponseCode.FLUSH_DISK_TIMEOUT,
+    BrokerBusyError: ResponseCode.SYSTEM_BUSY,
+    StatisticNotFoundError: ResponseCode.SYSTEM_ERROR,
+    InvalidRequestError: ResponseCode.SYSTEM_ERROR,
+    PeerClosedError: ResponseCode.CONSUMER_NOT_ONLINE,
+    PeerTimeoutError: ResponseCode.CONSUME_MSG_TIMEOUT,
+    NotPermittedError: ResponseCode.NO_PERMISSION,
+    KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
+    NotSavedError: ResponseCode.SYSTEM_ERROR,
+}
+"""Every error that the core can raise. One that is not here is looked up by its nearest parent."""
+
+
+def response_code(error: OnelogError) -> ResponseCode:
+    """The code that tells a client of this error."""
+    for kind in type(error).__mro__:
+        if kind in ERROR_CODES:
+            return ERROR_CODES[kind]
+    return ResponseCode.SYSTEM_ERROR
+
+
+class Answer(NamedTuple):
+    """A successful answer."""
+
+    ext: dict[str, str] = {}  # noqa: RUF012 - never changed
+    body: Buffer | list[memoryview] = b""
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+
+
+Offload = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Runs the first function in a worker thread, then the second one in the loop."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all sessions of one broker share."""
+
+    broker: Broker
+    clock: Clock
+    loaded: Loaded
+    """The configuration, with where each value came from."""
+    store_host: bytes
+    """The address that clients reach this broker at, as records keep it."""
+    offload: Offload
+    random: Random
+    reconfigure: Callable[[dict[str, str]], None]
+    """Changes settings of the running broker; raises `ConfigError` for one that cannot change."""
+    handlers: "dict[int, Handler]" = field(default_factory=dict)
+    started_ms: int = 0
+    region: str = "DefaultRegion"
+    trace: bool = True
+    id_prefix: str = field(init=False)
+    """How the ids of messages stored here begin."""
+    added_properties: bytes = field(init=False)
+    """What the broker adds to the properties of every message, as RocketMQ does."""
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over what follows from the configuration."""
+        config = self.broker.config
+        self.region, self.trace = config.region, config.trace
+        self.id_prefix = self.store_host.hex().upper()
+        self.added_properties = encode_properties(
+            {
+                "MSG_REGION": self.region,
+                "TRACE_ON": "true" if self.trace else "false",
+                "CLUSTER": config.cluster,
+            }
+        )
+
+
+class BrokerSession(RemotingSession):
+    """One client, or one admin tool. It is also the channel that the core knows it by."""
+
+    def __init__(self, connection: Connection, gateway: Gateway) -> None:
+        super().__init__(connection, gateway.broker.config.frame_bytes_max)
+        self.gateway = gateway
+        self.broker = gateway.broker
+        host, port = connection.remote
+        self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+
+    def handle(self, command: Command) -> None:
+        """Answer a request."""
+        handler = self.gateway.handlers.get(command.code)
+        if handler is None:
+            self.refuse_unknown(command)
+            return
+        try:
+            answer = handler(self, command)
+        except OnelogError as error:
+            self.fail(command, error)
+        else:
+            if answer is not None:
+                self.answer(command, answer)
+
+    def answer(self, command: Command, answer: Answer) -> None:
+        """Send a successful answer."""
+        self.reply(command, answer.code, answer.ext, answer.remark, answer.body)
+
+    def fail(self, command: Command, error: OnelogError) -> None:
+        """Answer a request that went wrong."""
+        self.reply(command, response_code(error), remark=str(error))
+
+    def closed(self) -> None:
+        """The connection is gone, and with it everything that hung on it."""
+        self.broker.channel_closed(self)
+
+
+Handler = Callable[[BrokerSession, Command], Answer | None]

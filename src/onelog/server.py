@@ -1,0 +1,261 @@
+"""The only place that builds and wires objects: a broker, a name server, or both in one process.
+
+store -> core -> gateway -> listeners -> registration       started in this order,
+                                                             stopped in the other
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from onelog.clock import SystemClock
+from onelog.config import SETTINGS, Config, Loaded, load, value_of
+from onelog.core.broker import Broker
+from onelog.errors import ConfigError, ListenError, OnelogError
+from onelog.gateways.remoting import (
+    broker_admin,
+    client_relay,
+    clients,
+    group_admin,
+    pull,
+    send,
+    topic_admin,
+)
+from onelog.gateways.remoting.registrar import Registrar
+from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
+from onelog.message import encode_host
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.connection import Connection, Limits, Outbox
+from onelog.net.listener import Listener
+from onelog.net.tls import Tls
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+RETENTION_SECONDS = 10.0
+HANDLERS: dict[int, Handler] = {
+    **send.HANDLERS,
+    **pull.HANDLERS,
+    **clients.HANDLERS,
+    **topic_admin.HANDLERS,
+    **group_admin.HANDLERS,
+    **broker_admin.HANDLERS,
+    **client_relay.HANDLERS,
+}
+
+
+class BrokerServer:
+    """A broker that is being served. Made by `start`, ended by `close`."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.config = loaded.config
+        self._clock = SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Open the store, listen, register."""
+        config = self.config.broker
+        if config.port == 0:
+            self.config = _with_port(self.config, _free_port(config.host))
+            config = self.config.broker
+        self.store = await asyncio.to_thread(
+            lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
+        )
+        try:
+            self._build()
+            tls = Tls(self.config.tls)
+            outbox = Outbox(self._loop)
+            await self._listen(config.port, outbox, tls)
+            await self._listen_for_old_clients(outbox, tls)
+            address = f"{_bracketed(config.client_host)}:{config.port}"
+            ha_address = f"{_bracketed(config.client_host)}:{config.port + 1}"
+            self._registrar = Registrar(self.broker, address, ha_address)
+            await self._registrar.start()
+        except BaseException:
+            for listener in self._listeners:
+                await listener.close()
+            self.store.close()
+            raise
+        self._tasks.append(self._loop.create_task(self._retain_forever()))
+        log.info("broker %s listens on %s", config.name, self.address)
+
+    async def _listen(self, port: int, outbox: Outbox, tls: Tls) -> None:
+        config = self.config.broker
+        limits = Limits(
+            connections_max=config.connections_max,
+            write_bytes_max=config.write_buffer_bytes_max,
+        )
+        listener = await Listener.open(
+            config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
+            tls=tls,
+        )  # fmt: skip
+        self._listeners.append(listener)
+
+    async def _listen_for_old_clients(self, outbox: Outbox, tls: Tls) -> None:
+        """The second port, which clients up to 4.4 send to; it gives the same answers."""
+        config = self.config.broker
+        if config.second_port is None:
+            return
+        try:
+            await self._listen(config.second_port, outbox, tls)
+        except ListenError as error:
+            if config.vip_port != -1:
+                raise
+            log.warning("%s: clients older than 4.5 cannot send to this broker", error)
+
+    def _session(self, connection: Connection) -> BrokerSession:
+        return BrokerSession(connection, self.gateway)
+
+    def _build(self) -> None:
+        config = self.config.broker
+        loop = self._loop
+        random = Random()
+        store_host = encode_host(_resolve(config.client_host), config.port)
+        self.broker = Broker(
+            config,
+            self.store,
+            clock=self._clock,
+            schedule=lambda delay_ms, call: void(loop.call_later(delay_ms / 1000, call)),
+            call_soon=lambda call: void(loop.call_soon(call)),
+            post=lambda call: void(loop.call_soon_threadsafe(call)),
+            offload=lambda work: void(loop.run_in_executor(None, work)),
+            random=random,
+            store_host=store_host,
+        )
+        self.gateway = Gateway(
+            self.broker,
+            self._clock,
+            Loaded(self.config, self.loaded.sources),
+            store_host,
+            self._offload,
+            random,
+            self.reconfigure,
+            HANDLERS,
+            self._clock.now_ms(),
+        )
+        self.broker.members.on_group_change.append(clients.notify_members)
+        self.broker.on_channel_expired.append(_drop)
+        self.broker.open()
+
+    def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        def finished(future: "asyncio.Future[None]") -> None:
+            if (error := future.exception()) is not None:
+                log.error("work in a thread failed: %r", error)
+            then()
+
+        self._loop.run_in_executor(None, work).add_done_callback(finished)
+
+    @property
+    def address(self) -> str:
+        """Host and port that clients are told."""
+        config = self.config.broker
+        return f"{_bracketed(config.client_host)}:{config.port}"
+
+    def reconfigure(self, changes: dict[str, str]) -> None:
+        """Change settings of the running broker; only those that are declared to allow it."""
+        for key in changes:
+            if key in SETTINGS and not SETTINGS[key].reloadable:
+                raise ConfigError(f"{key} cannot change while the broker runs: restart it")
+        current = {key: value_of(self.config, key) for key in SETTINGS}
+        self.config = load(overrides={**current, **changes}).config
+        sources = {**self.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        self.gateway.loaded = Loaded(self.config, sources)
+        self.broker.reconfigure(self.config.broker)
+        self.gateway.refresh()
+
+    async def _retain_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RETENTION_SECONDS)
+            try:
+                self.broker.prepare_retention()
+                self.store.retain()
+            except OnelogError as error:
+                log.error("retention failed, and is tried again: %s", error)
+
+    async def close(self) -> None:
+        """Stop serving; everything acknowledged is on disk afterwards."""
+        for task in self._tasks:
+            task.cancel()
+        await self._registrar.close()
+        self.broker.close()
+        for listener in self._listeners:
+            await listener.close()
+        await asyncio.to_thread(self.store.close)
+        log.info("broker %s stopped", self.config.broker.name)
+
+
+def void(_: object) -> None:
+    """Take a handle that nobody needs."""
+
+
+def _drop(channel: object) -> None:
+    """A client was silent for too long."""
+    if isinstance(channel, BrokerSession):
+        channel.connection.close()
+
+
+def _with_port(config: Config, port: int) -> Config:
+    return replace(config, broker=replace(config.broker, port=port))
+
+
+def _free_port(host: str) -> int:
+    """A port that nobody uses now. Records name the port, so it must be known before listening."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _resolve(host: str) -> str:
+    """An IP address of the host that clients are told; records keep no names."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"broker.advertised_host {host!r} is no address: {error}") from None
+    return str(found[0][4][0])
+
+
+@contextlib.asynccontextmanager
+async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
+    """A broker, for as long as the block lasts."""
+    server = BrokerServer(loaded)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def running_nameserver(loaded: Loaded) -> AsyncIterator[NameServer]:
+    """A name server, for as long as the block lasts."""
+    config = loaded.config
+    server = await serve_nameserver(config.nameserver, tls=config.tls)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def tune_process() -> None:
+    """Settings of the interpreter for a long-running server.
+
+    What exists after the start never goes away, so the collector need not look at it again; and
+    requests make few cycles, so it need not look often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,261 @@
+"""What a folder tells about the store in it, found out by looking and without changing anything.
+
+RocketMQ keeps no description of its files: their sizes are set in the broker's configuration. So
+sizes are read off the files themselves, and the geometry of an index file, of which only the sum
+can be seen, is guessed and then held against the content.
+"""
+
+import fcntl
+import itertools
+import json
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from onelog.config import StoreConfig
+from onelog.errors import NotAStoreError, StoreCorruptError, StoreVersionError
+from onelog.store.checkpoint import check_version
+from onelog.store.consumequeue import ENTRY_BYTES as QUEUE_ENTRY_BYTES
+from onelog.store.keyindex import ENTRY_BYTES, ENTRY_DTYPE, HEADER, SLOT_BYTES
+from onelog.store.segment import FILE_NAME, disk_error, numbered_files
+
+_STORE_NAMES = frozenset({"commitlog", "consumequeue", "checkpoint", "onelog.json"})
+_DEFAULTS = StoreConfig()
+_RATIOS = (4, 1, 2, 3, 5, 6, 8, 10, 16, 20, 32, 40, 50, 64, 100)
+"""Entries per slot of an index file: RocketMQ's own first, then what people may have chosen."""
+
+# struct flock: Linux has type, whence, start, length, pid; the BSDs and macOS have it reversed.
+_FLOCK = Struct("hhqqi") if sys.platform == "linux" else Struct("qqihh")
+_FLOCK_ASKED = (fcntl.F_WRLCK, 0, 0, 1, 0) if sys.platform == "linux" else (0, 1, 0, 3, 0)
+
+
+class IndexGeometry(NamedTuple):
+    """How an index file is divided."""
+
+    slots: int
+    entries: int
+
+    @property
+    def size(self) -> int:
+        """The bytes of such a file."""
+        return HEADER.size + self.slots * SLOT_BYTES + self.entries * ENTRY_BYTES
+
+
+def require_store(folder: Path) -> None:
+    """Raise unless there is a store in the folder, in a format that we read."""
+    try:
+        if not folder.exists():
+            raise NotAStoreError(f"there is no store in {folder}: the folder does not exist")
+        if not folder.is_dir():
+            raise NotAStoreError(
+                f"there is no store in {folder}: it is a file; a store is a folder"
+            )
+        names = {entry.name for entry in os.scandir(folder)}
+        check_version(folder / "onelog.json")
+    except OSError as error:
+        raise disk_error(error, folder, "read") from error
+    if any(name.startswith("dledger-") for name in names):
+        raise StoreVersionError(
+            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
+        )
+    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
+        raise StoreVersionError(
+            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
+            "can be read"
+        )
+    if names & _STORE_NAMES:
+        return
+    if any(map(FILE_NAME.fullmatch, names)):
+        raise NotAStoreError(
+            f"there is no store in {folder}: it holds the files of a log or queue; name the folder "
+            "that has `commitlog` and `consumequeue` in it"
+        )
+    some = f"but has {', '.join(sorted(names)[:3])}" if names else "and is empty"
+    raise NotAStoreError(f"there is no store in {folder}: it has no folder `commitlog`, {some}")
+
+
+# -- sizes -------------------------------------------------------------------------------------
+
+
+def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
+    """The (topic, queue id, folder) of each queue in a store."""
+    root = folder / "consumequeue"
+    if not root.is_dir():
+        return
+    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if not topic.is_dir():
+            continue
+        found = [e for e in os.scandir(topic) if e.name.isascii() and e.name.isdigit()]
+        for queue in sorted(found, key=lambda entry: int(entry.name)):
+            if queue.is_dir():
+                yield topic.name, int(queue.name), Path(queue.path)
+
+
+def segment_bytes(folder: Path) -> int:
+    """The size of a store's segments; the default if there are none."""
+    log = folder / "commitlog"
+    files = numbered_files(log) if log.is_dir() else []
+    return _file_bytes([files]) or _DEFAULTS.segment_bytes
+
+
+def queue_file_entries(folder: Path) -> int:
+    """How many entries a store's queue files have; the default if there are none."""
+    size = _file_bytes(numbered_files(path) for _, _, path in queue_folders(folder))
+    if size is None:
+        return _DEFAULTS.queue_file_entries
+    if size % QUEUE_ENTRY_BYTES:
+        raise StoreCorruptError(
+            f"the queue files in {folder / 'consumequeue'} have {size} bytes, which is no multiple "
+            f"of an entry's {QUEUE_ENTRY_BYTES}"
+        )
+    return size // QUEUE_ENTRY_BYTES
+
+
+def _file_bytes(rows: Iterable[list[tuple[int, int]]]) -> int | None:
+    """The size that most of the files have, and that most names are apart.
+
+    Both are counted, because a file that was cut off must not decide; an empty one says nothing.
+    """
+    votes: Counter[int] = Counter()
+    for files in rows:
+        votes.update(size for _, size in files if size)
+        votes.update(b[0] - a[0] for a, b in itertools.pairwise(files))
+    return max(votes, key=lambda size: (votes[size], size)) if votes else None
+
+
+# -- index geometry ----------------------------------------------------------------------------
+
+
+def index_files(folder: Path) -> list[Path]:
+    """The index files of a store, oldest first."""
+    index = folder / "index"
+    found = os.scandir(index) if index.is_dir() else ()
+    return sorted(Path(e.path) for e in found if e.name.isascii() and e.name.isdigit())
+
+
+def index_geometry(
+    folder: Path, slots: int | None = None, entries: int | None = None
+) -> IndexGeometry | None:
+    """How the index files of a store are divided; None if it cannot be told.
+
+    What the caller knows is taken as given, and refused if the files cannot be like that.
+    """
+    sizes = {path: path.stat().st_size for path in index_files(folder)}
+    asked = slots is not None or entries is not None
+    if not sizes:
+        return IndexGeometry(slots or _DEFAULTS.index_slots, entries or _DEFAULTS.index_entries)
+    size = Counter(sizes.values()).most_common(1)[0][0]
+    if asked:
+        for candidate in _completed(size, slots, entries):
+            return candidate
+        some = next(path for path in sizes if sizes[path] == size)
+        raise StoreVersionError(
+            f"{some} has {size} bytes; an index file with {slots or 'some'} slots and "
+            f"{entries or 'some'} entries has another size"
+        )
+    default = IndexGeometry(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
+    if size == default.size:
+        return default
+    whole = [path for path in sizes if sizes[path] == size]
+    for ratio in _RATIOS:
+        count, odd = divmod(size - HEADER.size, SLOT_BYTES + ratio * ENTRY_BYTES)
+        guess = IndexGeometry(count, count * ratio)
+        if not odd and count > 0 and all(_is_consistent(path, guess) for path in whole):
+            return guess
+    return None
+
+
+def geometry_advice(folder: Path) -> str:
+    """What to tell people whose index was left out."""
+    return (
+        f"the index files in {folder / 'index'} have an unusual size, and how they are divided "
+        "cannot be told from the files: keys are not looked up; pass index_slots (RocketMQ's "
+        "maxHashSlotNum) and index_entries (maxIndexNum) to have them read"
+    )
+
+
+def _completed(size: int, slots: int | None, entries: int | None) -> Iterator[IndexGeometry]:
+    """The geometry with what is known, if it gives this size."""
+    if slots is None:
+        assert entries is not None
+        slots = (size - HEADER.size - entries * ENTRY_BYTES) // SLOT_BYTES
+    if entries is None:
+        entries = (size - HEADER.size - slots * SLOT_BYTES) // ENTRY_BYTES
+    geometry = IndexGeometry(slots, entries)
+    if slots > 0 and entries > 0 and geometry.size == size:
+        yield geometry
+
+
+def _is_consistent(path: Path, geometry: IndexGeometry) -> bool:
+    """Whether each used slot leads to an entry whose hash belongs in that slot."""
+    content = np.memmap(path, np.uint8, "r")
+    slots = np.frombuffer(content, ">i4", geometry.slots, HEADER.size)
+    table = np.frombuffer(
+        content, ENTRY_DTYPE, geometry.entries, HEADER.size + geometry.slots * SLOT_BYTES
+    )
+    next_entry = HEADER.unpack_from(content.data)[5]
+    used = np.flatnonzero(slots)
+    newest = slots[used].astype(np.int64)
+    in_range = (newest > 0) & (newest < geometry.entries)
+    if not 0 <= next_entry <= geometry.entries or not in_range.all():
+        return False
+    if next_entry > 1 and not len(used):
+        return False
+    return bool((table["hash"][newest].astype(np.int64) % geometry.slots == used).all())
+
+
+# -- who ---------------------------------------------------------------------------------------
+
+
+def written_by(folder: Path) -> str | None:
+    """The OneLog that made the store, as it signed; None if only RocketMQ ever wrote to it."""
+    path = folder / "onelog.json"
+    if not path.exists():
+        return None
+    signature = json.loads(path.read_text()).get("written_by")
+    return signature if isinstance(signature, str) else "onelog"
+
+
+def lock_holder(folder: Path) -> int | None:
+    """The process that has a store open for writing; 0 if it cannot be named, None if none has.
+
+    The kernel is asked; no lock is taken, so a broker that starts just now is not disturbed.
+    """
+    path = folder / "lock"
+    try:
+        # To close a file drops all locks that this process has on it, so its own are looked for
+        # in another place first.
+        if _holds_itself(path):
+            return os.getpid()
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise disk_error(error, path, "read") from error
+    try:
+        answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*_FLOCK_ASKED)))
+    finally:
+        os.close(fd)
+    kind, pid = (answer[0], answer[4]) if sys.platform == "linux" else (answer[3], answer[2])
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def _holds_itself(path: Path) -> bool:
+    """Whether this very process has locked a file."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) or not os.path.exists("/proc/locks"):
+        return False
+    with open("/proc/locks") as locks:
+        rows = [line.split() for line in locks]
+    return any(
+        row[4] == str(os.getpid()) and row[5].rpartition(":")[2] == str(found.st_ino)
+        for row in rows
+        if len(row) > 5
+    )

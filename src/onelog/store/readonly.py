@@ -1,0 +1,153 @@
+"""Opening a store only to read it: one that OneLog or RocketMQ wrote, also while a broker runs.
+
+Nothing is locked, written or created. Of a store that is in use the reader sees one moment: where
+each queue ends is read first, then the log, which is always ahead of its queues, so every entry
+that is shown has its record. What is appended later is not seen; open again to see it.
+
+A file may go while it is being looked at, because retention deletes it, or may be there and not yet
+have its size. Then the folder is looked at once more.
+"""
+
+import logging
+import time
+from pathlib import Path
+
+from onelog.errors import StoreCorruptError, StoreError
+from onelog.message import LogOffset, Message
+from onelog.store.checkpoint import Checkpoint
+from onelog.store.commitlog import CommitLog
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.dispatch import targets
+from onelog.store.folder import (
+    geometry_advice,
+    index_geometry,
+    queue_file_entries,
+    require_store,
+    segment_bytes,
+)
+from onelog.store.keyindex import KeyIndex
+from onelog.store.queues import Queues
+from onelog.store.reader import StoreReader
+from onelog.store.record import Broken, check
+from onelog.store.segment import disk_error, file_name, numbered_files
+
+_log = logging.getLogger(__name__)
+PADDING_SIZE = 0x7FFFFFFF
+"""The size in an entry that stands for a message which is in no log any more."""
+_LOOKS_MAX = 5
+_BETWEEN_LOOKS_S = 0.02
+
+
+def open_readonly(
+    folder: Path, index_slots: int | None = None, index_entries: int | None = None
+) -> StoreReader:
+    """A reader of the store in a folder, as it is now.
+
+    The geometry of its index files need only be given if it is unusual; if it cannot be found out,
+    the store opens without its index, and a warning says so.
+    """
+    looks = 0
+    while True:
+        looks += 1
+        try:
+            require_store(folder)
+            return _open(folder, index_slots, index_entries)
+        except (OSError, StoreError) as error:
+            if looks == _LOOKS_MAX or not _may_pass(error):
+                if isinstance(error, OSError):
+                    raise disk_error(error, folder, "read") from error
+                raise
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a broker at work on the folder could be the reason."""
+    return isinstance(error, FileNotFoundError | StoreCorruptError) or isinstance(
+        error.__cause__, FileNotFoundError
+    )
+
+
+def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> StoreReader:
+    safe_offset = Checkpoint(folder / "checkpoint").safe_offset
+    queues = Queues(folder / "consumequeue", queue_file_entries(folder), writable=False)
+    log = CommitLog(folder / "commitlog", segment_bytes(folder), writable=False)
+    _warn_of_short_file(log)
+    limit = log.segments[-1].start + log.segment_bytes if log.segments else 0
+    known = safe_offset if log.start <= safe_offset <= limit else int(log.start)
+    for queue in queues:
+        known = max(known, _settle(queue, log))
+    log.end = log.flushed = LogOffset(_log_end(log, known))
+    geometry = index_geometry(folder, index_slots, index_entries)
+    if geometry is None:
+        _log.warning("%s", geometry_advice(folder))
+        # A folder that is not there has no files: the reader then finds no keys.
+        index = KeyIndex(folder / "index" / "left-out", 1, 2, writable=False)
+    else:
+        index = KeyIndex(folder / "index", *geometry, writable=False)
+    return StoreReader(folder, log, queues, index)
+
+
+def _warn_of_short_file(log: CommitLog) -> None:
+    """The log leaves out a last file that lacks its end: say so, unless it was only just made."""
+    opened = {segment.start for segment in log.segments}
+    for start, size in numbered_files(log.folder) if log.folder.is_dir() else []:
+        if size and size != log.segment_bytes and start not in opened:
+            _log.warning(
+                "%s has %d of %d bytes, and is left out",
+                log.folder / file_name(start), size, log.segment_bytes,
+            )  # fmt: skip
+
+
+def _settle(queue: ConsumeQueue, log: CommitLog) -> int:
+    """Bound a queue by what the log really has; returns where its last record starts.
+
+    In front are entries of deleted segments. Behind the end may be entries that lead nowhere: of a
+    crash that nobody has recovered from yet, or of an earlier one that RocketMQ recovered from,
+    for it does not clear what it cuts.
+    """
+    log_start = log.start
+    if queue.start < queue.end and queue.entry(queue.start)[0] < log_start:
+        queue.start = queue.first_not_before(lambda entry: entry[0] < log_start)
+    low, high = queue.start, queue.end
+    if low < high and not entry_is_real(queue, high - 1, log):
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
+        queue.end = queue.reserved = low
+    last = queue.last_entry()
+    return last[0] if last else 0
+
+
+def entry_is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
+    """Whether an entry leads to a whole record that says it belongs there."""
+    log_offset, size, _ = queue.entry(offset)
+    if log_offset < log.start or size == PADDING_SIZE:
+        return True  # Its segment was deleted; the queue still counts from there.
+    if not log.segments or log_offset >= log.segments[-1].start + log.segment_bytes:
+        return False
+    segment = log.segment_at(log_offset)
+    found = check(segment.view, log_offset - segment.start, log_offset)
+    return (
+        isinstance(found, Message)
+        and found.size == size
+        and occupies(found, queue.topic, queue.queue_id, offset)
+    )
+
+
+def occupies(message: Message, topic: str, queue_id: int, offset: int) -> bool:
+    """Whether a record belongs at this place of this queue."""
+    return any(
+        (target.topic, target.queue_id) == (topic, queue_id)
+        and target.queue_offset <= offset < target.queue_offset + target.entries
+        for target in targets(message)
+    )
+
+
+def _log_end(log: CommitLog, known: int) -> int:
+    """Where the log ends, found by going on from a record that is known to be in it."""
+    end = known
+    for found in log.scan(LogOffset(known)):
+        if isinstance(found, Broken):
+            return max(end, found.log_offset)
+        end = found.log_offset + found.size
+    return end
