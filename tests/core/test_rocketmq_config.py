@@ -45,7 +45,8 @@ OFFSETS = """{
 	"offsetTable":{
 		"orders@readers":{0:12,1:7 , 2 :0
 		},
-		"%RETRY%readers@readers":{0:1}
+		"%RETRY%readers@readers":{0:1},
+		"no group":{0:1}
 	}
 }"""
 DELAY = """{"dataVersion":{"counter":1},"offsetTable":{3:2,4:0}}"""
@@ -101,6 +102,7 @@ def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     assert world.broker.groups.require("readers").retry_times_max == 5
     assert world.broker.offsets.of("readers", "orders") == {0: 12, 1: 7, 2: 0}
     assert world.broker.offsets.of("readers", "%RETRY%readers") == {0: 1}
+    assert len(world.broker.offsets.all()) == 2
     assert world.broker.delay.progress()[3] == (2, 0)
     assert (world.folder / "config" / SNAPSHOT_FILE).exists()
     world.broker.admin.delete_topic("orders")

@@ -23,18 +23,24 @@ class OnelogPeer:
 
     name = "onelog"
     cluster = "DefaultCluster"
-    broker_name = "broker-a"
 
     def __init__(
-        self, folder: Path, *, sync_flush: bool = False, nameservers: str | None = None
+        self,
+        folder: Path,
+        *,
+        sync_flush: bool = False,
+        nameservers: str | None = None,
+        broker_name: str = "broker-a",
     ) -> None:
         self.folder = folder
+        self.broker_name = broker_name
         self._nameserver_port, self._broker_port = free_ports()
         self._own_nameserver = nameservers is None
         self.nameservers = nameservers or f"127.0.0.1:{self._nameserver_port}"
         self.broker_address = f"127.0.0.1:{self._broker_port}"
         self._environment = {
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
+            "ONELOG_BROKER_NAME": broker_name,
             "HOME": str(folder),
         }
         self._children: list[subprocess.Popen[bytes]] = []

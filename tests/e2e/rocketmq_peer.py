@@ -116,9 +116,9 @@ class RocketmqPeer:
         self.start_broker()
 
     def close(self) -> None:
-        """Stop everything and remove the store."""
+        """Stop everything and remove the store, which is why nothing has to end well."""
         for main in reversed(list(self._children)):
-            stop(self._children.pop(main))
+            stop(self._children.pop(main), signal.SIGKILL)
         shutil.rmtree(self.folder / "store", ignore_errors=True)
 
     def __enter__(self) -> Self:

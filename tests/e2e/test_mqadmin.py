@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 GET_KV_CONFIG = 101
 QUERY_CONSUMER_OFFSET = 14
 TOPIC = "Administered"
+MOVED = "Moved"
 MESSAGES = 20
 QUEUES = 4
 
@@ -128,20 +129,6 @@ def test_an_ordered_topic_gets_its_order_configuration(admin: Admin) -> None:
     assert answer.fields["value"] == f"{server.broker_name}:2"
 
 
-def test_update_sub_group_creates_a_group_that_can_be_cloned_into(admin: Admin) -> None:
-    server = admin.server
-    created = admin("updateSubGroup", "-c", server.cluster, "-g", "Copy", "-s", "true", "-r", "3")
-    assert f"create subscription group to {server.broker_address} success." in created
-    assert "retryMaxTimes=3" in created
-    cloned = admin("cloneGroupOffset", "-s", f"{TOPIC}-group", "-d", "Copy", "-t", TOPIC)
-    assert "clone group offset success" in cloned
-    offsets = []
-    for queue in range(QUEUES):
-        fields = {"consumerGroup": "Copy", "topic": TOPIC, "queueId": str(queue)}
-        offsets.append(call(server.broker_address, QUERY_CONSUMER_OFFSET, fields).fields["offset"])
-    assert sum(int(offset) for offset in offsets) == MESSAGES
-
-
 def test_consumer_progress_shows_the_group_and_its_lag_per_queue(admin: Admin) -> None:
     (group,) = [row for row in rows(admin("consumerProgress")) if row[0] == f"{TOPIC}-group"]
     assert group[1] == "1"
@@ -211,21 +198,50 @@ def test_print_msg_prints_every_message(admin: Admin) -> None:
     assert sorted(numbers) == list(range(MESSAGES))
 
 
-def test_a_group_goes_back_in_time_and_over_its_backlog(admin: Admin) -> None:
-    server, topic = admin.server, "Rewound"
-    with Scenario(admin.home, "5.5.0", "linger", server.nameservers, topic=topic) as clients:
+@pytest.fixture(scope="module")
+def moved(admin: Admin) -> Iterator[Scenario]:
+    """A second pair of clients, on the topic MOVED, whose group may be moved about."""
+    nameservers = admin.server.nameservers
+    with Scenario(admin.home, "5.5.0", "linger", nameservers, topic=MOVED) as clients:
         clients.wait_for("ready")
-        group = ["-g", f"{topic}-group", "-t", topic]
-        reset = admin("resetOffsetByTime", *group, "-s", "0")
-        offsets = [row for row in rows(reset) if row[0] == server.broker_name]
-        assert sorted(row[1:] for row in offsets) == [[str(q), "0"] for q in range(QUEUES)]
-        # The running consumer is told, and gets everything once more.
-        for facts in clients.lines(30):
-            if facts["total"] >= 2 * MESSAGES:
-                break
-        skipped = admin("skipAccumulatedMessage", *group)
-        offsets = [row for row in rows(skipped) if row[0] == server.broker_name]
-        assert sum(int(row[2]) for row in offsets) == MESSAGES
+        yield clients
+
+
+def test_a_group_goes_back_in_time_and_over_its_backlog(admin: Admin, moved: Scenario) -> None:
+    group = ["-g", f"{MOVED}-group", "-t", MOVED]
+    reset = admin("resetOffsetByTime", *group, "-s", "0")
+    offsets = [row for row in rows(reset) if row[0] == admin.server.broker_name]
+    assert sorted(row[1:] for row in offsets) == [[str(queue), "0"] for queue in range(QUEUES)]
+    # The running consumer is told, and gets everything once more.
+    for facts in moved.lines(30):
+        if facts["total"] >= 2 * MESSAGES:
+            break
+    skipped = admin("skipAccumulatedMessage", *group)
+    offsets = [row for row in rows(skipped) if row[0] == admin.server.broker_name]
+    assert sum(int(row[2]) for row in offsets) == MESSAGES
+
+
+@pytest.mark.usefixtures("moved")
+def test_a_group_is_created_and_takes_over_the_offsets_of_another(admin: Admin) -> None:
+    server = admin.server
+    created = admin("updateSubGroup", "-c", server.cluster, "-g", "Copy", "-s", "true", "-r", "3")
+    assert f"create subscription group to {server.broker_address} success." in created
+    assert "retryMaxTimes=3" in created
+    cloned = admin("cloneGroupOffset", "-s", f"{MOVED}-group", "-d", "Copy", "-t", MOVED)
+    assert "clone group offset success" in cloned
+    offsets = committed_offsets(admin, "Copy")
+    assert offsets == committed_offsets(admin, f"{MOVED}-group")
+    assert sum(offsets) == MESSAGES
+
+
+def committed_offsets(admin: Admin, group: str) -> list[int]:
+    offsets = []
+    for queue in range(QUEUES):
+        fields = {"consumerGroup": group, "topic": MOVED, "queueId": str(queue)}
+        answer = call(admin.server.broker_address, QUERY_CONSUMER_OFFSET, fields)
+        assert answer.code == 0, answer
+        offsets.append(int(answer.fields["offset"]))
+    return offsets
 
 
 def test_stats_all_lists_topic_and_group(admin: Admin) -> None:

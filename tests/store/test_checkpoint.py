@@ -18,14 +18,14 @@ from onelog.store.checkpoint import (
 
 
 def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
-    Checkpoint(tmp_path / "checkpoint").save(12345, 12000, 777, record_crc=True)
+    Checkpoint(tmp_path / "checkpoint").save(12345, 12000, 777, 666, record_crc=True)
     again = Checkpoint(tmp_path / "checkpoint")
     assert again.record_crc
     assert (again.safe_offset, again.log_ms, again.queues_ms, again.index_ms) == (
         12345,
         777,
         777,
-        777,
+        666,
     )
     assert again.ours
 
@@ -36,7 +36,7 @@ def test_rocketmqs_part_is_where_rocketmq_looks_and_its_other_fields_stay(tmp_pa
     Checkpoint(path).save(900, 800, 777)
     raw = path.read_bytes()
     assert len(raw) == 4096
-    assert struct.unpack_from(">6q", raw) == (777, 777, 777, 44, 55, 800)
+    assert struct.unpack_from(">6q", raw) == (777, 777, 0, 44, 55, 800)
 
 
 def test_a_checkpoint_that_rocketmq_moved_on_is_no_longer_ours(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ of many nodes is asked at the same time, and of no more than `CONCURRENT_MAX` at
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -45,6 +45,7 @@ REFUSALS: dict[int, type[OnelogError]] = {
 """What an answer's code means here; the others are `RequestRefusedError`."""
 
 K = TypeVar("K")
+N = TypeVar("N")
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
@@ -202,10 +203,10 @@ class Nodes:
     # Many nodes.
 
     async def gather(
-        self, nodes: dict[K, T], ask: Callable[[T], Awaitable[B]]
-    ) -> Gathered[K, B]:
+        self, nodes: Mapping[K, N], ask: Callable[[N], Awaitable[T]]
+    ) -> Gathered[K, T]:
         """What each node answers; raises only if all of them failed."""
-        results = await at_once(_caught(ask, node) for node in nodes.values())
+        results = await at_once(_caught(ask), nodes.values())
         named = dict(zip(nodes, results, strict=True))
         errors = {str(k): r for k, r in named.items() if isinstance(r, OnelogError)}
         if errors and len(errors) == len(nodes):
@@ -215,44 +216,47 @@ class Nodes:
             tuple(Failure(who, str(error)) for who, error in errors.items()),
         )
 
-    async def change(
-        self, nodes: dict[K, T], ask: Callable[[T], Awaitable[object]]
-    ) -> None:
+    async def change(self, nodes: Mapping[K, N], ask: Callable[[N], Awaitable[object]]) -> None:
         """Have each node do something; `PartlyDoneError` if some did and some did not."""
-        results = await at_once(_caught(ask, node) for node in nodes.values())
+        results = await at_once(_caught(ask), nodes.values())
         errors = [result for result in results if isinstance(result, OnelogError)]
         if not errors:
             return
         if len(errors) == len(results):
             raise errors[0]
-        done = [str(k) for k, r in zip(nodes, results, strict=True) if not isinstance(r, OnelogError)]
+        done = [
+            str(k) for k, r in zip(nodes, results, strict=True) if not isinstance(r, OnelogError)
+        ]
         raise PartlyDoneError(
             f"done on {', '.join(done)}, but not everywhere: " + "; ".join(map(str, errors))
         )
 
 
-async def at_once(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """The results, in the order of the calls; the first error ends them all."""
+async def at_once(ask: Callable[[N], Awaitable[T]], items: Iterable[N]) -> list[T]:
+    """What is answered for each item, in their order; the first error ends all the asking."""
     free = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def limited(call: Awaitable[T]) -> T:
+    async def limited(item: N) -> T:
         async with free:
-            return await call
+            return await ask(item)
 
     tasks = []
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(limited(call)) for call in calls]
+            tasks = [group.create_task(limited(item)) for item in items]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _caught(ask: Callable[[K], Awaitable[T]], node: K) -> T | OnelogError:
-    try:
-        return await ask(node)
-    except OnelogError as error:
-        return error
+def _caught(ask: Callable[[N], Awaitable[T]]) -> Callable[[N], Awaitable[T | OnelogError]]:
+    async def caught(item: N) -> T | OnelogError:
+        try:
+            return await ask(item)
+        except OnelogError as error:
+            return error
+
+    return caught
 
 
 def _refusal(address: Address, code: RequestCode, answer: Command) -> OnelogError:

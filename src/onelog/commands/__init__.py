@@ -1,1 +1,1 @@
-"""The command line, a module per group of commands; each is imported when it is used."""
+"""The commands of the command line, a module for each group of them."""

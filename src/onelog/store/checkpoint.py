@@ -57,11 +57,20 @@ class Checkpoint:
                 self.record_crc = self.ours and bool(flags & _RECORD_CRC)
 
     def save(
-        self, safe_offset: int, last_record: int, store_ms: int, record_crc: bool = False
+        self,
+        safe_offset: int,
+        last_record: int,
+        store_ms: int,
+        index_ms: int = 0,
+        record_crc: bool = False,
     ) -> None:
-        """Record that everything below `safe_offset`, stored up to `store_ms`, is on disk."""
+        """Record that everything below `safe_offset`, stored up to `store_ms`, is on disk.
+
+        `index_ms` is what RocketMQ makes of it: up to when index files are full (see `KeyIndex`).
+        """
         self.safe_offset = safe_offset
-        self.log_ms = self.queues_ms = self.index_ms = store_ms
+        self.log_ms = self.queues_ms = store_ms
+        self.index_ms = index_ms
         self.ours = True
         self.record_crc = record_crc
         try:
@@ -71,7 +80,7 @@ class Checkpoint:
                     os.pwrite(fd, bytes(_FILE_BYTES), 0)
                 # All of it lies in one disk sector: it changes together or not at all.
                 sector = bytearray(os.pread(fd, _SAFE_AT + _SAFE.size, 0))
-                _TIMES.pack_into(sector, 0, store_ms, store_ms, store_ms)
+                _TIMES.pack_into(sector, 0, store_ms, store_ms, index_ms)
                 _LAST_RECORD.pack_into(sector, _LAST_RECORD_AT, last_record)
                 flags = _RECORD_CRC if record_crc else 0
                 crc = _safe_crc(safe_offset, store_ms, flags)

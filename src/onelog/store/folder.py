@@ -18,6 +18,7 @@ from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from onelog.config import StoreConfig
 from onelog.errors import NotAStoreError, StoreCorruptError, StoreVersionError
@@ -28,8 +29,8 @@ from onelog.store.segment import FILE_NAME, disk_error, numbered_files
 
 _STORE_NAMES = frozenset({"commitlog", "consumequeue", "checkpoint", "onelog.json"})
 _DEFAULTS = StoreConfig()
-_RATIOS = (4, 1, 2, 3, 5, 6, 8, 10, 16, 20, 32, 40, 50, 64, 100)
-"""Entries per slot of an index file: RocketMQ's own first, then what people may have chosen."""
+_GUESSES_MAX = 64
+_USUAL_RATIO = _DEFAULTS.index_entries / _DEFAULTS.index_slots
 
 # struct flock: Linux has type, whence, start, length, pid; the BSDs and macOS have it reversed.
 _FLOCK = Struct("hhqqi") if sys.platform == "linux" else Struct("qqihh")
@@ -164,10 +165,9 @@ def index_geometry(
     if size == default.size:
         return default
     whole = [path for path in sizes if sizes[path] == size]
-    for ratio in _RATIOS:
-        count, odd = divmod(size - HEADER.size, SLOT_BYTES + ratio * ENTRY_BYTES)
-        guess = IndexGeometry(count, count * ratio)
-        if not odd and count > 0 and all(_is_consistent(path, guess) for path in whole):
+    fullest = max(whole, key=lambda path: _header(path)[5])
+    for guess in _guesses(fullest, size):
+        if all(_is_consistent(path, guess) for path in whole):
             return guess
     return None
 
@@ -191,6 +191,47 @@ def _completed(size: int, slots: int | None, entries: int | None) -> Iterator[In
     geometry = IndexGeometry(slots, entries)
     if slots > 0 and entries > 0 and geometry.size == size:
         yield geometry
+
+
+def _header(path: Path) -> tuple[int, ...]:
+    with open(path, "rb") as raw:
+        return HEADER.unpack(raw.read(HEADER.size))
+
+
+def _guesses(path: Path, size: int) -> list[IndexGeometry]:
+    """Geometries that fit what is in a file, the most usual first.
+
+    The first number after the header that is not zero is a used slot, and names an entry. The right
+    geometry is one under which the hash in that entry leads back to that slot, and under which
+    the first and the last entry have the log offsets that the header says.
+    """
+    _, _, first_log, last_log, _, next_entry = _header(path)
+    words = np.memmap(path, ">i4", "r", shape=(size // 4,))
+    begin = HEADER.size // 4
+    # 4 * slots + 20 * entries is known: so every fifth number of slots is possible.
+    slots = np.arange(len(words) - begin, dtype=np.int64)[(len(words) - begin) % 5 :: 5]
+    slots = slots[slots > 0]
+    entries = (len(words) - begin - slots) // 5
+    used = np.flatnonzero(words[begin:])
+    if next_entry > 1:
+        if not len(used):
+            return []
+        slot = int(used[0])
+        newest = int(words[begin + slot])
+        fits = (slots > slot) & (entries > max(newest, next_entry - 1)) & (newest > 0)
+        slots, entries = slots[fits], entries[fits]
+
+        def word(entry: int, field: int) -> npt.NDArray[np.int64]:
+            found: npt.NDArray[np.int64] = words[begin + slots + 5 * entry + field].astype(np.int64)
+            return found
+
+        hashes = word(newest, 0)
+        right = (hashes > 0) & (hashes % slots == slot)
+        for entry, log in ((1, first_log), (next_entry - 1, last_log)):
+            right &= (word(entry, 1) << 32) + (word(entry, 2) & 0xFFFFFFFF) == log
+        slots, entries = slots[right], entries[right]
+    order = np.argsort(np.abs(entries / slots - _USUAL_RATIO), kind="stable")[:_GUESSES_MAX]
+    return [IndexGeometry(int(slots[at]), int(entries[at])) for at in order]
 
 
 def _is_consistent(path: Path, geometry: IndexGeometry) -> bool:

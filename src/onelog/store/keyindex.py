@@ -236,6 +236,17 @@ class KeyIndex:
         """Oldest first."""
         return self._files
 
+    @property
+    def full_until_ms(self) -> int:
+        """Up to when all messages are in files that are full.
+
+        After a crash RocketMQ deletes files that end later and indexes their messages anew; were
+        this any later, it would forget the keys of the file that is not full yet.
+        """
+        files = self._files
+        pairs = zip(files, files[1:], strict=False)
+        return max((a.last_ms for a, b in pairs if a.last_ms < b.first_ms), default=0)
+
     def add(
         self, log_offset: int, store_ms: int, topic: str, properties: bytes, sys_flag: int
     ) -> None:

@@ -272,7 +272,13 @@ class MessageStore(StoreReader):
             self.log.flush()
             self._flush_queues()
             self.index.flush()
-            self._checkpoint.save(log_end, last_record, store_ms, self.config.record_crc)
+            self._checkpoint.save(
+                log_end,
+                last_record,
+                store_ms,
+                self.index.full_until_ms,
+                self.config.record_crc,
+            )
 
     def _flush_queues(self) -> None:
         dirty = self._dirty

@@ -139,9 +139,10 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         subscription,
     )
     committed = fields.number(ext, "commitOffset")
-    pull.run(may_wait=bool(flags & SUSPEND_FLAG))
     if flags & COMMIT_FLAG and committed >= 0:
+        # Before the pull: a reset that the pull hands out must not be overwritten by it.
         broker.offsets.commit(group, topic, queue_id, committed)
+    pull.run(may_wait=bool(flags & SUSPEND_FLAG))
 
 
 HANDLERS: dict[int, Handler] = {

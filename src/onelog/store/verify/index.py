@@ -9,6 +9,7 @@ Within a file, each entry must name the one before it in the same slot, and each
 Keys that no entry has are counted, not called a problem: RocketMQ loses some after every crash.
 """
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from onelog.store.verify.columns import Ints, Stretch
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
 
+Rows = npt.NDArray[np.void]
+
 _BLOCK_ENTRIES = 1 << 20
 _WINDOW_ENTRIES = 1 << 17
 _SECONDS_MAX = 0x7FFFFFFF
@@ -30,6 +33,7 @@ _IN_A_ROW = 3
 """So many entries past a stretch end it; fewer are taken for broken ones in between."""
 
 
+@functools.lru_cache(maxsize=4096)
 def tag_hash(topic: str, tags: bytes | None) -> int:
     """The hash under which RocketMQ 5.5 also indexes a message's tags."""
     text = (tags or b"").decode("utf-8", "replace")
@@ -119,32 +123,33 @@ class IndexWalk:
     def match(self, log_view: LogView, stretch: Stretch) -> None:
         """The entries of these records, and whichever others lie between them."""
         wanted_log, wanted_hash = stretch.log[stretch.key_row], stretch.key_hash
+        found: list[Rows] = []
         taken = 0
+        loosely = False
         for file in self._files:
             if file.cursor >= file.next_entry:
                 continue
             stop = _end_of_stretch(file, stretch.end)
             rows = file.entries[file.cursor : stop]
-            if len(rows):
-                part = slice(taken, taken + len(rows))
-                if np.array_equal(rows["log"], wanted_log[part]) and np.array_equal(
-                    rows["hash"], wanted_hash[part]
-                ):
-                    taken += len(rows)
-                    self._check_times(file, rows, stretch.store_ms[stretch.key_row[part]])
-                else:
-                    self._match_loosely(log_view, stretch, file, rows)
-                    self._count_missing(stretch, part, rows)
-                    taken = len(wanted_log)
-                self.matched += len(rows)
-                self._began = True
+            part = slice(taken, taken + len(rows))
+            if np.array_equal(rows["log"], wanted_log[part]) and np.array_equal(
+                rows["hash"], wanted_hash[part]
+            ):
+                self._check_times(file, rows, stretch.store_ms[stretch.key_row[part]])
+            else:
+                loosely = True
+                self._match_loosely(log_view, stretch, file, rows)
+            found.append(rows)
+            taken += len(rows)
             file.cursor = stop
             if stop < file.next_entry:
                 break
-        if self._began and taken < len(wanted_log) and not log_view.running:
-            self.keys_missing += len(wanted_log) - taken
+        self._began = self._began or taken > 0
+        self.matched += taken
+        if self._began and not log_view.running and (loosely or taken < len(wanted_log)):
+            self.keys_missing += _count_missing(stretch, found)
 
-    def _check_times(self, file: IndexCheck, rows: npt.NDArray[np.void], store_ms: Ints) -> None:
+    def _check_times(self, file: IndexCheck, rows: Rows, store_ms: Ints) -> None:
         expected = np.clip((store_ms - file.first_ms) // 1000, 0, _SECONDS_MAX)
         wrong = rows["seconds"] != expected
         if file.cursor == 1:
@@ -161,12 +166,10 @@ class IndexWalk:
         log_view: LogView,
         stretch: Stretch,
         file: IndexCheck,
-        rows: npt.NDArray[np.void],
+        rows: Rows,
     ) -> None:
         """Entries that are not one by one what the records give: with tags, or damaged."""
-        record = np.searchsorted(stretch.log, rows["log"].astype(np.int64))
-        record = np.minimum(record, len(stretch.log) - 1)
-        here = stretch.log[record] == rows["log"]
+        record, here = _records_of(stretch, rows)
         hashes = rows["hash"].astype(np.int64)
         given = (stretch.key_row << 32) + stretch.key_hash
         right = here & np.isin((record << 32) + hashes, given)
@@ -187,12 +190,6 @@ class IndexWalk:
                 )
         for row in np.flatnonzero(~right).tolist():
             self._look_up(log_view, file, file.cursor + row)
-
-    def _count_missing(self, stretch: Stretch, part: slice, rows: npt.NDArray[np.void]) -> None:
-        wanted = (stretch.log[stretch.key_row], stretch.key_hash)
-        pairs = set(zip(rows["log"].tolist(), rows["hash"].tolist(), strict=True))
-        rest = zip(wanted[0][part.start :].tolist(), wanted[1][part.start :].tolist(), strict=True)
-        self.keys_missing += sum(pair not in pairs for pair in rest)
 
     def _look_up(self, log_view: LogView, file: IndexCheck, entry: int) -> None:
         """One entry by itself."""
@@ -238,3 +235,18 @@ def _end_of_stretch(file: IndexCheck, end: int) -> int:
             return at + first
         at += len(past)
     return at
+
+
+def _records_of(stretch: Stretch, rows: Rows) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Which record of the stretch each entry points at, and whether it points at one at all."""
+    record = np.searchsorted(stretch.log, rows["log"].astype(np.int64))
+    record = np.minimum(record, len(stretch.log) - 1)
+    return record, stretch.log[record] == rows["log"]
+
+
+def _count_missing(stretch: Stretch, found: list[Rows]) -> int:
+    """How many keys of the records have no entry."""
+    rows = np.concatenate(found) if found else np.zeros(0, ENTRY_DTYPE)
+    record, here = _records_of(stretch, rows)
+    entered = ((record << 32) + rows["hash"])[here]
+    return int(np.isin((stretch.key_row << 32) + stretch.key_hash, entered, invert=True).sum())

@@ -109,9 +109,11 @@ def _decode_rest(header: bytes | bytearray, remark_bytes: int) -> tuple[str | No
 def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, str]:
     text = header.decode("latin-1")
     one_letter = _FIELD_OF_ONE_LETTER.unpack_from
+    # An empty key with an empty value is one byte shorter than what is read at a time.
+    padded = header + b"\0"
     ext: dict[str, str] = {}
     while at < end:
-        key_bytes, letter, value_bytes = one_letter(header, at)
+        key_bytes, letter, value_bytes = one_letter(padded, at)
         if key_bytes == 1 and letter < 128:
             start = at + 7
             key = _LETTERS[letter]

@@ -8,6 +8,7 @@ import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
@@ -58,6 +59,24 @@ final class Delivery {
         seen.listenTo(consumer);
         consumer.start();
         return consumer;
+    }
+
+    /** A topic that exists on several brokers: how many messages went to each, and how many came back. */
+    static void spread(Options options, Report report) throws Exception {
+        int messages = options.number("messages", 100);
+        String topic = options.text("topic");
+        try (Clients clients = new Clients(options)) {
+            DefaultMQProducer producer = clients.producer(topic + "-producer");
+            Map<String, Arrivals> arrivals = new TreeMap<>();
+            listen(clients, topic, "one", arrivals, false);
+            Map<String, Integer> sent = new TreeMap<>();
+            for (long number = 0; number < messages; number++) {
+                SendResult result = producer.send(new Message(topic, Payload.body(number)));
+                sent.merge(result.getMessageQueue().getBrokerName(), 1, Integer::sum);
+            }
+            waitFor(() -> arrivals.get("one").distinct() == messages);
+            report.done(Map.of("sent", sent, "received", arrivals.get("one").between(0, messages)));
+        }
     }
 
     /** A member stops in the middle and comes back: it goes on where it stopped. */

@@ -24,6 +24,7 @@ public final class Main {
         SCENARIOS.put("oneway", Sending::oneway);
         SCENARIOS.put("batch", Sending::batch);
         SCENARIOS.put("selector", Sending::selector);
+        SCENARIOS.put("spread", Delivery::spread);
         SCENARIOS.put("concurrent", Churn::concurrent);
         SCENARIOS.put("orderly", Churn::orderly);
         SCENARIOS.put("broadcasting", Delivery::broadcasting);

@@ -1,0 +1,83 @@
+"""`onelog store`: look into the files of a store, without changing anything.
+
+All of it works on stores that RocketMQ wrote, too, and while a broker is running on them.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker runs.",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that has `commitlog`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+IndexSlots = Annotated[
+    int | None,
+    typer.Option(min=1, help="Slots of an index file, if unusual (RocketMQ: maxHashSlotNum)."),
+]
+IndexEntries = Annotated[
+    int | None,
+    typer.Option(min=2, help="Entries of an index file, if unusual (RocketMQ: maxIndexNum)."),
+]
+
+
+class Body(StrEnum):
+    """How much of a body is shown."""
+
+    FULL = "full"
+    SHORT = "short"
+    NONE = "none"
+
+
+@app.command("inspect")
+def inspect_store(
+    folder: Folder,
+    json: Json = False,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+) -> None:
+    """Show files, queues, index, checkpoint, space, and who has the store open."""
+    from onelog.commands.store.inspect import inspect
+
+    inspect(folder, index_slots, index_entries, as_json=json)
+
+
+@app.command("verify")
+def verify_store(
+    folder: Folder,
+    json: Json = False,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    delay_levels: Annotated[
+        str | None,
+        typer.Option(help='The delay levels of the broker, if not the usual "1s 5s 10s ... 2h".'),
+    ] = None,
+) -> None:
+    """Check every record, queue entry and index entry. Exit code 1 if something is wrong."""
+    from onelog.commands.store.verify import verify
+
+    if not verify(folder, index_slots, index_entries, delay_levels, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command("dump")
+def dump_queue(
+    folder: Folder,
+    topic: Annotated[str, typer.Option(help="The topic.")],
+    queue: Annotated[int, typer.Option(min=0, help="The queue's id.")] = 0,
+    start: Annotated[
+        int | None, typer.Option("--from", help="First queue offset. [default: the oldest]")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many messages.")] = 10,
+    body: Annotated[Body, typer.Option(help="How much of each body.")] = Body.SHORT,
+    json: Json = False,
+) -> None:
+    """Print messages of a queue; with --json, one JSON document per line."""
+    from onelog.commands.store.dump import dump
+
+    dump(folder, topic, queue, start, count, body, as_json=json)

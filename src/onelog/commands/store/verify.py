@@ -1,0 +1,88 @@
+"""`onelog store verify`: every record, queue entry and index entry, with a progress bar."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from onelog.commands.terminal import console, show_count, show_text
+from onelog.config import StoreConfig
+from onelog.store.verify import Verification
+from onelog.store.verify import verify as verify_store
+from onelog.store.verify.checking import OnProgress
+
+
+def verify(
+    folder: Path,
+    index_slots: int | None,
+    index_entries: int | None,
+    delay_levels: str | None,
+    *,
+    as_json: bool,
+) -> bool:
+    """Check a store and print what was found; whether it is as it should be."""
+    with _progress() as on_progress:
+        found = verify_store(
+            folder,
+            index_slots=index_slots,
+            index_entries=index_entries,
+            delay_levels=delay_levels or StoreConfig().delay_levels,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print(json.dumps({"clean": found.clean, **dataclasses.asdict(found)}, indent=2))
+    else:
+        _show(found, console())
+    return found.clean
+
+
+@contextmanager
+def _progress() -> Iterator[OnProgress]:
+    """A bar on stderr, if somebody looks."""
+    screen = Console(stderr=True)
+    columns = (
+        TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True),
+        TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task("verifying", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show(found: Verification, out: Console) -> None:
+    states = {"stopped": "stopped cleanly", "crashed": "not stopped cleanly", "running": "in use"}
+    out.print(f"{found.folder} ({states[found.state]})", style="bold")
+    out.print(
+        f"  log {found.log_start} .. {found.log_end}: {show_count(found.records)} records in "
+        f"{found.segments} segments"
+    )
+    out.print(f"  {show_count(found.queue_entries)} entries in {show_count(found.queues)} queues")
+    out.print(
+        f"  {show_count(found.index_entries)} index entries in {show_count(found.index_files)} "
+        "files"
+    )
+    for note in found.notes:
+        out.print(f"  note: {show_text(note)}", soft_wrap=True)
+    for problem in found.problems:
+        out.print(f"  {show_text(str(problem))}", style="red", soft_wrap=True)
+    hidden = found.problems_total - len(found.problems)
+    if hidden > 0:
+        out.print(f"  ... and {show_count(hidden)} more", style="red")
+    seconds = found.took_ms / 1000
+    if found.clean:
+        out.print(f"all right, in {seconds:.1f} s", style="green")
+    else:
+        out.print(f"{show_count(found.problems_total)} problems, in {seconds:.1f} s", style="red")

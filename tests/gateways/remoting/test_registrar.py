@@ -1,0 +1,103 @@
+"""The broker's calls to the name servers."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onelog.clock import SystemClock
+from onelog.config import NameserverConfig
+from onelog.core.topics import TopicConfig
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.connection import Connection
+from onelog.net.listener import Listener
+from tests.gateways.remoting.live import broker
+
+
+async def nameserver(folder: Path, port: int = 0) -> NameServer:
+    return await serve_nameserver(NameserverConfig(port=port, kv_path=str(folder / "kv.json")))
+
+
+async def eventually(condition: Callable[[], bool]) -> bool:
+    for _ in range(250):
+        if condition():
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def addresses(*servers: NameServer) -> str:
+    return ";".join(f"{host}:{port}" for host, port in (server.address for server in servers))
+
+
+async def test_a_broker_registers_with_every_name_server_and_leaves_cleanly(tmp_path: Path) -> None:
+    first, second = await nameserver(tmp_path / "1"), await nameserver(tmp_path / "2")
+    async with broker(tmp_path, broker__nameservers=addresses(first, second)) as server:
+        for each in (first, second):
+            route = each.registry.routes.route("TBW102")
+            assert route is not None
+            assert route.broker_datas[0].broker_addrs == {0: server.address}
+    for each in (first, second):
+        assert each.registry.routes.route("TBW102") is None
+        await each.close()
+
+
+async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path: Path) -> None:
+    names = await nameserver(tmp_path)
+    async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
+        server.broker.admin.create_topic(TopicConfig("fresh", 3, 5))
+        assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
+        route = names.registry.routes.route("fresh")
+        assert route is not None
+        queues = route.queue_datas[0]
+        assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 5, 6)
+    await names.close()
+
+
+async def test_a_name_server_that_comes_back_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = await nameserver(tmp_path)
+    port = names.address[1]
+    where = addresses(names)
+    async with broker(
+        tmp_path, broker__nameservers=where, broker__register_interval_ms=1_000
+    ) as server:
+        await names.close()
+        server.broker.admin.create_topic(TopicConfig("meanwhile", 1, 1))
+        assert await eventually(lambda: "cannot be told" in caplog.text)
+        names = await nameserver(tmp_path, port)
+        assert await eventually(lambda: names.registry.routes.route("meanwhile") is not None)
+        assert caplog.text.count("cannot be told") == 1
+    await names.close()
+
+
+class _Mute:
+    """Accepts, and never answers: a half-dead name server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def data_received(self, data: bytes) -> None:
+        return
+
+    def writable(self) -> None:
+        return
+
+    def connection_lost(self) -> None:
+        return
+
+
+async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    mute = await Listener.open("127.0.0.1", 0, _Mute, clock=SystemClock())
+    names = await nameserver(tmp_path)
+    where = f"127.0.0.1:{mute.address[1]};{addresses(names)}"
+    async with broker(
+        tmp_path, broker__nameservers=where, broker__register_timeout_ms=300
+    ) as server:
+        assert names.registry.routes.route("TBW102") is not None
+        server.broker.admin.create_topic(TopicConfig("t", 1, 1))
+        assert await eventually(lambda: names.registry.routes.route("t") is not None)
+    await names.close()
+    await mute.close()

@@ -1,0 +1,176 @@
+"""Sending, as a producer sees it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from onelog.gateways.remoting.send import new_unique_key
+from onelog.message import LOOPBACK, decode_properties, encode_properties
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.send import encode_batch
+from tests.gateways.remoting.live import bodies, broker, client, messages
+
+
+async def test_a_message_is_stored_and_its_place_is_told(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        answer = await producer.send("orders", b"hello", {"UNIQ_KEY": "U1", "TAGS": "paid"})
+        assert answer.code == ResponseCode.SUCCESS
+        assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "0")
+        assert answer.ext["transactionId"] == "U1"
+        assert (answer.ext["MSG_REGION"], answer.ext["TRACE_ON"]) == ("DefaultRegion", "true")
+        (stored,) = messages(await producer.pull("orders", 0))
+        assert stored.message_id == answer.ext["msgId"]
+        assert (bytes(stored.body), stored.flag, stored.born_ms) == (b"hello", 7, 1_700_000_000_000)
+        assert decode_properties(stored.properties) == {
+            "UNIQ_KEY": "U1",
+            "TAGS": "paid",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }
+
+
+async def test_the_long_form_of_the_request_is_understood(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        answer = await producer.ask(
+            RequestCode.SEND_MESSAGE,
+            b"x",
+            producerGroup="g",
+            topic="t",
+            defaultTopic="TBW102",
+            defaultTopicQueueNums=4,
+            queueId=3,
+            sysFlag=0,
+            bornTimestamp=1,
+            flag=0,
+            properties="",
+        )
+        assert (answer.code, answer.ext["queueId"]) == (0, "3")
+        assert server.broker.topics.require("t").write_queues == 4
+
+
+async def test_a_message_without_an_id_gets_one(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        answer = await producer.send("t", b"x")
+        (stored,) = messages(await producer.pull("t", 0))
+        assert stored.unique_key == answer.ext["transactionId"]
+        assert len(answer.ext["transactionId"]) == 32
+
+
+def test_made_ids_differ() -> None:
+    assert len({new_unique_key(LOOPBACK) for _ in range(1000)}) == 1000
+
+
+async def test_a_negative_queue_is_the_brokers_choice(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        chosen = {(await producer.send("t", b"x", e=-1)).ext["queueId"] for _ in range(40)}
+        assert chosen == {"0", "1", "2", "3"}
+
+
+async def test_one_way_sends_are_stored_and_not_answered(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        await producer.send("t", b"first")
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+        producer.peer.oneway(RequestCode.SEND_MESSAGE_V2, ext, b"second")
+        assert (await producer.send("t", b"third")).ext["queueOffset"] == "2"
+        assert bodies(await producer.pull("t", 0)) == [b"first", b"second", b"third"]
+
+
+async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        batch = encode_batch(
+            [(n, b"body-%d" % n, encode_properties({"KEYS": f"k{n}"})[:-1]) for n in range(5)]
+        )
+        ext = {
+            "a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 1, "h": 0, "m": "true",
+        }  # fmt: skip
+        answer = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
+        assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+        ids = answer.ext["msgId"].split(",")
+        stored = messages(await producer.pull("t", 0, queueId=1))
+        assert [each.message_id for each in stored] == ids
+        assert [bytes(each.body) for each in stored] == [b"body-%d" % n for n in range(5)]
+        assert [(each.flag, each.keys) for each in stored] == [(n, [f"k{n}"]) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "says"),
+    [
+        ({"e": 99}, ResponseCode.INVALID_PARAMETER, "99"),
+        ({"e": "many"}, ResponseCode.SYSTEM_ERROR, "<e> is not a number"),
+        ({"b": "../etc"}, ResponseCode.SYSTEM_ERROR, "illegal"),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"b": "unknown", "c": "NO_SUCH"}, ResponseCode.TOPIC_NOT_EXIST, "unknown"),
+        ({"i": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
+        ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.NO_PERMISSION, "transaction"),
+        ({"i": "TIMER_DELAY_MS\x01500\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
+    ],
+)
+async def test_a_bad_request_is_answered_with_its_code_and_the_next_one_works(
+    tmp_path: Path, changed: dict[str, object], code: int, says: str
+) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        await producer.send("t", b"first")
+        answer = await producer.send("t", b"bad", **changed)
+        assert answer.code == code
+        assert says in (answer.remark or "")
+        assert (await producer.send("t", b"good")).ext["queueOffset"] == "1"
+
+
+async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL
+        large = await producer.send("t", b"x" * 100_001)
+        assert large.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "100000" in (large.remark or "")
+
+
+async def test_unknown_topics_are_refused_when_they_may_not_be_created(tmp_path: Path) -> None:
+    async with broker(tmp_path, broker__auto_create_topics=False) as server:
+        async with client(server) as producer:
+            answer = await producer.send("new", b"x")
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_with_sync_flush_the_answer_means_on_disk(tmp_path: Path) -> None:
+    async with broker(tmp_path, store__flush="sync") as server, client(server) as producer:
+        answers = await asyncio.gather(*(producer.send("t", b"x") for _ in range(50)))
+        assert [answer.code for answer in answers] == [0] * 50
+        assert (
+            server.store.log.flushed
+            >= server.store.message_at(int(answers[-1].ext["msgId"][16:], 16)).log_offset
+        )
+
+
+async def test_a_message_that_failed_comes_back_to_its_group_later(tmp_path: Path) -> None:
+    async with broker(tmp_path, store__delay_levels="1s 1s 1s 1s") as server:
+        async with client(server) as consumer:
+            await consumer.heartbeat("c1", "g", "t")
+            sent = await consumer.send("t", b"failed")
+            (stored,) = messages(await consumer.pull("t", 0))
+            answer = await consumer.ask(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                offset=int(stored.log_offset),
+                group="g",
+                delayLevel=0,
+                originMsgId=sent.ext["msgId"],
+                originTopic="t",
+            )
+            assert answer.code == ResponseCode.SUCCESS
+            again = await consumer.pull(
+                "%RETRY%g", 0, consumerGroup="g", sysFlag=6, suspendTimeoutMillis=5_000
+            )
+            (retried,) = messages(again)
+            assert (bytes(retried.body), retried.reconsume_times) == (b"failed", 1)
+            assert decode_properties(retried.properties)["RETRY_TOPIC"] == "t"
+
+
+async def test_sending_back_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as consumer:
+        await consumer.heartbeat("c1", "g", "t")
+        for offset in (-5, 1 << 40):
+            answer = await consumer.ask(
+                RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="g", delayLevel=0
+            )
+            assert answer.code == ResponseCode.SYSTEM_ERROR

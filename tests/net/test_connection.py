@@ -1,0 +1,255 @@
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from onelog.errors import WireError
+from onelog.net.connection import FLUSH_BYTES, Connection, Limits, Outbox
+from tests.net.conftest import Listen
+from tests.net.sessions import Client, Echo, until
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("192.0.2.7", 1234), "sockname": ("192.0.2.1", 9876)})
+        self.writes: list[bytes] = []
+        self.unsent = 0
+        self.ended = ""
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.writes.append(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Scripted(Echo):
+    """Does what the test says."""
+
+    lost = 0
+    drained = 0
+    fail: Exception | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.fail is not None:
+            raise self.fail
+        super().data_received(data)
+
+    def writable(self) -> None:
+        self.drained += 1
+
+    def connection_lost(self) -> None:
+        self.lost += 1
+
+
+def connected(limits: Limits | None = None) -> tuple[Connection, Wire, Scripted]:
+    sessions: list[Scripted] = []
+
+    def make(connection: Connection) -> Scripted:
+        sessions.append(Scripted(connection))
+        return sessions[0]
+
+    connection = Connection(make, Outbox(asyncio.get_running_loop()), limits or Limits())
+    wire = Wire()
+    connection.connection_made(wire)
+    return connection, wire, sessions[0]
+
+
+async def test_what_is_written_in_one_tick_leaves_in_one_write() -> None:
+    connection, wire, _ = connected()
+    connection.data_received(b"one")
+    connection.data_received(b"two")
+    connection.send([b"three", memoryview(b"four")])
+    assert wire.writes == []
+    await asyncio.sleep(0)
+    assert wire.writes == [b"onetwothreefour"]
+
+
+async def test_all_connections_are_flushed_by_one_call_or_by_hand() -> None:
+    outbox = Outbox(asyncio.get_running_loop())
+    wires = []
+    for _ in range(3):
+        connection = Connection(Echo, outbox, Limits())
+        wires.append(Wire())
+        connection.connection_made(wires[-1])
+        connection.write(b"x")
+    outbox.flush()
+    assert [wire.writes for wire in wires] == [[b"x"]] * 3
+    await asyncio.sleep(0)
+    assert [wire.writes for wire in wires] == [[b"x"]] * 3
+
+
+async def test_much_is_not_held_back_until_the_tick_ends() -> None:
+    connection, wire, _ = connected()
+    connection.write(bytes(FLUSH_BYTES))
+    connection.send([bytes(FLUSH_BYTES), b"x"])
+    assert [len(data) for data in wire.writes] == [FLUSH_BYTES, FLUSH_BYTES + 1]
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    connection, wire, session = connected()
+    connection.pause_writing()
+    assert connection.congested
+    assert not wire.reading
+    connection.resume_writing()
+    assert wire.reading
+    assert session.drained == 1
+
+
+async def test_a_peer_that_never_reads_is_cut_off_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, wire, _ = connected(Limits(write_bytes_max=1000))
+    connection.pause_writing()
+    wire.unsent = 1000
+    connection.write(b"fits")
+    connection.flush()
+    assert not wire.ended
+    wire.unsent = 1001
+    for _ in range(3):
+        connection.write(b"one too many")
+        connection.flush()
+    assert wire.ended == "aborted"
+    (record,) = caplog.records
+    assert "does not read: cut off with 1001 bytes unsent" in record.message
+
+
+async def test_a_wire_error_closes_after_what_was_written_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, wire, session = connected()
+    connection.data_received(b"answer")
+    session.fail = WireError("a frame of 2 GiB")
+    connection.data_received(b"garbage")
+    connection.data_received(b"more of it")
+    assert (wire.writes, wire.ended) == ([b"answer"], "closed")
+    (record,) = caplog.records
+    assert record.message.endswith("192.0.2.7:1234> sent what is no request: a frame of 2 GiB")
+
+
+async def test_a_bug_ends_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
+    connection, wire, session = connected()
+    session.fail = ZeroDivisionError("bug")
+    connection.data_received(b"x")
+    assert wire.ended == "aborted"
+    assert "closed by a bug" in caplog.text
+
+
+async def test_nothing_is_written_after_the_end() -> None:
+    connection, wire, session = connected()
+    connection.close()
+    connection.write(b"x")
+    connection.send([b"y"])
+    connection.flush()
+    connection.connection_lost(None)
+    assert (wire.writes, session.lost) == ([], 1)
+
+
+async def test_an_idle_connection_is_closed_and_an_active_one_is_not() -> None:
+    connection, wire, _ = connected(Limits(idle_ms=1000))
+    connection.sweep(0)
+    connection.sweep(999)
+    assert not wire.ended
+    connection.data_received(b"alive")
+    for now in (1500, 2499):
+        connection.sweep(now)
+    assert not wire.ended
+    await asyncio.sleep(0)
+    connection.sweep(3000)
+    connection.sweep(4000)
+    assert wire.ended == "aborted"
+
+
+async def test_writing_to_a_peer_that_does_not_read_is_no_sign_of_life() -> None:
+    connection, wire, _ = connected(Limits(idle_ms=1000))
+    connection.pause_writing()
+    connection.sweep(0)
+    for now in (1, 999):
+        connection.write(b"x")
+        connection.flush()
+        connection.sweep(now)
+    connection.sweep(1000)
+    assert wire.ended == "aborted"
+
+
+async def test_a_peer_that_stops_sending_still_gets_its_answers() -> None:
+    connection, wire, _ = connected()
+    connection.data_received(b"question")
+    connection.eof_received()
+    assert wire.writes == [b"question"]
+
+
+async def test_addresses_are_known() -> None:
+    connection, _, _ = connected()
+    assert connection.remote_address == "192.0.2.7:1234"
+    assert connection.local == ("192.0.2.1", 9876)
+    connection.remote = ("::1", 5)
+    assert connection.remote_address == "[::1]:5"
+
+
+async def test_a_slow_reader_gets_everything_in_order(listen: Listen) -> None:
+    listener = await listen(Echo, limits=Limits(write_pause_bytes=64 << 10))
+    client = await Client.connect(listener)
+    sent = bytes(range(256)) * 4096 * 8
+    sending = asyncio.create_task(client.send(sent))
+    (connection,) = await connections(listener)
+    await until(lambda: connection.congested)
+    assert await client.receive(len(sent)) == sent
+    await sending
+    client.close()
+
+
+async def test_a_real_peer_that_never_reads_is_cut_off_and_others_are_served(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    class Flood(Echo):
+        def data_received(self, data: bytes) -> None:
+            for _ in range(64):
+                self.connection.write(bytes(1 << 20))
+
+    limits = Limits(write_pause_bytes=64 << 10, write_bytes_max=8 << 20)
+    flooding = await listen(Flood, limits=limits)
+    serving = await listen(Echo, limits=limits)
+    deaf = await Client.connect(flooding)
+    await deaf.send(b"go")
+    await until(lambda: "does not read" in caplog.text)
+    await until(lambda: not flooding.connections)
+    healthy = await Client.connect(serving)
+    await healthy.send(b"ping")
+    assert await healthy.receive(4) == b"ping"
+    assert caplog.text.count("does not read") == 1
+    deaf.close()
+    healthy.close()
+
+
+async def connections(listener: Any) -> set[Connection]:
+    await until(lambda: listener.connections)
+    found: set[Connection] = listener.connections
+    return found

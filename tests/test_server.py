@@ -1,0 +1,121 @@
+"""The assembled broker: what it survives, and what it gives up cleanly."""
+
+import asyncio
+import os
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from onelog.config import load
+from onelog.errors import ConfigError, ListenError, StoreLockedError
+from onelog.server import HANDLERS, running_broker
+from onelog.wire.remoting.codes import RequestCode
+from tests.gateways.remoting.live import SMALL, bodies, broker, client
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        for n in range(20):
+            await one.send("t", b"%d" % n)
+    async with broker(tmp_path) as server, client(server) as one:
+        assert server.store.recovery.clean
+        assert bodies(await one.pull("t", 0)) == [b"%d" % n for n in range(20)]
+
+
+async def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path):
+        with pytest.raises(StoreLockedError):
+            async with broker(tmp_path):
+                pass
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=str(port)):
+            async with broker(tmp_path, broker__port=port):
+                pass
+    async with broker(tmp_path) as server:
+        assert server.store.recovery.clean
+
+
+async def test_both_ports_give_the_same_answers(tmp_path: Path) -> None:
+    async with broker(tmp_path, broker__vip_port=-1) as server, client(server) as one:
+        await one.send("t", b"x")
+        second = server.config.broker.second_port
+        assert second == server.config.broker.port - 2
+        reader, writer = await asyncio.open_connection("127.0.0.1", second)
+        writer.close()
+        await writer.wait_closed()
+        assert not await reader.read(1)
+
+
+async def test_only_settings_that_may_change_do(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server:
+        server.reconfigure({"broker.auto_create_topics": "false", "broker.trace": "false"})
+        assert not server.broker.topics.auto_create
+        assert b"TRACE_ON\x01false" in server.gateway.added_properties
+        with pytest.raises(ConfigError, match=r"broker\.port cannot change"):
+            server.reconfigure({"broker.port": "1"})
+        with pytest.raises(ConfigError, match=r"broker\.trace"):
+            server.reconfigure({"broker.trace": "perhaps"})
+
+
+async def test_an_advertised_name_must_be_an_address(tmp_path: Path) -> None:
+    overrides = {
+        **SMALL,
+        "broker.store_path": str(tmp_path / "s"),
+        "broker.advertised_host": "no-such-host.invalid",
+    }
+    with pytest.raises(ConfigError, match=r"no-such-host\.invalid"):
+        async with running_broker(load(overrides=overrides)):
+            pass
+
+
+async def test_garbage_closes_its_own_connection_and_no_other(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    async with broker(tmp_path) as server, client(server) as good:
+        for case in range(60):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port)
+            junk = [b"\x7f\xff\xff\xff" + os.urandom(20), rng.randbytes(rng.randrange(1, 300))]
+            writer.write(junk[case % 2])
+            await writer.drain()
+            writer.close()
+        answer = await good.send("t", b"still here")
+        assert answer.code == 0
+        assert bodies(await good.pull("t", 0)) == [b"still here"]
+
+
+async def test_mutated_requests_never_bring_the_broker_down(tmp_path: Path) -> None:
+    from onelog.wire.remoting.frame import encode_request
+
+    rng = random.Random(11)
+    ext = {"a": "g", "b": "t", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    frames = [
+        b"".join(encode_request(RequestCode.SEND_MESSAGE_V2, 1, ext, b"body", serialize=s))
+        for s in (0, 1)
+    ] + [b"".join(encode_request(code, 1, {"topic": "t", "queueId": "0"})) for code in HANDLERS]
+    async with broker(tmp_path) as server, client(server) as good:
+        for _ in range(400):
+            frame = bytearray(rng.choice(frames))
+            for _ in range(rng.randrange(1, 4)):
+                frame[rng.randrange(len(frame))] = rng.randrange(256)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port)
+            writer.write(frame)
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+        assert (await good.send("alive", b"yes")).code == 0
+        assert bodies(await good.pull("alive", 0)) == [b"yes"]
+
+
+async def test_every_request_without_fields_is_answered(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        for code in HANDLERS:
+            answer = await one.peer.ask(RequestCode(code))
+            assert answer.code is not None
+        assert (await one.send("t", b"x")).code == 0

@@ -1,0 +1,41 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onelog.errors import WireError
+from onelog.wire.remoting.body import Body, MessageQueue
+from onelog.wire.remoting.clients import HeartbeatData
+from onelog.wire.remoting.registration import RegisterBrokerBody
+from onelog.wire.remoting.stats import ConsumeStats
+
+
+def test_members_that_are_missing_null_or_unknown_do_no_harm() -> None:
+    queue = MessageQueue.decode(b'{"topic":"t","brokerName":null,"what":[1]}')
+    assert queue == MessageQueue(topic="t")
+
+
+def test_texts_are_taken_for_numbers_as_fastjson_does() -> None:
+    assert MessageQueue.decode(b"{queueId:'3'}") == MessageQueue(queue_id=3)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"7", b'{"queueId":"x"}', b'{"queueId":{}}', b"\xff"])
+def test_what_is_no_such_body_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        MessageQueue.decode(data)
+
+
+def test_views_are_read_too() -> None:
+    assert MessageQueue.decode(memoryview(b'{"topic":"t"}')).topic == "t"
+
+
+@given(
+    st.sampled_from([MessageQueue, HeartbeatData, ConsumeStats, RegisterBrokerBody]),
+    st.binary(max_size=30)
+    | st.text('{}[]:,"topicConsumerDataSet0179.eE-', max_size=40).map(str.encode)
+    | st.integers(1, 100_000).map(lambda depth: b'{"a":' * depth),
+)
+def test_garbage_raises_wire_error_and_nothing_else(kind: type[Body], data: bytes) -> None:
+    try:
+        kind.decode(data)
+    except WireError:
+        pass

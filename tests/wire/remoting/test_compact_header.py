@@ -1,0 +1,132 @@
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onelog.errors import WireError
+from onelog.wire.remoting import compact_header
+from onelog.wire.remoting.compact_header import decode_compact_header, encode_compact_header
+
+int16s = st.integers(-(2**15), 2**15 - 1)
+int32s = st.integers(-(2**31), 2**31 - 1)
+texts = st.text(st.characters(codec="utf-8"), max_size=40)
+tables = st.dictionaries(texts, texts | st.integers(120, 2000).map("x".__mul__))
+
+
+@pytest.fixture(autouse=True)
+def no_layouts() -> Iterator[None]:
+    compact_header._layouts.clear()
+    yield
+    compact_header._layouts.clear()
+
+
+def fields(*pairs: tuple[bytes, bytes]) -> bytes:
+    return b"".join(
+        struct.pack(">H", len(key)) + key + struct.pack(">i", len(value)) + value
+        for key, value in pairs
+    )
+
+
+def header_with(ext: bytes, ext_bytes: int | None = None, remark: bytes = b"") -> bytes:
+    size = len(ext) if ext_bytes is None else ext_bytes
+    fixed = struct.pack(">hbhiii", 310, 0, 513, 7, 0, len(remark))
+    return fixed + remark + struct.pack(">i", size) + ext
+
+
+@given(int16s, int16s, int32s, int32s, st.none() | texts, tables)
+def test_a_header_survives_the_round_trip(
+    code: int, version: int, opaque: int, flag: int, remark: str | None, ext: dict[str, str]
+) -> None:
+    header = encode_compact_header(code, "GO", version, opaque, flag, remark, ext)
+    command = decode_compact_header(header, b"body")
+    assert (command.code, command.version, command.opaque) == (code, version, opaque)
+    # The form has no way to tell an empty remark from none.
+    assert (command.flag, command.remark, command.ext) == (flag, remark or None, ext)
+    assert (command.language, command.body, command.serialize) == ("GO", b"body", 1)
+
+
+@given(st.lists(tables, min_size=1, max_size=4))
+def test_layouts_change_nothing_but_the_speed(tables: list[dict[str, str]]) -> None:
+    compact_header._layouts.clear()
+    for ext in tables * 20:
+        header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
+        assert decode_compact_header(header, b"").ext == ext
+
+
+def test_a_form_that_repeats_gets_a_layout_and_other_values_are_read_through_it() -> None:
+    for number in range(40):
+        ext = {"a": "group", "b": f"topic-{number:03}", "key": "é" if number % 2 else "xy"}
+        header = encode_compact_header(310, "JAVA", 513, number, 0, None, ext)
+        assert decode_compact_header(header, b"").ext == ext
+    assert len(compact_header._layouts) == 1
+
+
+def test_a_header_of_the_same_size_but_other_form_is_not_read_through_the_layout() -> None:
+    usual = {"a": "group", "b": "topic"}
+    other = {"a": "grou", "b": "topics"}
+    for ext in [usual] * 40 + [other]:
+        header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
+        assert decode_compact_header(header, b"").ext == ext
+
+
+def test_a_form_with_a_key_that_comes_twice_gets_no_layout() -> None:
+    header = header_with(fields((b"a", b"1"), (b"b", b"2"), (b"a", b"3")))
+    for _ in range(40):
+        assert decode_compact_header(header, b"").ext == {"a": "3", "b": "2"}
+    assert not compact_header._layouts
+
+
+def test_layouts_are_bounded() -> None:
+    for size in range(16 * 2 * compact_header._LAYOUTS_MAX):
+        ext = {"a": "x" * (size // 16), "b": ""}
+        decode_compact_header(encode_compact_header(310, "JAVA", 513, 1, 0, None, ext), b"")
+    assert 0 < len(compact_header._layouts) <= compact_header._LAYOUTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"\0" * 16, "too short"),
+        (b"\0" * 17, "remark"),
+        (header_with(b"", remark=b"x")[:-5], "remark"),
+        (header_with(b"", ext_bytes=1), "fields"),
+        (header_with(b"", ext_bytes=-1), "fields"),
+        (header_with(b"\0\1a\0\0\0"), "ends outside"),
+        (header_with(b"\0\1a\0\0"), "cut off"),
+        (header_with(b"\0\1a\0\0\0\5abcd"), "ends outside"),
+        (header_with(b"\0\1a\xff\xff\xff\xff"), "ends outside"),
+        (header_with(b"\xff\xffabcdefgh"), "cut off"),
+        (header_with(fields((b"a", b"\xff"))), "UTF-8"),
+        (header_with(fields((b"\xff", b"a"))), "UTF-8"),
+        (header_with(fields((b"a\xff", b"a"))), "UTF-8"),
+        (header_with(b"", remark=b"\xff"), "UTF-8"),
+    ],
+)
+def test_what_is_no_header_is_refused_with_a_reason(header: bytes, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        decode_compact_header(header, b"")
+
+
+def test_a_layout_checks_the_encoding_too() -> None:
+    good = header_with(fields((b"a", b"xy"), (b"b", b"z")))
+    for _ in range(40):
+        decode_compact_header(good, b"")
+    assert compact_header._layouts
+    with pytest.raises(WireError, match="UTF-8"):
+        decode_compact_header(good.replace(b"xy", b"x\xff"), b"")
+
+
+@given(st.binary(max_size=80) | st.binary(max_size=60).map(header_with))
+def test_garbage_raises_wire_error_and_nothing_else(header: bytes) -> None:
+    try:
+        decode_compact_header(header, b"")
+    except WireError:
+        pass
+
+
+def test_unknown_languages_are_others() -> None:
+    header = encode_compact_header(1, "KLINGON", 513, 1, 0, None, {})
+    assert decode_compact_header(header, b"").language == "OTHER"
+    assert decode_compact_header(header[:2] + b"\x63" + header[3:], b"").language == "OTHER"
