@@ -50,7 +50,7 @@ class RocketmqPeer:
         """Start both, and return when a client could work with them."""
         if self._own_nameserver:
             self.start_nameserver()
-        self.start_broker()
+        self.launch()
         self.wait_until_ready()
 
     def start_nameserver(self) -> None:
@@ -58,7 +58,7 @@ class RocketmqPeer:
         config = self._write("namesrv.conf", {"listenPort": self._nameserver_port})
         self._spawn("namesrv.NamesrvStartup", config, NAMESERVER_HEAP)
 
-    def start_broker(self) -> None:
+    def launch(self) -> None:
         """Start the broker only; it is not ready yet when this returns."""
         store = self.folder / "store"
         settings: dict[str, object] = {
@@ -113,7 +113,7 @@ class RocketmqPeer:
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the broker with a signal and start it again on the same store and port."""
         stop(self._children.pop("broker.BrokerStartup"), how)
-        self.start_broker()
+        self.launch()
 
     def close(self) -> None:
         """Stop everything and remove the store, which is why nothing has to end well."""

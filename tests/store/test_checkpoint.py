@@ -97,7 +97,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     write_version(path)
     check_version(path)
     path.write_text(json.dumps({"format": 99}))
-    with pytest.raises(StoreVersionError, match="format 99.*reads 1"):
+    with pytest.raises(StoreVersionError, match=r"format 99.*reads 1"):
         check_version(path)
     path.write_text("not json")
     with pytest.raises(StoreVersionError, match="does not say which format"):

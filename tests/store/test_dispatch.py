@@ -96,7 +96,10 @@ def test_the_tags_code_is_the_hash_of_the_tags_and_zero_without() -> None:
 
 def test_a_delayed_message_has_its_due_time_for_a_tags_code() -> None:
     codes = TagsCodes("1s 5s")
-    level = lambda n: encode_properties({"DELAY": n, "TAGS": "x"})  # noqa: E731
+
+    def level(number: str) -> bytes:
+        return encode_properties({"DELAY": number, "TAGS": "x"})
+
     assert codes.of("SCHEDULE_TOPIC_XXXX", level("2"), 1000) == 6000
     assert codes.of("SCHEDULE_TOPIC_XXXX", level("99"), 1000) == 6000
     assert codes.of("SCHEDULE_TOPIC_XXXX", level("0"), 1000) == tags_code("x")

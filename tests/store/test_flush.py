@@ -160,10 +160,12 @@ def test_many_dirty_queues_are_flushed_together(
 ) -> None:
     store: MessageStore = open_store()
     calls: list[Path] = []
-    monkeypatch.setattr(
-        "onelog.store.message_store.sync_filesystem",
-        lambda folder: (calls.append(folder), sync_filesystem(folder)),
-    )
+
+    def counted(folder: Path) -> None:
+        calls.append(folder)
+        sync_filesystem(folder)
+
+    monkeypatch.setattr("onelog.store.message_store.sync_filesystem", counted)
     store.append([NewMessage("t", n, b"x") for n in range(200)])
     store.flush()
     assert calls == [store.folder]

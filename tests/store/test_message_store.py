@@ -1,5 +1,6 @@
 """The store as a whole: append, close, open, refuse."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -19,8 +20,8 @@ from onelog.errors import (
     OnelogError,
     PropertiesTooLargeError,
     StoreClosedError,
+    StoreFullError,
     StoreLockedError,
-    StorePermissionError,
     StoreVersionError,
 )
 from onelog.message import NewMessage, SysFlag, encode_properties
@@ -37,9 +38,7 @@ def test_a_list_over_several_topics_gets_places_in_log_and_queues(open_store: Op
     store = open_store()
     places = store.append([NewMessage(f"t{n % 2}", n % 3, b"%d" % n) for n in range(12)])
     assert [place.queue_offset for place in places] == [0] * 6 + [1] * 6
-    assert all(
-        b.log_offset == a.log_offset + a.size for a, b in zip(places, places[1:], strict=False)
-    )
+    assert all(b.log_offset == a.log_offset + a.size for a, b in itertools.pairwise(places))
     assert bodies(store, "t0", 0) == [b"0", b"6"]
     assert store.queues() == {"t0": [0, 1, 2], "t1": [0, 1, 2]}
 
@@ -187,7 +186,9 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(open_store: OpenStor
 def test_a_second_process_is_refused_too(open_store: OpenStore, tmp_path: Path) -> None:
     open_store()
     code = (
-        "import sys; from pathlib import Path; from onelog.store.message_store import MessageStore\n"
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from onelog.store.message_store import MessageStore\n"
         "MessageStore.open(Path(sys.argv[1]))"
     )
     child = subprocess.run(
@@ -297,3 +298,35 @@ def test_space_is_accounted_by_part(open_store: OpenStore) -> None:
     assert usage.queue_bytes > 0
     assert usage.index_bytes > 0
     assert 0 < usage.disk_free_bytes <= usage.disk_total_bytes
+
+
+def test_a_disk_too_full_for_the_index_refuses_the_next_messages_until_there_is_room(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"first")])
+    allocate = os.posix_fallocate
+    full = True
+
+    def only_queues(fd: int, at: int, size: int) -> None:
+        if full and "/index/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(28, "No space left on device")
+        allocate(fd, at, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", only_queues)
+    sent = 1
+
+    def send_for_ever() -> None:
+        nonlocal sent
+        while True:
+            properties = encode_properties({"KEYS": f"k{sent}"})
+            store.append([NewMessage("t", 0, b"%d" % sent, properties)])
+            sent += 1
+
+    with pytest.raises(StoreFullError, match="free some space"):
+        send_for_ever()
+    assert store.max_offset("t", 0) == sent > 1000
+    full = False
+    store.append([NewMessage("t", 0, b"room again", encode_properties({"KEYS": "last"}))])
+    assert len(store.find_by_key("t", "k1")) == len(store.find_by_key("t", "last")) == 1
+    assert len(bodies(store, "t")) == sent + 1

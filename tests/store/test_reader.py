@@ -89,7 +89,7 @@ def test_a_message_is_found_by_its_id(open_store: OpenStore) -> None:
     (place,) = store.append([NewMessage("t", 0, b"me", store_host=host)])
     message = store.message_at(place.log_offset)
     assert message.message_id == "0A00000900002A9F" + f"{place.log_offset:016X}"
-    assert store.message_by_id(message.message_id).body == b"me"
+    assert bytes(store.message_by_id(message.message_id).body) == b"me"
     for bad in ("", "xyz", "00" * 15, "FF" * 16):
         with pytest.raises((MessageError, OffsetOutOfRangeError)):
             store.message_by_id(bad)

@@ -370,9 +370,9 @@ def test_a_full_disk_gives_a_clear_error_and_the_store_opens_fine_afterwards(
         pytest.skip("needs unshare (util-linux) to mount a small disk")
     mount = "mount -t tmpfs -o size=6m tmpfs {0} && head -c 2000000 /dev/zero > {0}/ballast"
     script = mount.format(tmp_path) + ' && exec "$0" -c "$1" "$2"'
+    arguments = [script, sys.executable, ON_A_FULL_DISK, str(tmp_path)]
     child = subprocess.run(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", script, sys.executable]
-        + [ON_A_FULL_DISK, str(tmp_path)],
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", *arguments],
         capture_output=True,
         text=True,
         timeout=100,

@@ -145,11 +145,17 @@ class Topics:
         self._nodes = nodes
         self._clusters = clusters
 
-    async def names(self) -> tuple[TopicName, ...]:
-        """All topics, by name."""
-        listed = await self._nodes.fetch_nameserver(
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList
-        )
+    async def names(self, cluster: str | None = None) -> tuple[TopicName, ...]:
+        """All topics, or those of one cluster, by name."""
+        if cluster is None:
+            listed = await self._nodes.fetch_nameserver(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList
+            )
+        else:
+            await self._clusters.brokers(cluster)  # It must be there, be it without topics.
+            listed = await self._nodes.fetch_nameserver(
+                RequestCode.GET_TOPICS_BY_CLUSTER, TopicList, {"cluster": cluster}
+            )
         system = await self._system_names()
         return tuple(TopicName(name, _kind(name, system)) for name in sorted(listed.topic_list))
 
@@ -171,11 +177,13 @@ class Topics:
 
     async def route(self, topic: str) -> Route:
         """Where the topic is; `TopicNotFoundError` if it is nowhere."""
-        data = await self._nodes.fetch_nameserver(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC,
-            TopicRouteData,
-            {"topic": topic, "acceptStandardJsonOnly": "true"},
-        )
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        try:
+            data = await self._nodes.fetch_nameserver(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, ext
+            )
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(f"there is no topic {topic}: {error}") from None
         sets = {each.broker_name: each for each in data.broker_datas if each.broker_addrs}
         brokers = [
             RoutedBroker(

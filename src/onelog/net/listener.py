@@ -54,6 +54,8 @@ class Listener:
         self._empty = asyncio.Event()
         self._refused = 0
         self.connections: set[Connection] = set()
+        self.address: tuple[str, int] = ("", 0)
+        """Host and port that it listens on."""
 
     @classmethod
     async def open(
@@ -73,12 +75,6 @@ class Listener:
         listener = cls(make_session, outbox, limits or Limits(), tls, clock)
         await listener._listen(host, port)
         return listener
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
-        host, port = self._sockets[0].getsockname()[:2]
-        return host, port
 
     def sweep(self) -> None:
         """Close what has been idle for too long. Runs by itself every few seconds."""
@@ -136,6 +132,7 @@ class Listener:
             for listening in self._sockets:
                 listening.close()
             raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        self.address = self._sockets[0].getsockname()[:2]
         for listening in self._sockets:
             self._tasks.add(self._loop.create_task(self._accept(listening)))
         self._tasks.add(self._loop.create_task(self._sweep_forever()))

@@ -10,6 +10,7 @@ proves nothing. Everyone who waits gets the error, and the store takes no more w
 """
 
 import ctypes
+import logging
 import os
 import threading
 import time
@@ -17,10 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.config import StoreConfig
-from onelog.errors import StoreClosedError, StoreError, StoreFailedError
+from onelog.errors import StoreClosedError, StoreError, StoreFailedError, StoreFullError
 from onelog.store.commitlog import CommitLog
 
 PAGE_BYTES = 4096
+
+log = logging.getLogger(__name__)
 
 OnFlushed = Callable[[StoreError | None], None]
 
@@ -87,8 +90,8 @@ class Flusher:
                     last_flush = now
                     self._tell(None)
                 if (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms:
-                    self._checkpoint()
                     last_checkpoint = now
+                    self._try_checkpoint()
             except StoreError as error:
                 self._fail(error)
                 return
@@ -101,6 +104,13 @@ class Flusher:
                 self._tell(None)
             except StoreError as error:
                 self._fail(error)
+
+    def _try_checkpoint(self) -> None:
+        try:
+            self._checkpoint()
+        except StoreFullError as error:
+            # Nothing is lost by it: a recovery would begin at the checkpoint before.
+            log.warning("no checkpoint, tried again later: %s", error)
 
     def _tell(self, error: StoreError | None) -> None:
         """Answer those whose bytes are on disk, or everybody if there was an error."""

@@ -16,6 +16,7 @@ Appending a message only queues its properties here. Keys are hashed and linked 
 microseconds. What is queued and lost in a crash is rebuilt from the log.
 """
 
+import itertools
 import mmap
 import os
 import threading
@@ -243,8 +244,7 @@ class KeyIndex:
         After a crash RocketMQ deletes files that end later and indexes their messages anew; were
         this any later, it would forget the keys of the file that is not full yet.
         """
-        files = self._files
-        pairs = zip(files, files[1:], strict=False)
+        pairs = itertools.pairwise(self._files)
         return max((a.last_ms for a, b in pairs if a.last_ms < b.first_ms), default=0)
 
     def add(
@@ -252,8 +252,11 @@ class KeyIndex:
     ) -> None:
         """Take note of a message; `build` indexes it later."""
         self._pending.append((log_offset, store_ms, topic, properties, sys_flag))
-        if len(self._pending) > _PENDING_MAX:
-            self.build()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be indexed that `build` should be called."""
+        return len(self._pending) > _PENDING_MAX
 
     def build(self) -> None:
         """Index every message that was added before the call."""

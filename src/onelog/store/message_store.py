@@ -8,6 +8,7 @@ Invariant: a message has its queue entries as soon as `append` returns, and is o
 `when_flushed` says so. One thread appends; the flush thread only reads what that one wrote.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from onelog.errors import (
     PropertiesTooLargeError,
     StoreClosedError,
     StoreError,
+    StoreFullError,
     StoreVersionError,
 )
 from onelog.message import PROPERTIES_BYTES_MAX, TRANSACTION_MASK, Appended, NewMessage
@@ -76,6 +78,7 @@ class MessageStore(StoreReader):
         if config.record_crc:
             self._properties_max -= CRC_PROPERTY_BYTES + 1
         self._refusal: StoreError | None = None
+        self._index_full: StoreError | None = None
         self._dirty: set[ConsumeQueue] = set(self.queue_table) if crashed else set()
         # End of the log that queues and index know of, its last record, and when it was stored:
         # one value, so that the flush thread sees them together.
@@ -121,7 +124,7 @@ class MessageStore(StoreReader):
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append messages of any topics with one write, all or none of them."""
         if self._refusal is not None:
-            raise self._refusal
+            self._refuse()
         store_ms = max(self._clock.now_ms(), self.last_append_ms)
         by_topic = self.queue_table.by_topic
         body_max, properties_max = self.config.body_bytes_max, self._properties_max
@@ -166,10 +169,29 @@ class MessageStore(StoreReader):
             if not queue.dirty:
                 queue.dirty = True
                 dirty.add(queue)
+        self._entered_until(appended, store_ms)
+        return appended
+
+    def _entered_until(self, appended: list[Appended], store_ms: int) -> None:
+        """Queues and index know of everything up to here."""
         if appended:
             self.last_append_ms = store_ms
             self._entered = (int(self.log.end), int(appended[-1].log_offset), store_ms)
-        return appended
+        if self.index.is_behind:
+            try:
+                self.index.build()
+            except StoreFullError as error:
+                # These messages are stored; it is the next ones for which there is no room.
+                self._refusal = self._index_full = error
+
+    def _refuse(self) -> None:
+        """Raise why nothing is written now, unless the reason is gone."""
+        assert self._refusal is not None
+        if self._refusal is self._index_full:
+            self.index.build()
+            self._refusal = self._index_full = None
+        else:
+            raise self._refusal
 
     def _append_special(self, messages: Sequence[NewMessage], store_ms: int) -> list[Appended]:
         """`append` for lists with inner batches, extra queues or parts of transactions."""
@@ -210,8 +232,7 @@ class MessageStore(StoreReader):
                 self.index.add(
                     log_offset, store_ms, message.topic, message.properties, message.sys_flag
                 )
-        self.last_append_ms = store_ms
-        self._entered = (int(self.log.end), int(appended[-1].log_offset), store_ms)
+        self._entered_until(appended, store_ms)
         return appended
 
     def _release(self, queues: Sequence[ConsumeQueue]) -> None:
@@ -281,16 +302,18 @@ class MessageStore(StoreReader):
             )
 
     def _flush_queues(self) -> None:
-        dirty = self._dirty
+        # Clean before the flush: an entry that comes during it makes the queue dirty again.
+        dirty = []
+        with contextlib.suppress(KeyError):
+            while True:
+                queue = self._dirty.pop()
+                queue.dirty = False
+                dirty.append(queue)
         if len(dirty) > _FILES_SYNCED_ONE_BY_ONE_MAX:
-            for _ in range(len(dirty)):
-                dirty.pop().dirty = False
             sync_filesystem(self.folder)
-        while dirty:
-            queue = dirty.pop()
-            # Before the flush: an entry that comes during it makes the queue dirty again.
-            queue.dirty = False
-            queue.flush()
+        else:
+            for queue in dirty:
+                queue.flush()
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -299,7 +322,7 @@ class MessageStore(StoreReader):
 
         A disk that failed or a store that was closed stays refused.
         """
-        if self._refusal is None or self.retention.owns(self._refusal):
+        if self._refusal in (None, self._index_full) or self.retention.owns(self._refusal):
             self._refusal = reason
 
     def _refuse_from_now(self, error: StoreError) -> None:
@@ -326,7 +349,9 @@ class MessageStore(StoreReader):
         """Flush, and leave the store as one that was stopped cleanly."""
         if isinstance(self._refusal, StoreClosedError):
             return
-        failed = self._refusal is not None and not self.retention.owns(self._refusal)
+        failed = self._refusal not in (None, self._index_full) and not self.retention.owns(
+            self._refusal
+        )
         self._refusal = StoreClosedError(f"the store in {self.folder} is closed")
         try:
             self._flusher.stop()

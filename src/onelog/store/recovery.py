@@ -119,6 +119,8 @@ def recover(
             broken = found
             break
         replay.enter(found)
+        if index.is_behind:
+            index.build()
         records += 1
         last_ms, last_record = max(last_ms, found.store_ms), int(found.log_offset)
         end = found.log_offset + found.size

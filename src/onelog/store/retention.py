@@ -89,9 +89,9 @@ class Retention:
         self.disk = disk or disk_percent
         self._full: StoreError | None = None
 
-    def owns(self, refusal: StoreError) -> bool:
+    def owns(self, refusal: StoreError | None) -> bool:
         """Whether writes are refused because of the disk's ratio, and so only for now."""
-        return refusal is self._full
+        return refusal is not None and refusal is self._full
 
     def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
         """One round: guard the disk, hide what short-lived topics expired, delete segments."""

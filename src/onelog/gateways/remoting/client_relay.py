@@ -7,14 +7,16 @@ Invariant: each request is answered exactly once, also when the client goes away
 """
 
 import logging
+from functools import partial
 
 from onelog.core.members import Member
 from onelog.errors import (
     InvalidRequestError,
     MessageError,
+    OffsetOutOfRangeError,
     OnelogError,
     PeerTimeoutError,
-    WireError,
+    StoreCorruptError,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.wire.remoting import fields
@@ -51,7 +53,7 @@ def consume_directly(session: BrokerSession, command: Command) -> Answer | None:
         ext["groupSysFlag"] = str(group_config.sys_flag)
     try:
         message = broker.store.message_by_id(fields.text(ext, "msgId"))
-    except MessageError as error:
+    except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
         raise InvalidRequestError(str(error)) from None
     record = broker.store.record(message.log_offset, message.size)
     return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
@@ -145,7 +147,7 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
             {"topic": topic, "group": group},
             b"",
             STATUS_TIMEOUT_MS,
-            lambda result, member=member: status_round.answered(member, result),
+            partial(status_round.answered, member),
         )
     return None
 

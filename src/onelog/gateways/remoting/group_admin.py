@@ -85,8 +85,8 @@ def update_groups(session: BrokerSession, command: Command) -> Answer:
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
     check_name(body.group_name)
     current = broker.groups.get(body.group_name)
-    attributes = alter(GROUP_ATTRIBUTES, current and current.attributes, body.attributes)
-    return group_from_body(body, attributes)
+    before = None if current is None else current.attributes
+    return group_from_body(body, alter(GROUP_ATTRIBUTES, before, body.attributes))
 
 
 def all_groups(session: BrokerSession, command: Command) -> Answer:
@@ -175,9 +175,8 @@ def subscription_of_group(session: BrokerSession, command: Command) -> Answer:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     group, topic = fields.text(command.ext, "group"), command.ext.get("topic")
     found = session.broker.members.subscription(group, topic or "")
-    answer = GroupSubscription(
-        group=group, subscription_data=found and subscription_body(found), topic=topic
-    )
+    data = None if found is None else subscription_body(found)
+    answer = GroupSubscription(group=group, subscription_data=data, topic=topic)
     return Answer(body=answer.encode())
 
 

@@ -108,8 +108,8 @@ def _with_attributes(broker: Broker, config: TopicConfig, changes: dict[str, str
     check_name(config.name)
     _refuse_system_topic(broker, config.name)
     current = broker.topics.get(config.name)
-    attributes = alter(TOPIC_ATTRIBUTES, current and current.attributes, changes)
-    return replace(config, attributes=attributes)
+    before = None if current is None else current.attributes
+    return replace(config, attributes=alter(TOPIC_ATTRIBUTES, before, changes))
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
@@ -243,7 +243,7 @@ def queue_entries(session: BrokerSession, command: Command) -> Answer:
             QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
             for at, size, code in store.entries(topic, queue_id, index, count)
         ],
-        subscription_data=subscription and subscription_body(subscription),
+        subscription_data=None if subscription is None else subscription_body(subscription),
     )
     return Answer(body=entries.encode())
 

@@ -1,0 +1,259 @@
+"""`onelog group`: consumer groups, how far they are, and moving them."""
+
+from typing import Annotated
+
+import typer
+
+from onelog.commands.options import (
+    Attributes,
+    Broker,
+    Cluster,
+    Follow,
+    IfMissing,
+    Interval,
+    Yes,
+)
+from onelog.commands.session import Session, connected
+
+app = typer.Typer(
+    help="Consumer groups: members, lag, positions, settings.", no_args_is_help=True
+)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to move it in.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")]
+Enabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="Whether it may consume at all.")
+]
+Broadcast = Annotated[
+    bool | None,
+    typer.Option("--broadcast/--no-broadcast", help="Whether members may get all messages each."),
+]
+Orderly = Annotated[
+    bool | None, typer.Option("--orderly/--no-orderly", help="Whether it consumes in order.")
+]
+RetryTimes = Annotated[
+    int | None,
+    typer.Option("--retries", min=-1, max=1_000_000, help="Tries before a message is given up."),
+]
+RetryQueues = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help="Queues of its retry topic.")
+]
+TimeoutMinutes = Annotated[
+    int | None,
+    typer.Option("--consume-timeout", min=1, max=100_000, help="Minutes for one message."),
+]
+
+
+@app.command("list")
+@connected
+async def list_groups(
+    session: Session,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also the system's own.")] = False,
+    follow: Follow = False,
+    interval: Interval = 2.0,
+) -> None:
+    """List consumer groups with their members and lag."""
+    from onelog.commands.group import views
+
+    if follow:
+        await session.follow(
+            interval,
+            lambda: session.admin.groups.summaries(with_system=every),
+            views.summaries_document,
+            lambda found: [views.summaries_table(found, session.utc)],
+            views.summaries_failures,
+        )
+    found = await session.admin.groups.summaries(with_system=every)
+    session.show(views.summaries_document(found), views.summaries_table(found, session.utc))
+    session.complain(views.summaries_failures(found))
+
+
+@app.command("describe")
+@connected
+async def describe_group(
+    session: Session,
+    group: Group,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
+    owners: Annotated[
+        bool, typer.Option("--owners", help="Also which member has each queue.")
+    ] = False,
+    follow: Follow = False,
+    interval: Interval = 2.0,
+) -> None:
+    """Show settings and members of a group, and its lag in every queue."""
+    from onelog.commands.group import views
+
+    if follow:
+        await session.follow(
+            interval,
+            lambda: session.admin.groups.describe(group, topic, with_owners=owners),
+            views.description_document,
+            lambda found: views.description_views(found, session.utc),
+            lambda found: found.failures,
+        )
+    found = await session.admin.groups.describe(group, topic, with_owners=owners)
+    session.show(
+        views.description_document(found), *views.description_views(found, session.utc)
+    )
+    session.complain(found.failures)
+
+
+@app.command("create")
+@connected
+async def create_group(
+    session: Session,
+    group: Group,
+    enable: Enabled = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    retries: RetryTimes = None,
+    retry_queues: RetryQueues = None,
+    consume_timeout: TimeoutMinutes = None,
+    attribute: Attributes = None,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    if_missing: IfMissing = False,
+) -> None:
+    """Create a consumer group on each broker of the cluster."""
+    from onelog.client.groups import GroupChange
+    from onelog.commands.attributes import parse_attributes
+    from onelog.errors import GroupExistsError
+
+    change = GroupChange(
+        enable, broadcast, orderly, retry_queues, retries, consume_timeout,
+        parse_attributes(attribute),
+    )  # fmt: skip
+    try:
+        brokers = await session.admin.groups.create(group, change, cluster=cluster, broker=broker)
+    except GroupExistsError:
+        if not if_missing:
+            raise
+        brokers = ()
+    what = f"created on {', '.join(brokers)}" if brokers else "exists already"
+    session.show({"group": group, "created_on": list(brokers)}, f"{group}: {what}")
+
+
+@app.command("update")
+@connected
+async def update_group(
+    session: Session,
+    group: Group,
+    enable: Enabled = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    retries: RetryTimes = None,
+    retry_queues: RetryQueues = None,
+    consume_timeout: TimeoutMinutes = None,
+    attribute: Attributes = None,
+    cluster: Cluster = None,
+    broker: Broker = None,
+) -> None:
+    """Change settings of a group; what is not named stays as it is."""
+    from onelog.client.groups import GroupChange
+    from onelog.commands.attributes import parse_attributes
+    from onelog.errors import InvalidRequestError
+
+    change = GroupChange(
+        enable, broadcast, orderly, retry_queues, retries, consume_timeout,
+        parse_attributes(attribute),
+    )  # fmt: skip
+    if change == GroupChange():
+        raise InvalidRequestError("nothing to change: name a setting, such as --retries 3")
+    brokers = await session.admin.groups.update(group, change, cluster=cluster, broker=broker)
+    session.show(
+        {"group": group, "changed_on": list(brokers)}, f"{group}: changed on {', '.join(brokers)}"
+    )
+
+
+@app.command("delete")
+@connected
+async def delete_group(
+    session: Session,
+    group: Group,
+    cluster: Cluster = None,
+    keep_positions: Annotated[
+        bool, typer.Option("--keep-positions", help="A group of that name goes on from there.")
+    ] = False,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Also the messages that it gave up.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a consumer group, its positions and its retry topic."""
+    found = await session.admin.groups.describe(group)
+    members = len(found.members.members)
+    warning = f", which has {members} live members" if members else ""
+    session.confirm(f"Delete consumer group {group}{warning}?", yes)
+    brokers = await session.admin.groups.delete(
+        group, cluster=cluster, keep_positions=keep_positions, dead_letters=dead_letters
+    )
+    session.show(
+        {"group": group, "deleted_on": list(brokers)}, f"{group}: deleted on {', '.join(brokers)}"
+    )
+
+
+@app.command("reset")
+@connected
+async def reset_group(
+    session: Session,
+    group: Group,
+    topic: Topic,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="2026-05-01 10:30:00, milliseconds, how long ago (15m, 2h, 3d), now, earliest."
+        ),
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Move a group to the messages of a time, back or forth."""
+    from onelog.clock import SystemClock
+    from onelog.commands.group import views
+    from onelog.commands.times import parse_time, show_time
+
+    time_ms = parse_time(to, SystemClock().now_ms(), utc=session.utc)
+    moves = await session.admin.positions.preview(group, topic, time_ms)
+    if not dry_run:
+        what = f"to {show_time(time_ms, utc=session.utc)}" if time_ms else "to the oldest message"
+        session.confirm(f"Move {group} in {topic} {what}: {views.effect(moves)}?", yes)
+        moves = await session.admin.positions.reset(group, topic, time_ms)
+    session.show(views.moves_document(moves, dry_run), views.moves_table(moves, dry_run))
+    session.complain(moves.failures)
+
+
+@app.command("skip")
+@connected
+async def skip_backlog(
+    session: Session, group: Group, topic: Topic, dry_run: DryRun = False, yes: Yes = False
+) -> None:
+    """Move a group past everything that is there now."""
+    from onelog.client.positions import TO_THE_END
+    from onelog.commands.group import views
+
+    moves = await session.admin.positions.preview(group, topic, TO_THE_END)
+    if not dry_run:
+        session.confirm(f"Move {group} to the end of {topic}: {views.effect(moves)}?", yes)
+        moves = await session.admin.positions.skip(group, topic)
+    session.show(views.moves_document(moves, dry_run), views.moves_table(moves, dry_run))
+    session.complain(moves.failures)
+
+
+@app.command("clone")
+@connected
+async def clone_group(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group to copy.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The group to move.")],
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Put a group where another one is; it is created if it is missing."""
+    from onelog.commands.group import views
+
+    if target in (await session.admin.groups.names()).answers:
+        session.confirm(f"{target} exists: move it to where {source} is?", yes)
+    moves = await session.admin.positions.clone(source, target, topic)
+    session.show(views.moves_document(moves, False), views.moves_table(moves, False))
+    session.complain(moves.failures)

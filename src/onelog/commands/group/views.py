@@ -1,0 +1,262 @@
+"""How `onelog group` shows consumer groups: tables for people, documents for programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from onelog.client.groups import (
+    GroupDescription,
+    GroupMembers,
+    GroupProgress,
+    GroupSettings,
+    GroupSummary,
+)
+from onelog.client.nodes import Failure
+from onelog.client.positions import Moves
+from onelog.commands.terminal import show_count, show_text, table
+from onelog.commands.times import show_time
+
+_WAYS = {
+    "CONSUME_ACTIVELY": "pull",
+    "CONSUME_PASSIVELY": "push",
+    "CONSUME_POP": "pop",
+}
+
+
+def summaries_document(found: Sequence[GroupSummary]) -> list[dict[str, Any]]:
+    """Groups, for programs."""
+    return [
+        {
+            "group": each.name,
+            "system": each.is_system,
+            "brokers": list(each.brokers),
+            "members": len(each.members.members),
+            "consume_type": each.members.consume_type,
+            "message_model": each.members.message_model,
+            "rate": each.progress.rate,
+            "lag": each.progress.lag,
+            "consumed_ms": each.progress.consumed_ms,
+        }
+        for each in found
+    ]
+
+
+def summaries_failures(found: Sequence[GroupSummary]) -> list[Failure]:
+    """Who did not answer, each once."""
+    return list(dict.fromkeys(failure for each in found for failure in each.progress.failures))
+
+
+def summaries_table(found: Sequence[GroupSummary], utc: bool) -> Table:
+    """Groups, one per line, with the total lag."""
+    made = table(
+        f"consumer groups: {show_count(len(found))}",
+        "group", ">members", "way", ">messages/s", ">lag", "consumed up to", "brokers",
+    )  # fmt: skip
+    for each in found:
+        made.add_row(
+            show_text(each.name),
+            str(len(each.members.members)),
+            _way(each.members) or "-",
+            f"{each.progress.rate:,.1f}",
+            show_count(each.progress.lag),
+            show_time(each.progress.consumed_ms, utc=utc),
+            ", ".join(each.brokers),
+        )
+    made.show_footer = True
+    made.columns[0].footer = "total"
+    made.columns[4].footer = show_count(sum(each.progress.lag for each in found))
+    return made
+
+
+def description_document(found: GroupDescription) -> dict[str, Any]:
+    """All about a group, for programs."""
+    return {
+        "group": found.name,
+        "lag": found.progress.lag,
+        "rate": found.progress.rate,
+        "consume_type": found.members.consume_type,
+        "message_model": found.members.message_model,
+        "start_from": found.members.start_from,
+        "subscriptions": found.members.subscriptions,
+        "members": [
+            {
+                "client_id": member.client_id,
+                "address": member.address,
+                "language": member.language,
+                "version": member.version,
+            }
+            for member in found.members.members
+        ],
+        "settings": [_settings_document(each) for each in found.settings],
+        "queues": _queues_document(found.progress),
+    }
+
+
+def _settings_document(settings: GroupSettings) -> dict[str, Any]:
+    return {
+        "broker": settings.broker,
+        "consume_enable": settings.consume_enable,
+        "broadcast_enable": settings.broadcast_enable,
+        "orderly": settings.orderly,
+        "retry_queues": settings.retry_queues,
+        "retry_times_max": settings.retry_times_max,
+        "consume_timeout_minutes": settings.consume_timeout_minutes,
+        "attributes": settings.attributes,
+    }
+
+
+def _queues_document(progress: GroupProgress) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker,
+            "queue": queue.queue_id,
+            "max_offset": queue.max_offset,
+            "position": queue.position,
+            "lag": queue.lag,
+            "in_flight": queue.in_flight,
+            "consumed_ms": queue.consumed_ms,
+            "client_id": queue.client_id or None,
+        }
+        for queue in progress.queues
+    ]
+
+
+def description_views(found: GroupDescription, utc: bool) -> list[RenderableType]:
+    """All about a group, for people."""
+    views: list[RenderableType] = []
+    if found.settings:
+        views.append(_settings_table(found.settings))
+    if found.members.members:
+        views.append(_members_table(found.members))
+        views.append(_subscriptions_table(found.members))
+    else:
+        views.append(f"{show_text(found.name)} has no live members")
+    views.append(_progress_table(found.progress, utc))
+    return views
+
+
+def _settings_table(settings: Sequence[GroupSettings]) -> Table:
+    made = table(
+        "settings",
+        "broker", "enabled", "broadcast", "orderly", ">retries", ">retry queues",
+        ">minutes per message", "attributes",
+    )  # fmt: skip
+    for each in settings:
+        made.add_row(
+            each.broker,
+            _yes(each.consume_enable),
+            _yes(each.broadcast_enable),
+            _yes(each.orderly),
+            str(each.retry_times_max),
+            str(each.retry_queues),
+            str(each.consume_timeout_minutes),
+            show_text(" ".join(f"{k}={v}" for k, v in sorted(each.attributes.items()))) or "-",
+        )
+    return made
+
+
+def _members_table(members: GroupMembers) -> Table:
+    made = table(f"members ({_way(members)})", "client", "address", "language", ">version")
+    for member in members.members:
+        made.add_row(
+            show_text(member.client_id),
+            show_text(member.address),
+            show_text(member.language),
+            str(member.version),
+        )
+    return made
+
+
+def _subscriptions_table(members: GroupMembers) -> Table:
+    made = table("subscriptions", "topic", "filter")
+    for topic, expression in members.subscriptions.items():
+        made.add_row(show_text(topic), show_text(expression))
+    return made
+
+
+def _progress_table(progress: GroupProgress, utc: bool) -> Table:
+    owned = any(queue.client_id for queue in progress.queues)
+    columns = ["topic", "broker", ">queue", ">max offset", ">position", ">lag", ">in flight"]
+    made = table(
+        f"progress: {progress.rate:,.1f} messages/s are consumed",
+        *columns,
+        "consumed up to",
+        *(["member"] if owned else []),
+    )
+    for queue in progress.queues:
+        made.add_row(
+            show_text(queue.topic),
+            queue.broker,
+            str(queue.queue_id),
+            str(queue.max_offset),
+            str(queue.position),
+            show_count(queue.lag),
+            show_count(queue.in_flight),
+            show_time(queue.consumed_ms, utc=utc),
+            *([show_text(queue.client_id) or "-"] if owned else []),
+        )
+    made.show_footer = True
+    made.columns[0].footer = "total"
+    made.columns[2].footer = str(len(progress.queues))
+    made.columns[5].footer = show_count(progress.lag)
+    made.columns[6].footer = show_count(sum(queue.in_flight for queue in progress.queues))
+    return made
+
+
+def moves_document(moves: Moves, dry_run: bool) -> dict[str, Any]:
+    """Moved positions, for programs."""
+    return {
+        "group": moves.group,
+        "dry_run": dry_run,
+        "queues": [
+            {
+                "topic": move.topic,
+                "broker": move.broker,
+                "queue": move.queue_id,
+                "before": move.before,
+                "after": move.after,
+            }
+            for move in moves.queues
+        ],
+    }
+
+
+def moves_table(moves: Moves, dry_run: bool) -> Table:
+    """Moved positions, a queue per line."""
+    title = f"{show_text(moves.group)} {'would be' if dry_run else 'was'} moved: {effect(moves)}"
+    made = table(title, "topic", "broker", ">queue", ">before", ">after", ">difference")
+    for move in moves.queues:
+        made.add_row(
+            show_text(move.topic),
+            move.broker,
+            str(move.queue_id),
+            "-" if move.before is None else str(move.before),
+            str(move.after),
+            f"{move.after - (move.before or 0):+,}",
+        )
+    return made
+
+
+def effect(moves: Moves) -> str:
+    """What moving means, in messages."""
+    differences = [move.after - (move.before or 0) for move in moves.queues]
+    skipped = sum(each for each in differences if each > 0)
+    repeated = -sum(each for each in differences if each < 0)
+    parts = []
+    if skipped:
+        parts.append(f"{show_count(skipped)} messages are skipped")
+    if repeated:
+        parts.append(f"{show_count(repeated)} messages come again")
+    return " and ".join(parts) or "nothing changes"
+
+
+def _way(members: GroupMembers) -> str:
+    way = _WAYS.get(members.consume_type, members.consume_type.lower())
+    return show_text(" ".join(filter(None, (way, members.message_model.lower()))))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,265 @@
+"""What all commands that talk to a cluster share: their options, their output, how they end.
+
+A command is a coroutine whose first argument is a `Session`; `connected` makes a function of it that
+typer can call, with the options of a session in the place of that argument.
+
+Exit codes: 0 done; 1 there is no such topic, group, message, broker or cluster; 2 anything else that
+went wrong, also if only some of the brokers answered. Results go to stdout, complaints to stderr.
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from onelog.errors import (
+    BrokerNotFoundError,
+    ConfigError,
+    GroupNotFoundError,
+    InvalidRequestError,
+    KeyNotFoundError,
+    MessageNotFoundError,
+    OnelogError,
+    TopicNotFoundError,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    from rich.console import RenderableType
+
+    from onelog.client.admin import Admin
+    from onelog.client.nodes import Failure
+
+NOT_FOUND = (
+    BrokerNotFoundError,
+    GroupNotFoundError,
+    KeyNotFoundError,
+    MessageNotFoundError,
+    TopicNotFoundError,
+)
+EXIT_NOT_FOUND = 1
+EXIT_FAILED = 2
+
+_PANEL = "Connection and output"
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "nameserver": (
+        Annotated[
+            str,
+            typer.Option(
+                "--nameserver",
+                "-n",
+                envvar="ONELOG_NAMESERVER",
+                help="Name servers, host:port between semicolons.",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        "127.0.0.1:9876",
+    ),
+    "timeout": (
+        Annotated[
+            float,
+            typer.Option(
+                min=0.01, max=3600, help="Seconds to wait for an answer.", rich_help_panel=_PANEL
+            ),
+        ],
+        3.0,
+    ),
+    "tls": (
+        Annotated[
+            bool,
+            typer.Option("--tls", help="Encrypt, whoever answers.", rich_help_panel=_PANEL),
+        ],
+        False,
+    ),
+    "tls_ca": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--tls-ca",
+                help="Encrypt, and accept only certificates of this authority (PEM).",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "json": (
+        Annotated[
+            bool,
+            typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=_PANEL),
+        ],
+        False,
+    ),
+    "utc": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--utc", help="Times in UTC instead of local time.", rich_help_panel=_PANEL
+            ),
+        ],
+        False,
+    ),
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Session:
+    """A connection to a cluster, and the way to show what comes out of it."""
+
+    def __init__(self, admin: "Admin", *, as_json: bool, utc: bool) -> None:
+        self.admin = admin
+        self.as_json = as_json
+        self.utc = utc
+        self.is_following = False
+        self.exit_code = 0
+
+    def show(self, document: Any, *views: "RenderableType") -> None:
+        """Print a result: as JSON, or as people like to see it."""
+        if self.as_json:
+            import json
+
+            print(json.dumps(document, indent=2), flush=True)
+            return
+        from onelog.commands.terminal import console
+
+        out = console()
+        for view in views:
+            out.print(view, soft_wrap=isinstance(view, str))
+
+    def show_line(self, document: Any, *views: "RenderableType") -> None:
+        """The same for one of many results: JSON goes on one line."""
+        if self.as_json:
+            import json
+
+            print(json.dumps(document, separators=(",", ":")), flush=True)
+        else:
+            self.show(document, *views)
+
+    def complain(self, failures: "Iterable[Failure]") -> None:
+        """Say who could not do its part; the command then ends with an error."""
+        for failure in failures:
+            complain(f"{failure.who}: {failure.reason}")
+            self.exit_code = EXIT_FAILED
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Go on only if the user said so, by `--yes` or by an answer."""
+        if yes:
+            return
+        try:
+            agreed = typer.confirm(question, err=True)
+        except typer.Abort:
+            raise InvalidRequestError("nobody to ask, nothing was done: say --yes") from None
+        if not agreed:
+            raise InvalidRequestError("nothing was done")
+
+    async def follow(
+        self,
+        seconds: float,
+        load: Callable[[], Awaitable[T]],
+        document: Callable[[T], Any],
+        views: "Callable[[T], Sequence[RenderableType]]",
+        failures: "Callable[[T], Iterable[Failure]]",
+    ) -> NoReturn:
+        """Show a result again and again, until Ctrl-C. What goes wrong later is said, not fatal."""
+        import asyncio
+
+        from onelog.commands.terminal import console
+
+        self.is_following = True
+        out = console()
+        shown = False
+        while True:
+            try:
+                result = await load()
+            except OnelogError as error:
+                if not shown:
+                    raise
+                complain(str(error))
+            else:
+                if out.is_terminal and not self.as_json:
+                    out.clear()
+                self.show_line(document(result), *views(result))
+                self.complain(failures(result))
+                shown = True
+            await asyncio.sleep(seconds)
+
+
+def complain(text: str) -> None:
+    """Print a line about something that went wrong."""
+    from onelog.commands.terminal import show_text
+
+    typer.secho(f"onelog: {show_text(text)}", fg=typer.colors.RED, err=True)
+
+
+def connected(
+    command: Callable[Concatenate[Session, P], Awaitable[None]],
+) -> Callable[..., None]:
+    """Make a function for typer of a coroutine that wants a session."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, (hint, default) in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = {name: given.pop(name) for name in _OPTIONS}
+        _run(lambda session: command(session, **given), options)  # type: ignore[call-arg]
+
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+    )
+    hints = {name: hint for name, (hint, _) in _OPTIONS.items()}
+    run.__annotations__ = {each.name: each.annotation for each in own} | hints
+    return run
+
+
+def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any]) -> None:
+    import asyncio
+
+    from onelog.client.admin import Admin
+
+    async def with_session() -> Session:
+        admin = Admin.connect(
+            options["nameserver"],
+            timeout_ms=round(options["timeout"] * 1000),
+            tls=_tls(options["tls"], options["tls_ca"]),
+        )
+        async with admin:
+            session = Session(admin, as_json=options["json"], utc=options["utc"])
+            sessions.append(session)
+            await command(session)
+            return session
+
+    sessions: list[Session] = []
+    try:
+        session = asyncio.run(with_session())
+    except NOT_FOUND as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_NOT_FOUND) from None
+    except OnelogError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        # Ctrl-C is how one stops following; everywhere else it interrupts something.
+        if not sessions or not sessions[0].is_following:
+            raise
+        return
+    if session.exit_code:
+        raise typer.Exit(session.exit_code)
+
+
+def _tls(wanted: bool, ca_path: Path | None) -> "ssl.SSLContext | None":
+    if not wanted and ca_path is None:
+        return None
+    from onelog.net.tls import client_context
+
+    try:
+        return client_context(ca_path)
+    except OSError as error:
+        raise ConfigError(f"--tls-ca {ca_path}: {error}") from None

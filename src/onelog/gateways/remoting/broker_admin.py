@@ -1,0 +1,305 @@
+"""The broker itself, as admin tools ask for it: how it runs, how it is configured, its counters.
+
+Anybody who can connect may look. Settings may be changed from this machine only, and only those
+that are declared as changeable while running: RocketMQ's broker once took any setting from anybody,
+and with it commands to run (CVE-2023-33246).
+"""
+
+import ipaddress
+import logging
+import shutil
+
+from onelog import __version__
+from onelog.config import SETTINGS
+from onelog.core.broker import Broker
+from onelog.core.stats import Statistic
+from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
+from onelog.gateways.remoting.bodies import broker_address
+from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.gateways.remoting.setting_names import as_properties, as_settings
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.registration import DataVersion
+from onelog.wire.remoting.routes import BrokerMemberGroup, BrokerMemberGroupAnswer, KVTable
+from onelog.wire.remoting.runtime import RequestModes
+from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
+
+log = logging.getLogger(__name__)
+
+VERSION_NAME = "V5_5_0"
+"""The RocketMQ that OneLog answers as; see `codes.VERSION`."""
+BUFFERS_UNLIMITED = 2**31 - 1
+QUEUES = {
+    "send": 10_000,
+    "pull": 100_000,
+    "litePull": 100_000,
+    "query": 20_000,
+    "ack": 100_000,
+}
+"""RocketMQ's thread pools, and how many requests may wait for each. Here none ever waits: requests
+are handled as they are read, and a peer that is too fast is not read from."""
+
+
+# -- how it runs ---------------------------------------------------------------------------------
+
+
+def runtime_info(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_RUNTIME_INFO."""
+    broker = session.broker
+    table = {
+        **_state(session.gateway),
+        **_traffic(broker),
+        **_disk(broker),
+        **_waiting_requests(),
+        **_delayed(broker),
+    }
+    return Answer(body=KVTable(table=table).encode())
+
+
+def _state(gateway: Gateway) -> dict[str, str]:
+    started_ms = gateway.broker.stats.started_ms
+    return {
+        "bootTimestamp": str(started_ms),
+        "runtime": _span(gateway.clock.now_ms() - started_ms),
+        "brokerActive": "true",
+        "brokerVersionDesc": VERSION_NAME,
+        "onelogVersion": __version__,
+        "startAcceptSendRequestTimeStamp": "0",
+    }
+
+
+def _span(ms: int) -> str:
+    seconds = max(0, ms) // 1000
+    return (
+        f"[ {seconds // 86_400} days, {seconds // 3_600 % 24} hours, {seconds // 60 % 60} minutes, "
+        f"{seconds % 60} seconds ]"
+    )
+
+
+def _traffic(broker: Broker) -> dict[str, str]:
+    stats = broker.stats
+    totals = stats.totals
+    rates = stats.rates()
+    asked = [found + missed for found, missed in zip(rates["found"], rates["missed"], strict=True)]
+    transferred = _numbers(rates["transferred"])
+    return {
+        "putMessageTimesTotal": str(totals.put_count),
+        "putMessageFailedTimes": str(totals.put_failed),
+        "putMessageSizeTotal": str(totals.put_bytes),
+        "putMessageAverageSize": str(totals.put_bytes / max(1, totals.put_count)),
+        # How long each send took is not measured; this is what RocketMQ shows before it is.
+        "putMessageDistributeTime": "null",
+        "putTps": _numbers(rates["put"]),
+        "getFoundTps": _numbers(rates["found"]),
+        "getMissTps": _numbers(rates["missed"]),
+        "getTotalTps": _numbers(asked),
+        "getTransferredTps": transferred,
+        "getTransferedTps": transferred,  # What tools up to 4.9 read, and cannot do without.
+        "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.put_count),
+        "msgPutTotalTodayMorning": str(stats.today_morning.put_count),
+        "msgPutTotalTodayNow": str(totals.put_count),
+        "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.get_count),
+        "msgGetTotalTodayMorning": str(stats.today_morning.get_count),
+        "msgGetTotalTodayNow": str(totals.get_count),
+    }
+
+
+def _numbers(rates: tuple[float, ...] | list[float]) -> str:
+    return " ".join(str(rate) for rate in rates)
+
+
+def _disk(broker: Broker) -> dict[str, str]:
+    store = broker.store
+    usage = shutil.disk_usage(store.folder)
+    ratio = str(store.retention.disk(store.folder) / 100)
+    return {
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{store.folder / 'commitlog'}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
+        "commitLogMinOffset": str(store.log_min),
+        "commitLogMaxOffset": str(store.log_end),
+        "earliestMessageTimeStamp": str(_earliest_ms(broker)),
+        # Queues are entered in the same tick as the log, which is written without a lock.
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "pageCacheLockTimeMills": "0",
+        "remainHowManyDataToFlush": _size(store.log_end - store.log.flushed),
+        "remainHowManyDataToCommit": _size(0),
+        "remainTransientStoreBufferNumbs": str(BUFFERS_UNLIMITED),
+    }
+
+
+def _earliest_ms(broker: Broker) -> int:
+    """When the oldest message of the log was stored; -1 if there is none."""
+    try:
+        return broker.store.message_at(broker.store.log_min).store_ms
+    except (OffsetOutOfRangeError, StoreError):
+        return -1
+
+
+def _size(count: int) -> str:
+    """A number of bytes, for people."""
+    if count < 1024:
+        return f"{count} B"
+    power = (count.bit_length() - 1) // 10
+    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _waiting_requests() -> dict[str, str]:
+    found = {
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
+    }
+    for name, capacity in QUEUES.items():
+        found[f"{name}ThreadPoolQueueSize"] = "0"
+        found[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        found[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    return found
+
+
+def _delayed(broker: Broker) -> dict[str, str]:
+    levels = {
+        f"scheduleMessageOffset_{level}": f"{position},{end}"
+        for level, (position, end) in broker.delay.progress().items()
+    }
+    return {
+        **levels,
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+
+
+def statistic(session: BrokerSession, command: Command) -> Answer:
+    """VIEW_BROKER_STATS_DATA."""
+    name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
+    minute, hour, day = map(_statistic_body, session.broker.admin.statistic(name, key))
+    data = BrokerStatsData(stats_day=day, stats_hour=hour, stats_minute=minute)
+    return Answer(body=data.encode())
+
+
+def _statistic_body(found: Statistic) -> BrokerStatsItem:
+    return BrokerStatsItem(avgpt=found.per_call, sum=found.total, tps=found.per_second)
+
+
+# -- how it is configured ------------------------------------------------------------------------
+
+
+def get_config(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_CONFIG."""
+    gateway = session.gateway
+    properties = as_properties(gateway.loaded.config)
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    version = DataVersion(timestamp=gateway.started_ms)
+    return Answer({"version": version.encode().decode()}, text.encode())
+
+
+def update_config(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_BROKER_CONFIG: from this machine, and what may change while running."""
+    if not _is_local(session.connection.remote[0]):
+        log.warning("%s may not change settings, and tried to", session.connection)
+        raise NotPermittedError(
+            "the broker's configuration can be changed from its own machine only"
+        )
+    changes = as_settings(_properties(command.body))
+    for key in changes:
+        if not SETTINGS[key].reloadable:
+            raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
+    if changes:
+        session.gateway.reconfigure(changes)
+        log.info("%s changed settings: %s", session.connection, changes)
+    return Answer()
+
+
+def _is_local(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback
+
+
+def _properties(body: Buffer) -> dict[str, str]:
+    try:
+        lines = bytes(body).decode().splitlines()
+    except UnicodeDecodeError:
+        raise WireError("the configuration is not UTF-8") from None
+    pairs = [line.partition("=") for line in lines if line.strip() and line[0] not in "#!"]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+# -- its files -----------------------------------------------------------------------------------
+
+
+def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
+    """DELETE_EXPIRED_COMMITLOG and TRIGGER_DELETE_FILES: what is old enough, at any hour."""
+    session.broker.prepare_retention()
+    session.broker.store.retention.run({}, manual=True)
+    return Answer()
+
+
+def clean_expired_queues(session: BrokerSession, command: Command) -> Answer:
+    """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
+    session.broker.prepare_retention()
+    session.broker.store.retention.run({})
+    return Answer()
+
+
+# -- its place in the cluster --------------------------------------------------------------------
+
+
+def ha_status(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_HA_STATUS."""
+    broker = session.broker
+    status = HaStatus(
+        master=broker.config.broker_id == 0, master_commit_log_max_offset=broker.store.log_end
+    )
+    return Answer(body=status.encode())
+
+
+def member_group(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_MEMBER_GROUP: the brokers of this name that this one knows, which is itself."""
+    config = session.broker.config
+    members = BrokerMemberGroup(
+        broker_addrs={config.broker_id: broker_address(session.broker)},
+        broker_name=config.name,
+        cluster=config.cluster,
+    )
+    return Answer(body=BrokerMemberGroupAnswer(broker_member_group=members).encode())
+
+
+def request_modes(session: BrokerSession, command: Command) -> Answer:
+    """GET_ALL_MESSAGE_REQUEST_MODE: nobody has set any."""
+    return Answer(body=RequestModes().encode())
+
+
+def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
+    """GET_TIMER_CHECK_POINT: there is no timer wheel, and RocketMQ without one says so."""
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
+
+
+def timer_metrics(session: BrokerSession, command: Command) -> Answer:
+    """GET_TIMER_METRICS: there is no timer wheel, and RocketMQ without one says so."""
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
+    RequestCode.VIEW_BROKER_STATS_DATA: statistic,
+    RequestCode.GET_BROKER_CONFIG: get_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_config,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_files,
+    RequestCode.TRIGGER_DELETE_FILES: delete_expired_files,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
+    RequestCode.GET_BROKER_HA_STATUS: ha_status,
+    RequestCode.GET_BROKER_MEMBER_GROUP: member_group,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
+    RequestCode.GET_TIMER_CHECK_POINT: timer_checkpoint,
+    RequestCode.GET_TIMER_METRICS: timer_metrics,
+}
