@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import Options, Row, under
+from benchmarks.table import Options, Row, not_run, under
 from benchmarks.timing import Stopwatch
 from benchmarks.traffic import QueueName, lists, queues
 from onelog.config import StoreConfig
@@ -28,12 +28,16 @@ from onelog.store.message_store import MessageStore
 GIB = 1 << 30
 BODY_BYTES = 1024
 SPARE_BYTES = 2 * GIB
-CHILD_TIMEOUT_S = 400
+CHILD_TIMEOUT_S = 240
 CRASH_TIMEOUT_S = 20
 KILL_BEFORE_CHECKPOINT_S = 0.3
 FOREVER = 1 << 62
 QUEUES_PER_TOPIC = 100
 MESSAGES_PER_QUEUE = 10
+
+
+class ChildFailedError(Exception):
+    """A child process did not do its part."""
 
 
 def large_store(options: Options) -> list[Row]:
@@ -44,7 +48,7 @@ def large_store(options: Options) -> list[Row]:
     room = stat.f_bavail * stat.f_frsize - SPARE_BYTES
     size = min(wanted, int(room / 1.2))
     if size < GIB // 4:
-        return [under("open a large store", 0, "s", 1, note=f"only {room >> 20} MiB of disk free")]
+        return [not_run("open a large store", f"only {room >> 20} MiB of disk free")]
     name = f"open {size / GIB:.3g} GiB"
     short = "" if size == wanted else f"the disk has no room for {wanted // GIB} GiB; "
     options.announce(f"writing {size / GIB:.3g} GiB")
@@ -110,13 +114,18 @@ def _command(action: str, folder: Path, *arguments: int) -> list[str]:
 
 
 def _child(action: str, folder: Path, *arguments: int) -> dict[str, Any]:
-    ended = subprocess.run(
-        _command(action, folder, *arguments),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=CHILD_TIMEOUT_S,
-        check=True,
-    )
+    try:
+        ended = subprocess.run(
+            _command(action, folder, *arguments),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=CHILD_TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise ChildFailedError(f"{action!r} did not end in {CHILD_TIMEOUT_S} s") from late
+    except subprocess.CalledProcessError as failed:
+        raise ChildFailedError(f"{action!r} ended with {failed.returncode}") from failed
     answer: dict[str, Any] = json.loads(ended.stdout)
     return answer
 
@@ -141,7 +150,7 @@ def _crash(folder: Path, action: str, quick: bool, *arguments: int) -> None:
                 if time.monotonic() - changed_at >= age_s:
                     break
                 if child.poll() is not None:
-                    raise ChildProcessError(f"{action} ended with {child.returncode}")
+                    raise ChildFailedError(f"{action!r} ended with {child.returncode}")
                 time.sleep(0.05)
         finally:
             child.send_signal(signal.SIGKILL)

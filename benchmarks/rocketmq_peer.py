@@ -23,7 +23,7 @@ from benchmarks.table import Options, Row, show
 from tests.e2e.java_clients import PEER_VERSION, QUIET, Scenario, jvm, peer_classpath
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.processes import ChildError, log_tail, spawn, stop, wait_until
-from tests.e2e.remoting_probe import accepts_message, create_topic, has_route
+from tests.e2e.remoting_probe import accepts_message, create_topic, has_route, is_answering
 from tests.e2e.rocketmq_peer import PEER_BROKER_HEAP, RocketmqPeer
 
 Peer = OnelogPeer | RocketmqPeer
@@ -131,7 +131,7 @@ def first_message_s(peer: Peer) -> float:
     try:
         if isinstance(peer, RocketmqPeer):
             peer.start_nameserver()
-            time.sleep(3)
+            wait_until(lambda: is_answering(peer.nameservers), "the name server")
         begin = time.perf_counter()
         peer.launch()
         while not accepts_message(peer.broker_address, "FirstMessage"):

@@ -32,13 +32,14 @@ class Options:
 class Row:
     """One measurement.
 
+    `value` is None if it could not be measured; the note says why.
     `reference` is what the value is held against: what is required, or what the peer named by
     `peer` reached in the same run (None if there is no such peer here). `ratio_min` is the ratio
     that is required; None if the row only informs.
     """
 
     measurement: str
-    value: float
+    value: float | None
     unit: str
     reference: float | None = None
     peer: str = ""
@@ -57,6 +58,8 @@ class Row:
     @property
     def verdict(self) -> str:
         """Whether what is required was reached."""
+        if self.value is None:
+            return "NOT RUN"
         if self.ratio is None:
             return "-"
         if self.ratio_min is None:
@@ -81,6 +84,11 @@ def under(
 ) -> Row:
     """A row for something that must stay under a limit."""
     return Row(measurement, value, unit, limit, "", 1.0, True, cpu_us, note)
+
+
+def not_run(measurement: str, reason: str) -> Row:
+    """A row for something that could not be measured."""
+    return Row(measurement, None, "", note=reason)
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -139,7 +147,13 @@ def show(suite: str, rows: Sequence[Row], console: Console) -> None:
     for column in COLUMNS[:-1]:
         numeric = column in ("OneLog", "ratio", "CPU us each")
         table.add_column(column, justify="right" if numeric else "left")
-    colours = {"ok": "green", "MISSED": "bold red", "faster": "green", "slower": "yellow"}
+    colours = {
+        "ok": "green",
+        "MISSED": "bold red",
+        "NOT RUN": "bold red",
+        "faster": "green",
+        "slower": "yellow",
+    }
     for row in rows:
         measurement, *numbers, verdict, note = cells(row)
         colour = colours.get(verdict, "dim")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from onelog import __version__
-from onelog.commands import store
+from onelog.commands import cluster, config, group, message, serve, store, topic
 from onelog.errors import OnelogError
 
 app = typer.Typer(
@@ -23,6 +23,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(serve.up)
+app.command()(serve.broker)
+app.command()(serve.nameserver)
+app.command("config")(config.config)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(message.app, name="message")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")
 
 

@@ -138,6 +138,15 @@ class BrokerConfig:
     client_expiry_ms: int = setting(120_000, "silence that drops a client", 1_000, DAY_MS)
     client_scan_ms: int = setting(10_000, "how often silence is looked for", 100, 600_000)
     lock_expiry_ms: int = setting(60_000, "how long a queue's lock lasts", 1_000, DAY_MS)
+    transaction_timeout_ms: int = setting(
+        6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
+    )
+    transaction_check_max: int = setting(
+        15, "how often producers are asked about one transaction", 1, 100_000, live=True
+    )
+    transaction_check_interval_ms: int = setting(
+        30_000, "how often producers are asked about open transactions", 10, DAY_MS
+    )
     offsets_flush_ms: int = setting(5_000, "how often offsets are saved", 10, 600_000)
     pull_bytes_max: int = setting(256 << 10, "bytes in one pull's answer", 1, 64 << 20, live=True)
     pull_count_max: int = setting(32, "messages in one pull's answer", 1, 65_535, live=True)
@@ -283,8 +292,8 @@ SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
 """Every setting by its key."""
 
 _BY_ENVIRONMENT = {each.environment: each for each in SETTINGS.values()}
-_NOT_SETTINGS = frozenset({"ONELOG_CONFIG"})
-"""Read by the command line: the path of the TOML file."""
+_NOT_SETTINGS = frozenset({"ONELOG_CONFIG", "ONELOG_NAMESERVER"})
+"""Read by the command line: the path of the TOML file, and whom the admin commands ask."""
 
 # Kubernetes gives every container the addresses of services as variables; for services named
 # onelog or onelog-broker they look like ours, and nobody asked for them.

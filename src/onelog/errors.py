@@ -203,3 +203,31 @@ class GroupOnlineError(OnelogError):
 
 class MessageNotFoundError(OnelogError):
     """No message has that id or key, or is at that place."""
+
+
+class TransactionNotFoundError(OnelogError):
+    """No transaction is open with that half message: it ended already, or never began."""
+
+
+class TransactionForeignError(OnelogError):
+    """A transaction that belongs to another producer group than the one that ends it."""
+
+
+class TransactionLateError(OnelogError):
+    """The time in which a producer may end a transaction unasked is over; it will be asked."""
+
+
+class LeaseNotFoundError(OnelogError):
+    """A message that is not leased under this receipt: done already, expired, or never given."""
+
+
+class InvalidReceiptError(MessageError):
+    """A receipt that no broker wrote, or that was written for another message."""
+
+
+class InvalidLeaseTimeError(OnelogError):
+    """A time for which a message cannot be leased: negative, or too long."""
+
+
+class TooManyLeasesError(BrokerBusyError):
+    """A group holds as many messages as it may; it must acknowledge some before it gets more."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 SEND_MESSAGE_V2 = 310
 UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTEINFO_BY_TOPIC = 105
+GET_BROKER_CLUSTER_INFO = 106
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,15 @@ def _exactly(data: bytes, size: int) -> bytes:
     if len(data) != size:
         raise ConnectionError(f"the connection ended after {len(data)} of {size} bytes")
     return data
+
+
+def is_answering(address: str) -> bool:
+    """Whether somebody there speaks the protocol; any answer will do."""
+    try:
+        call(address, GET_BROKER_CLUSTER_INFO)
+    except OSError:
+        return False
+    return True
 
 
 def has_route(nameserver: str, topic: str = "TBW102") -> bool:

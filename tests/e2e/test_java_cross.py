@@ -9,12 +9,10 @@ from tests.e2e.conftest import Server
 from tests.e2e.java_clients import Facts, mqadmin, run_scenario
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.processes import wait_until
-from tests.e2e.remoting_probe import call, has_route
+from tests.e2e.remoting_probe import has_route, is_answering
 from tests.e2e.rocketmq_peer import RocketmqPeer
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
-
-GET_BROKER_CLUSTER_INFO = 106
 
 
 def smoke(broker: Server, home: Path, version: str, topic: str) -> Facts:
@@ -41,17 +39,10 @@ def onelog_nameserver(tmp_path: Path) -> Iterator[OnelogPeer]:
         peer.close()
 
 
-def answers(nameserver: Server) -> bool:
-    try:
-        return call(nameserver.nameservers, GET_BROKER_CLUSTER_INFO).code == 0
-    except OSError:
-        return False
-
-
 def test_a_onelog_broker_serves_java_clients_through_a_java_name_server(
     java_nameserver: RocketmqPeer, client: str, tmp_path: Path
 ) -> None:
-    wait_until(lambda: answers(java_nameserver), "the Java name server")
+    wait_until(lambda: is_answering(java_nameserver.nameservers), "the Java name server")
     nameservers = java_nameserver.nameservers
     with OnelogPeer(tmp_path / "broker", nameservers=nameservers) as broker:
         assert smoke(broker, tmp_path, client, "Crossed")["stored"] == 50
@@ -64,7 +55,7 @@ def test_a_onelog_broker_serves_java_clients_through_a_java_name_server(
 def test_a_java_broker_serves_java_clients_through_a_onelog_name_server(
     onelog_nameserver: OnelogPeer, client: str, tmp_path: Path
 ) -> None:
-    wait_until(lambda: answers(onelog_nameserver), "OneLog's name server")
+    wait_until(lambda: is_answering(onelog_nameserver.nameservers), "OneLog's name server")
     nameservers = onelog_nameserver.nameservers
     with RocketmqPeer(tmp_path / "broker", nameservers=nameservers) as broker:
         assert smoke(broker, tmp_path, client, "Crossed")["stored"] == 50
@@ -76,7 +67,7 @@ def test_a_java_broker_serves_java_clients_through_a_onelog_name_server(
 def test_both_kinds_of_broker_form_one_cluster(
     java_nameserver: RocketmqPeer, tmp_path: Path
 ) -> None:
-    wait_until(lambda: answers(java_nameserver), "the Java name server")
+    wait_until(lambda: is_answering(java_nameserver.nameservers), "the Java name server")
     nameservers = java_nameserver.nameservers
     with (
         OnelogPeer(tmp_path / "ours", nameservers=nameservers, broker_name="ours") as ours,

@@ -1,8 +1,8 @@
 import ast
+import asyncio
 import inspect
 import logging
 import zlib
-from typing import Any
 
 import pytest
 
@@ -99,7 +99,7 @@ async def test_a_wrong_checksum_is_refused(peer: Peer) -> None:
 async def test_what_a_real_broker_and_real_clients_send_is_answered(
     server: NameServer, peer: Peer
 ) -> None:
-    client = Client(*await _open(server))
+    client = Client(*await asyncio.open_connection(*server.address))
     await client.send(captured.REGISTER_JSON_550)
     refused = await client.receive_command()
     # It was captured after the first registration, which names all topics and must come before.
@@ -322,9 +322,3 @@ def test_every_error_that_can_be_raised_has_its_code() -> None:
 def test_handlers_cover_what_clients_and_brokers_ask_name_servers() -> None:
     asked = {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313}
     assert HANDLERS.keys() == asked | {318, 319, 322, 327, 901, 904}
-
-
-async def _open(server: NameServer) -> Any:
-    import asyncio
-
-    return await asyncio.open_connection(*server.address)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import uvloop
 
 from onelog.clock import ManualClock
 from onelog.net.listener import Listener
+from onelog.net.tls import write_self_signed
 
 Listen = Callable[..., Awaitable[Listener]]
 
@@ -22,6 +24,12 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of one's own, and its key."""
+    return write_self_signed(tmp_path, ("localhost", "broker.example"))
 
 
 @pytest.fixture

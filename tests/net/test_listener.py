@@ -11,7 +11,7 @@ from onelog.config import TlsConfig
 from onelog.errors import ListenError
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
-from onelog.net.tls import Tls, client_context, write_self_signed
+from onelog.net.tls import Tls, client_context
 from tests.net.conftest import Listen
 from tests.net.sessions import Answering, Client, Echo, until
 
@@ -52,8 +52,10 @@ async def test_disabled_takes_a_handshake_for_garbage(listen: Listen) -> None:
         await Client.connect(listener, client_context())
 
 
-async def test_a_certificate_of_ones_own_is_shown(listen: Listen, tmp_path: Path) -> None:
-    cert, key = write_self_signed(tmp_path, ("localhost", "broker.example"))
+async def test_a_certificate_of_ones_own_is_shown(
+    listen: Listen, certificate: tuple[Path, Path]
+) -> None:
+    cert, key = certificate
     config = TlsConfig(mode="permissive", cert_path=str(cert), key_path=str(key))
     listener = await listen(Echo, tls=Tls(config))
     reader, writer = await asyncio.open_connection(

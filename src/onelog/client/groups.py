@@ -12,12 +12,13 @@ import msgspec
 
 from onelog.client.address import Address
 from onelog.client.cluster import Clusters
-from onelog.client.nodes import Failure, Gathered, Nodes
+from onelog.client.nodes import Failure, Gathered, Nodes, at_once
 from onelog.client.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from onelog.errors import (
     ConsumersOfflineError,
     GroupExistsError,
     GroupNotFoundError,
+    OnelogError,
     TopicNotFoundError,
 )
 from onelog.wire.remoting import fastjson
@@ -191,19 +192,24 @@ class Groups:
 
     async def summaries(self, *, with_system: bool = False) -> tuple[GroupSummary, ...]:
         """A line about every group."""
-        found = []
-        for name, brokers in (await self.names()).answers.items():
-            system = is_system(name)
-            if system and not with_system:
-                continue
-            members = await self.members(name)
-            found.append(GroupSummary(name, system, brokers, members, await self.progress(name)))
-        return tuple(found)
+        sources = await self._sources()
+        names = (await self.names()).answers
+
+        async def summary(name: str) -> GroupSummary:
+            members = await self._members(name, sources)
+            progress = await self._progress(name, None, sources)
+            return GroupSummary(name, is_system(name), names[name], members, progress)
+
+        wanted = [name for name in names if with_system or not is_system(name)]
+        return tuple(await at_once(summary, wanted))
 
     async def members(self, group: str) -> GroupMembers:
         """Its live members; nobody is an answer, too."""
+        return await self._members(group, await self._sources())
+
+    async def _members(self, group: str, sources: Mapping[str, Address]) -> GroupMembers:
         gathered = await self._nodes.gather(
-            await self._sources(), lambda address: self._connections(address, group)
+            sources, lambda address: self._connections(address, group)
         )
         answers = [each for each in gathered.answers.values() if each.connection_set]
         if not answers:
@@ -235,9 +241,14 @@ class Groups:
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """Its position and lag in every queue, of one topic or of all it consumes."""
+        return await self._progress(group, topic, await self._sources())
+
+    async def _progress(
+        self, group: str, topic: str | None, sources: Mapping[str, Address]
+    ) -> GroupProgress:
         ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
         gathered = await self._nodes.gather(
-            await self._sources(),
+            sources,
             lambda address: self._nodes.fetch(
                 address, RequestCode.GET_CONSUME_STATS, ConsumeStats, ext
             ),
@@ -274,23 +285,23 @@ class Groups:
         return GroupDescription(group, settings, members, progress, failures)
 
     async def _owners(self, group: str, members: GroupMembers) -> dict[MessageQueue, str]:
-        """The member that has each queue, from what the members themselves say."""
-        owners: dict[MessageQueue, str] = {}
-        address = next(iter((await self._sources()).values()))
-        answers = await self._nodes.gather(
-            {member.client_id: member for member in members.members},
-            lambda member: self._nodes.ask(
-                address,
-                RequestCode.GET_CONSUMER_RUNNING_INFO,
-                {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"},
-            ),
-        )
-        for client_id, answer in answers.answers.items():
-            info = fastjson.loads(answer.body, MessageQueue.from_members)
-            table = info.get("mqTable") if isinstance(info, dict) else None
-            if isinstance(table, dict):
-                owners |= {key: client_id for key in table if isinstance(key, MessageQueue)}
-        return owners
+        """The member that has each queue, as far as the members themselves say."""
+        sources = list((await self._sources()).values())
+
+        async def queues(member: Member) -> dict[MessageQueue, str]:
+            ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
+            for address in sources:
+                try:
+                    answer = await self._nodes.ask(
+                        address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext
+                    )
+                    return dict.fromkeys(_owned(answer.body), member.client_id)
+                except OnelogError:
+                    continue  # Another broker may know it; and not every kind of client tells.
+            return {}
+
+        found = await at_once(queues, members.members)
+        return {queue: client_id for each in found for queue, client_id in each.items()}
 
     # Changes.
 
@@ -434,6 +445,12 @@ def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> Subscripti
         for name, value in change.attributes.items()
     }
     return msgspec.structs.replace(config, **{k: v for k, v in given.items() if v is not None})
+
+
+def _owned(running_info: bytes | bytearray | memoryview) -> list[MessageQueue]:
+    info = fastjson.loads(running_info, MessageQueue.from_members)
+    table = info.get("mqTable") if isinstance(info, dict) else None
+    return [key for key in table if isinstance(key, MessageQueue)] if table else []
 
 
 def _with_owners(progress: GroupProgress, owners: Mapping[MessageQueue, str]) -> GroupProgress:

@@ -7,7 +7,7 @@ a position that would be kept.
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from onelog.client.address import Address
@@ -123,13 +123,13 @@ class Messages:
     async def _candidates(self, named: Address) -> list[tuple[str, Address]]:
         """The broker that an id names, then its master or slaves, then the others.
 
-        Addresses in ids are those at the time of writing; a broker may have moved since.
+        The address in an id is that at the time of writing; a broker may have moved since. Nobody
+        is asked whom the name servers do not know: a mistyped id can name any address.
         """
         sets = await self._clusters.brokers()
         members = [(each.name, address) for each in sets for _, address in each.members]
         names = {name for name, address in members if address == named}
-        ranked = sorted(members, key=lambda m: (m[1] != named, m[0] not in names))
-        return ranked if names else [*ranked, (str(named), named)]
+        return sorted(members, key=lambda member: (member[1] != named, member[0] not in names))
 
     async def _view(self, address: Address, offset: int) -> Message:
         answer = await self._nodes.ask(
@@ -222,11 +222,9 @@ class Messages:
         while len(found) < count:
             pulled = await self._pull(queue, at, min(PULL_COUNT, count - len(found)))
             if at == offset and (not pulled.messages or pulled.messages[0].queue_offset != offset):
+                where = f"queue {queue_id} of topic {topic} on {queue.broker}"
                 raise MessageNotFoundError(
-                    f"queue {queue_id} of topic {topic} on {queue.broker} has no message at "
-                    f"offset {offset}; it has {pulled.min_offset} up to {pulled.max_offset - 1}"
-                    if pulled.max_offset > pulled.min_offset
-                    else f"queue {queue_id} of topic {topic} on {queue.broker} is empty"
+                    f"no message at offset {offset}: {where} {_range(pulled)}"
                 )
             if not pulled.messages:
                 break
@@ -244,7 +242,7 @@ class Messages:
         *,
         broker: str | None = None,
         queue_id: int | None = None,
-    ) -> AsyncIterator[Found]:
+    ) -> AsyncGenerator[Found, None]:
         """The messages that were stored from a time up to another, in the order of store times."""
         cursors = await self._cursors(topic, begin_ms, end_ms, broker, queue_id)
         heads = await at_once(_Cursor.next, cursors)
@@ -271,7 +269,7 @@ class Messages:
         broker: str | None = None,
         queue_id: int | None = None,
         pause_seconds: float = 1.0,
-    ) -> AsyncIterator[Found]:
+    ) -> AsyncGenerator[Found, None]:
         """The messages from a time on and, without an end, those that come."""
         cursors = await self._cursors(topic, begin_ms, TIME_MAX, broker, queue_id)
         while True:
@@ -418,6 +416,12 @@ def _places(route: Route) -> str:
         for each in route.brokers
     )
     return "; ".join(counts)
+
+
+def _range(pulled: _Pulled) -> str:
+    if pulled.max_offset <= pulled.min_offset:
+        return "is empty"
+    return f"has {pulled.min_offset} up to {pulled.max_offset - 1}"
 
 
 def _decoded(address: Address, body: bytes | bytearray | memoryview) -> list[Message]:

@@ -23,6 +23,7 @@ from onelog.errors import OnelogError
 BROKER_PORT_STEP = 10
 RESTART_SECONDS_MIN = 0.5
 RESTART_SECONDS_MAX = 10.0
+PARENT_CHECK_SECONDS = 1.0
 STEADY_SECONDS = 30.0
 """A broker that ran this long is restarted at once; one that did not, after a growing pause."""
 
@@ -56,7 +57,7 @@ def settings(config: Path | None, given: list[str] | None, **flags: object) -> L
 def run(main: Callable[[], Awaitable[None]], verbose: bool) -> None:
     """Run until Ctrl-C or SIGTERM."""
     logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
+        level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
@@ -81,6 +82,12 @@ async def _until_told(main: Callable[[], Awaitable[None]]) -> None:
 
 async def _wait_for_ever() -> None:
     await asyncio.Event().wait()
+
+
+async def _wait_for_end_of(parent: int | None) -> None:
+    """A supervised broker does not outlive its supervisor, however that one ended."""
+    while parent is None or os.getppid() == parent:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(PARENT_CHECK_SECONDS)
 
 
 def say(text: str) -> None:
@@ -127,6 +134,7 @@ def broker(
     config: ConfigFile = None,
     set_: Set = None,
     verbose: Verbose = False,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a broker."""
     loaded = settings(
@@ -147,7 +155,7 @@ def broker(
         async with running_broker(loaded) as server:
             tune_process()
             say(f"broker       {server.address}  {server.config.broker.name}")
-            await _wait_for_ever()
+            await _wait_for_end_of(parent)
 
     run(main, verbose)
 
@@ -269,6 +277,7 @@ class Child:
             "-m",
             "onelog",
             "broker",
+            *("--parent", str(os.getpid())),
             *self._arguments,
             stdout=asyncio.subprocess.PIPE,
             # Ctrl-C goes to the whole group of a terminal; the supervisor passes the word on.

@@ -1,10 +1,10 @@
 """What all commands that talk to a cluster share: their options, their output, how they end.
 
-A command is a coroutine whose first argument is a `Session`; `connected` makes a function of it that
-typer can call, with the options of a session in the place of that argument.
+A command is a coroutine whose first argument is a `Session`; `connected` makes a function of it
+that typer can call, with the options of a session in the place of that argument.
 
-Exit codes: 0 done; 1 there is no such topic, group, message, broker or cluster; 2 anything else that
-went wrong, also if only some of the brokers answered. Results go to stdout, complaints to stderr.
+Exit codes: 0 done; 1 there is no such topic, group, message, broker or cluster; 2 anything else
+that went wrong, also if only some brokers answered. Results go to stdout, complaints to stderr.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Times as people write and read them on a command line.
 
-    2026-05-01 10:30:00.250   local time (or UTC, with --utc); the parts after the day may be left out
+    2026-05-01 10:30:00.250   local time, or UTC with --utc; all after the day may be left out
     2026-05-01T10:30:00Z      with the time zone in it
     1793528400000             milliseconds since the epoch, as brokers and logs print them
     15m, 2h, 3d, 1h30m        that long ago
@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from onelog.errors import InvalidRequestError
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO = re.compile(r"-?((?:\d{1,9}(?:ms|[smhd]))+)")
-_PART = re.compile(r"(\d+)(ms|[smhd])")
+_AGO = re.compile(r"-?((?:\d{1,9}(?:ms|[smhd]))+)", re.ASCII)
+_PART = re.compile(r"(\d+)(ms|[smhd])", re.ASCII)
 _EPOCH_DIGITS_MIN = 10
 
 

@@ -24,12 +24,14 @@ from onelog.core.groups import Groups
 from onelog.core.locks import Locks
 from onelog.core.members import Client, ConsumerData, Members
 from onelog.core.offsets import Offsets
+from onelog.core.open_transactions import OpenTransactions
 from onelog.core.publish import OnStored, Publisher
 from onelog.core.pull import Puller, PullResult, PullStatus
 from onelog.core.retry import Retry
 from onelog.core.stats import Stats
 from onelog.core.tables import Tables, Versions
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule, Wait, Waiting
 from onelog.errors import (
     FilterDisabledError,
@@ -115,6 +117,17 @@ class Broker:
         self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
+        self.transactions = Transactions(
+            config,
+            OpenTransactions(store, self.tables, self.offsets),
+            store,
+            self.topics,
+            self.members,
+            self.publisher,
+            clock,
+            schedule,
+            store_host,
+        )
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
         )
@@ -127,15 +140,18 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         for table in (self.versions, self.topics, self.groups, self.offsets, self.delay):
             self.tables.add(table)
+        self.tables.add(self.transactions.table)
         if not self.tables.open():
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
+        self.transactions.open()
         self._every(self.config.offsets_flush_ms, self.offsets.flush)
         self._every(self.config.client_scan_ms, self._expire)
         self._every(SAMPLE_MS, self._keep_house)
+        self._every(self.config.transaction_check_interval_ms, self.transactions.check)
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -167,6 +183,7 @@ class Broker:
         self.delay.close()
         self.publisher.end_of_tick()
         self.waiting.end_all()
+        self.transactions.close()
         self.offsets.flush()
         self.tables.close()
 
@@ -179,9 +196,12 @@ class Broker:
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.durability.timeout_ms = config.flush_timeout_ms
+        self.transactions.timeout_ms = config.transaction_timeout_ms
+        self.transactions.checks_max = config.transaction_check_max
 
     def prepare_retention(self) -> None:
-        """To be called before each round of `store.retain`: see `Tables.prepare_retention`."""
+        """To be called before each round of `store.retain`: nothing is only in what goes."""
+        self.transactions.prepare_retention()
         self.tables.prepare_retention()
 
     def export_config(self) -> None:

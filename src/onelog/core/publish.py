@@ -75,6 +75,8 @@ class Publisher:
         self.before_store: list[tuple[bytes, Transform]] = []
         """Changes on the way to the log: bytes that a message's properties must contain, and what
         is made of such a message."""
+        self.before_append: list[Callable[[], None]] = []
+        """Called when a tick ends, for those who have something to `put_as_is` into it."""
         self._store = store
         self._topics = topics
         self._durability = durability
@@ -141,10 +143,27 @@ class Publisher:
             messages = [
                 each._replace(queue_id=first.queue_id, sys_flag=first.sys_flag) for each in messages
             ]
+        self.begin_tick()
+        self.put_as_is(messages, on_stored, token)
+
+    def begin_tick(self) -> None:
+        """See to it that this tick ends in an append; `BrokerBusyError` if it may not."""
         if not self._messages:
             self._begin_tick()
+
+    def put_as_is(
+        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
+    ) -> None:
+        """Take messages that are stored side by side or not at all, in a tick that has begun.
+
+        They are not checked, and pass no `before_store`.
+        """
         self._messages += messages
         self._receipts.append((on_stored, token, len(messages)))
+
+    def admitted(self, message: NewMessage) -> NewMessage:
+        """The message as `submit` would take it, for those who put something else in its place."""
+        return self._admit(message)
 
     def submit_retry(
         self, message: NewMessage, retries_max: int | None, on_stored: OnStored, token: Any = None
@@ -201,6 +220,8 @@ class Publisher:
 
     def end_of_tick(self) -> None:
         """Append everything that came in this tick, and see to the receipts."""
+        for add_more in self.before_append:
+            add_more()
         messages, receipts = self._messages, self._receipts
         if not messages:
             return

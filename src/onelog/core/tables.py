@@ -92,11 +92,15 @@ class Tables:
         clock: Clock,
         offload: Callable[[Callable[[], None]], None],
         *,
+        topic: str = TABLES_TOPIC,
+        file: str = SNAPSHOT_FILE,
         snapshot_records: int = 10_000,
         snapshot_age_ms: int = 300_000,
     ) -> None:
+        """`topic` and `file` keep a second set, of tables that change much more often, apart."""
         self._store = store
-        self._path = folder / SNAPSHOT_FILE
+        self._topic = topic
+        self._path = folder / file
         self._clock = clock
         self._offload = offload
         self._snapshot_records = snapshot_records
@@ -115,7 +119,7 @@ class Tables:
 
     def open(self) -> bool:
         """Bring every table back to its last recorded state. False if this store never had any."""
-        end = self._store.max_offset(TABLES_TOPIC, 0)
+        end = self._store.max_offset(self._topic, 0)
         snapshot = self._load_snapshot()
         if snapshot is None:
             self._replay(0)
@@ -154,7 +158,7 @@ class Tables:
 
     def _replay(self, offset: int) -> None:
         """Apply the records from `offset` on."""
-        start = self._store.min_offset(TABLES_TOPIC, 0)
+        start = self._store.min_offset(self._topic, 0)
         if start > offset:
             log.error(
                 "table records %d to %d were deleted before a snapshot covered them: topics, groups"
@@ -163,9 +167,9 @@ class Tables:
                 start - 1,
             )
             offset = start
-        end = self._store.max_offset(TABLES_TOPIC, 0)
+        end = self._store.max_offset(self._topic, 0)
         while offset < end:
-            read = self._store.read(TABLES_TOPIC, 0, offset, 1_000, _REPLAY_BYTES)
+            read = self._store.read(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
             if not read.slices:
                 raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
             for part in read.slices:
@@ -213,11 +217,11 @@ class Tables:
         if parts:
             bodies.append(b"[" + b",".join(parts) + b"]")
         now = self._clock.now_ms()
-        return [NewMessage(TABLES_TOPIC, 0, body, born_ms=now) for body in bodies]
+        return [NewMessage(self._topic, 0, body, born_ms=now) for body in bodies]
 
     def snapshot_if_due(self) -> None:
         """Write a snapshot when many records, or old ones, are not covered by the last."""
-        behind = self._store.max_offset(TABLES_TOPIC, 0) - self._covered
+        behind = self._store.max_offset(self._topic, 0) - self._covered
         age_ms = self._clock.now_ms() - self._attempt_ms
         if behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
             self.snapshot()
@@ -228,7 +232,7 @@ class Tables:
         The file that is written to is never deleted, so nothing is due while all records that the
         snapshot does not cover are in it.
         """
-        uncovered = self._store.entries(TABLES_TOPIC, 0, self._covered, 1)
+        uncovered = self._store.entries(self._topic, 0, self._covered, 1)
         first = next(iter(uncovered), None)
         segment_bytes = self._store.config.segment_bytes
         if first is not None and first[0] // segment_bytes < self._store.log_end // segment_bytes:
@@ -237,7 +241,7 @@ class Tables:
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`."""
         self._attempt_ms = self._clock.now_ms()
-        next_offset = self._store.max_offset(TABLES_TOPIC, 0)
+        next_offset = self._store.max_offset(self._topic, 0)
         tables = {name: table.entries() for name, table in self._tables.items()}
         data = self._encode(_Snapshot(SNAPSHOT_FORMAT, next_offset, tables))
         if wait:

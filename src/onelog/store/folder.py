@@ -173,10 +173,10 @@ def index_geometry(
 
 
 def geometry_advice(folder: Path) -> str:
-    """What to tell people whose index was left out."""
+    """What to tell people whose index cannot be read."""
     return (
-        f"the index files in {folder / 'index'} have an unusual size, and how they are divided "
-        "cannot be told from the files: keys are not looked up; pass index_slots (RocketMQ's "
+        f"the index files in {folder / 'index'} have an unusual size, and no division into slots "
+        "and entries fits their content: keys are not looked up; pass index_slots (RocketMQ's "
         "maxHashSlotNum) and index_entries (maxIndexNum) to have them read"
     )
 

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 PADDING_SIZE = 0x7FFFFFFF
 """The size in an entry that stands for a message which is in no log any more."""
 _LOOKS_MAX = 5
+_LOOKS_MAX_WHILE_FILES_GO = 50
 _BETWEEN_LOOKS_S = 0.02
 
 
@@ -53,18 +54,18 @@ def open_readonly(
             require_store(folder)
             return _open(folder, index_slots, index_entries)
         except (OSError, StoreError) as error:
-            if looks == _LOOKS_MAX or not _may_pass(error):
+            if looks >= _looks_worth(error):
                 if isinstance(error, OSError):
                     raise disk_error(error, folder, "read") from error
                 raise
         time.sleep(_BETWEEN_LOOKS_S)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether a broker at work on the folder could be the reason."""
-    return isinstance(error, FileNotFoundError | StoreCorruptError) or isinstance(
-        error.__cause__, FileNotFoundError
-    )
+def _looks_worth(error: BaseException) -> int:
+    """How often to look before an error is believed: a broker at work may have been the reason."""
+    if isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError):
+        return _LOOKS_MAX_WHILE_FILES_GO
+    return _LOOKS_MAX if isinstance(error, StoreCorruptError) else 1
 
 
 def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> StoreReader:

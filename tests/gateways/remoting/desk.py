@@ -1,4 +1,4 @@
-"""A broker with a clock that tests move, behind a real socket; admin tools and clients before it."""
+"""A broker with a clock that tests move, behind a real socket; tools and clients before it."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -60,12 +60,12 @@ class Desk:
         self.peers.append(peer)
         return peer
 
-    async def ask(self, code: RequestCode, body: bytes = b"", **ext: object) -> Command:
+    async def ask(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """What an admin tool asks, over the first connection."""
         peer = self.peers[0] if self.peers else await self.connect()
         return await peer.ask(code, {name: str(value) for name, value in ext.items()}, body)
 
-    async def told(self, code: RequestCode, body: bytes = b"", **ext: object) -> Command:
+    async def told(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """`ask`, for an answer that must be a good one."""
         answer = await self.ask(code, body, **ext)
         assert answer.code == 0, answer.remark
@@ -97,6 +97,11 @@ class Desk:
         return members[0]
 
 
+def run_at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
+    work()
+    then()
+
+
 @contextlib.asynccontextmanager
 async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     """A broker that is asked over real sockets, for as long as the block lasts."""
@@ -109,7 +114,7 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         world.clock,
         Loaded(config, {}),
         encode_host("127.0.0.1", 10911),
-        lambda work, then: (work(), then())[1],
+        run_at_once,
         Random(7),
         changes.append,
         HANDLERS,

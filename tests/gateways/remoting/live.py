@@ -62,19 +62,25 @@ class Client:
         self.peer = peer
         self.asked = asked
 
-    async def ask(self, code: RequestCode, body: bytes = b"", **ext: object) -> Command:
+    async def ask(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """Any request."""
         return await self.peer.ask(code, {name: str(value) for name, value in ext.items()}, body)
 
     async def send(
-        self, topic: str, body: bytes, properties: dict[str, str] | None = None, **changed: object
+        self,
+        topic: str,
+        body: bytes,
+        properties: dict[str, str] | None = None,
+        /,
+        **changed: object,
     ) -> Command:
         """SEND_MESSAGE_V2."""
         ext: dict[str, object] = {
             "a": "group", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000,
             "h": 7, "i": encode_properties(properties or {}).decode(), "j": 0, "k": "false",
         }  # fmt: skip
-        return await self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**ext, **changed})
+        texts = {name: str(value) for name, value in {**ext, **changed}.items()}
+        return await self.peer.ask(RequestCode.SEND_MESSAGE_V2, texts, body)
 
     async def pull(self, topic: str, offset: int, **changed: object) -> Command:
         """PULL_MESSAGE with a subscription of its own."""
@@ -83,7 +89,8 @@ class Client:
             "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
             "subscription": "*", "subVersion": 0, "expressionType": "TAG",
         }  # fmt: skip
-        return await self.ask(RequestCode.PULL_MESSAGE, **{**ext, **changed})
+        texts = {name: str(value) for name, value in {**ext, **changed}.items()}
+        return await self.peer.ask(RequestCode.PULL_MESSAGE, texts, timeout_ms=20_000)
 
     async def heartbeat(
         self, client_id: str, group: str, topic: str, expression: str = "*"

@@ -15,9 +15,7 @@ from onelog.commands.options import (
 )
 from onelog.commands.session import Session, connected
 
-app = typer.Typer(
-    help="Consumer groups: members, lag, positions, settings.", no_args_is_help=True
-)
+app = typer.Typer(help="Consumer groups: members, lag, positions, settings.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to move it in.")]
@@ -54,18 +52,20 @@ async def list_groups(
     interval: Interval = 2.0,
 ) -> None:
     """List consumer groups with their members and lag."""
+    from onelog.clock import SystemClock
     from onelog.commands.group import views
 
+    clock = SystemClock()
     if follow:
         await session.follow(
             interval,
             lambda: session.admin.groups.summaries(with_system=every),
             views.summaries_document,
-            lambda found: [views.summaries_table(found, session.utc)],
+            lambda found: [views.summaries_table(found, clock.now_ms())],
             views.summaries_failures,
         )
     found = await session.admin.groups.summaries(with_system=every)
-    session.show(views.summaries_document(found), views.summaries_table(found, session.utc))
+    session.show(views.summaries_document(found), views.summaries_table(found, clock.now_ms()))
     session.complain(views.summaries_failures(found))
 
 
@@ -93,9 +93,7 @@ async def describe_group(
             lambda found: found.failures,
         )
     found = await session.admin.groups.describe(group, topic, with_owners=owners)
-    session.show(
-        views.description_document(found), *views.description_views(found, session.utc)
-    )
+    session.show(views.description_document(found), *views.description_views(found, session.utc))
     session.complain(found.failures)
 
 

@@ -16,7 +16,7 @@ from onelog.client.groups import (
 from onelog.client.nodes import Failure
 from onelog.client.positions import Moves
 from onelog.commands.terminal import show_count, show_text, table
-from onelog.commands.times import show_time
+from onelog.commands.times import show_span, show_time
 
 _WAYS = {
     "CONSUME_ACTIVELY": "pull",
@@ -48,11 +48,11 @@ def summaries_failures(found: Sequence[GroupSummary]) -> list[Failure]:
     return list(dict.fromkeys(failure for each in found for failure in each.progress.failures))
 
 
-def summaries_table(found: Sequence[GroupSummary], utc: bool) -> Table:
+def summaries_table(found: Sequence[GroupSummary], now_ms: int) -> Table:
     """Groups, one per line, with the total lag."""
     made = table(
         f"consumer groups: {show_count(len(found))}",
-        "group", ">members", "way", ">messages/s", ">lag", "consumed up to", "brokers",
+        "group", ">members", "way", ">messages/s", ">lag", ">behind", "brokers",
     )  # fmt: skip
     for each in found:
         made.add_row(
@@ -61,7 +61,7 @@ def summaries_table(found: Sequence[GroupSummary], utc: bool) -> Table:
             _way(each.members) or "-",
             f"{each.progress.rate:,.1f}",
             show_count(each.progress.lag),
-            show_time(each.progress.consumed_ms, utc=utc),
+            _behind(each.progress, now_ms),
             ", ".join(each.brokers),
         )
     made.show_footer = True
@@ -256,6 +256,11 @@ def effect(moves: Moves) -> str:
 def _way(members: GroupMembers) -> str:
     way = _WAYS.get(members.consume_type, members.consume_type.lower())
     return show_text(" ".join(filter(None, (way, members.message_model.lower()))))
+
+
+def _behind(progress: GroupProgress, now_ms: int) -> str:
+    """How long ago the message was stored that a group did last, where it lags most."""
+    return show_span(now_ms - progress.consumed_ms) if progress.consumed_ms else "-"
 
 
 def _yes(value: bool) -> str:

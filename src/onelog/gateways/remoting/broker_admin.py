@@ -14,14 +14,13 @@ from onelog.config import SETTINGS
 from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
 from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
-from onelog.gateways.remoting.bodies import broker_address
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Buffer, Command
 from onelog.wire.remoting.registration import DataVersion
-from onelog.wire.remoting.routes import BrokerMemberGroup, BrokerMemberGroupAnswer, KVTable
+from onelog.wire.remoting.routes import KVTable
 from onelog.wire.remoting.runtime import RequestModes
 from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
 
@@ -29,6 +28,8 @@ log = logging.getLogger(__name__)
 
 VERSION_NAME = "V5_5_0"
 """The RocketMQ that OneLog answers as; see `codes.VERSION`."""
+FORBIDDEN = frozenset(("brokerConfigPath", "rocketmqHome", "configBlackList"))
+"""Settings of RocketMQ through which others took brokers over. There are none of them here."""
 BUFFERS_UNLIMITED = 2**31 - 1
 QUEUES = {
     "send": 10_000,
@@ -113,11 +114,12 @@ def _disk(broker: Broker) -> dict[str, str]:
     store = broker.store
     usage = shutil.disk_usage(store.folder)
     ratio = str(store.retention.disk(store.folder) / 100)
+    free = usage.total - usage.used  # As Java counts it: with what is reserved for the system.
     return {
         "commitLogDiskRatio": ratio,
         f"commitLogDiskRatio_{store.folder / 'commitlog'}": ratio,
         "consumeQueueDiskRatio": ratio,
-        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
+        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(free)}.",
         "commitLogMinOffset": str(store.log_min),
         "commitLogMaxOffset": str(store.log_end),
         "earliestMessageTimeStamp": str(_earliest_ms(broker)),
@@ -163,6 +165,7 @@ def _delayed(broker: Broker) -> dict[str, str]:
     levels = {
         f"scheduleMessageOffset_{level}": f"{position},{end}"
         for level, (position, end) in broker.delay.progress().items()
+        if end
     }
     return {
         **levels,
@@ -205,7 +208,10 @@ def update_config(session: BrokerSession, command: Command) -> Answer:
         raise NotPermittedError(
             "the broker's configuration can be changed from its own machine only"
         )
-    changes = as_settings(_properties(command.body))
+    properties = _properties(command.body)
+    if properties.keys() & FORBIDDEN:
+        raise NotPermittedError("Can not update config in black list.")
+    changes = as_settings(properties)
     for key in changes:
         if not SETTINGS[key].reloadable:
             raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
@@ -238,7 +244,7 @@ def _properties(body: Buffer) -> dict[str, str]:
 
 
 def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
-    """DELETE_EXPIRED_COMMITLOG and TRIGGER_DELETE_FILES: what is old enough, at any hour."""
+    """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
     session.broker.prepare_retention()
     session.broker.store.retention.run({}, manual=True)
     return Answer()
@@ -263,29 +269,18 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=status.encode())
 
 
-def member_group(session: BrokerSession, command: Command) -> Answer:
-    """GET_BROKER_MEMBER_GROUP: the brokers of this name that this one knows, which is itself."""
-    config = session.broker.config
-    members = BrokerMemberGroup(
-        broker_addrs={config.broker_id: broker_address(session.broker)},
-        broker_name=config.name,
-        cluster=config.cluster,
-    )
-    return Answer(body=BrokerMemberGroupAnswer(broker_member_group=members).encode())
-
-
 def request_modes(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_MESSAGE_REQUEST_MODE: nobody has set any."""
     return Answer(body=RequestModes().encode())
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
-    """GET_TIMER_CHECK_POINT: there is no timer wheel, and RocketMQ without one says so."""
+    """GET_TIMER_CHECK_POINT: what RocketMQ says when timerWheelEnable is false."""
     return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
 
 
 def timer_metrics(session: BrokerSession, command: Command) -> Answer:
-    """GET_TIMER_METRICS: there is no timer wheel, and RocketMQ without one says so."""
+    """GET_TIMER_METRICS: what RocketMQ says when timerWheelEnable is false."""
     return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
 
 
@@ -295,10 +290,8 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_BROKER_CONFIG: get_config,
     RequestCode.UPDATE_BROKER_CONFIG: update_config,
     RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_files,
-    RequestCode.TRIGGER_DELETE_FILES: delete_expired_files,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
     RequestCode.GET_BROKER_HA_STATUS: ha_status,
-    RequestCode.GET_BROKER_MEMBER_GROUP: member_group,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
     RequestCode.GET_TIMER_CHECK_POINT: timer_checkpoint,
     RequestCode.GET_TIMER_METRICS: timer_metrics,

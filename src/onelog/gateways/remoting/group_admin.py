@@ -218,7 +218,6 @@ def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
 def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
     broker = session.broker
-    fields.text(command.ext, "isOrder")
     found = broker.admin.all_consume_stats(ordered_only=fields.flag(command.ext, "isOrder"))
     by_group: dict[str, list[WireStats]] = {group.name: [] for group in broker.groups.all()}
     for stats in found:

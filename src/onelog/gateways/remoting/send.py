@@ -80,15 +80,14 @@ def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, tok
     if header.topic.startswith(RETRY_PREFIX):
         most = header.reconsume_times_max
         session.broker.publisher.submit_retry(message, most, _stored, token)
+    elif _HALF_NEEDLE in message.properties:
+        session.broker.transactions.prepare(message, _stored, token)
     else:
         session.broker.submit(message, _stored, token)
 
 
 def _check_kind(session: BrokerSession, message: NewMessage) -> None:
     """Refuse what would otherwise be delivered as if it were a plain message."""
-    if _HALF_NEEDLE in message.properties:
-        name = session.broker.config.name
-        raise TopicPermissionError(f"the broker[{name}] sending transaction message is forbidden")
     if _TIMED_NEEDLE in message.properties:
         raise MessageError("accurate timer message is not enabled on this broker")
 

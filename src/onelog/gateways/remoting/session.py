@@ -42,6 +42,9 @@ from onelog.errors import (
     SystemTopicError,
     TopicNotFoundError,
     TopicPermissionError,
+    TransactionForeignError,
+    TransactionLateError,
+    TransactionNotFoundError,
     WireError,
 )
 from onelog.message import encode_host, encode_properties
@@ -79,6 +82,9 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     NotPermittedError: ResponseCode.NO_PERMISSION,
     KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
     NotSavedError: ResponseCode.SYSTEM_ERROR,
+    TransactionNotFoundError: ResponseCode.SYSTEM_ERROR,
+    TransactionForeignError: ResponseCode.SYSTEM_ERROR,
+    TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 

@@ -56,8 +56,6 @@ _NO_MIXED_TYPE = Answer(
 def create_topic(session: BrokerSession, command: Command) -> Answer:
     """UPDATE_AND_CREATE_TOPIC."""
     ext = command.ext
-    for required in ("defaultTopic", "order"):
-        fields.text(ext, required)
     config = TopicConfig(
         fields.text(ext, "topic"),
         fields.int32(ext, "readQueueNums"),
@@ -147,6 +145,7 @@ def all_topics(session: BrokerSession, command: Command) -> Answer:
         mapping_data_version=DataVersion(),
         topic_config_table={name: topic_body(configs[name]) for name in names},
         topic_queue_mapping_detail_map={},
+        topic_queue_mapping_info_map={},
     )
     return Answer({"totalTopicNum": str(len(configs))}, table.encode())
 

@@ -81,7 +81,7 @@ class Checking:
         """Find the index files, if their geometry is known."""
         geometry = index_geometry(self._folder, slots, entries)
         if geometry is None:
-            self._findings.note(geometry_advice(self._folder))
+            self._findings.add("index", geometry_advice(self._folder))
             return
         files = [IndexCheck(path, geometry, self._findings) for path in index_files(self._folder)]
         self.index_files = len(files)
@@ -233,6 +233,11 @@ class Checking:
         """Tell what only shows in the whole."""
         for number, (count, last_log) in self._queueless.items():
             self._report_queueless(number, count, last_log)
+        if self.state == "stopped" and not self.log.stale_tails and self._safe_offset > self._end:
+            self._findings.add(
+                "checkpoint",
+                f"says that the log is on disk up to {self._safe_offset}; it ends at {self._end}",
+            )
         if self.state == "crashed":
             self._findings.note(
                 "the store was not stopped cleanly: the next start makes queues and index anew "

@@ -59,7 +59,8 @@ class IndexCheck:
         self.entries = np.frombuffer(
             content, ENTRY_DTYPE, geometry.entries, HEADER.size + geometry.slots * SLOT_BYTES
         )
-        self.first_ms, _, _, _, _, next_entry = HEADER.unpack_from(content.data)
+        (self.first_ms, self._last_ms, self._first_log, self._last_log, self._used_slots,
+         next_entry) = HEADER.unpack_from(content.data)  # fmt: skip
         self.readable = next_entry <= geometry.entries and next_entry >= 0
         if self.readable:
             self.next_entry = max(1, next_entry)
@@ -72,7 +73,26 @@ class IndexCheck:
         """Names the file, or an entry in it, for people."""
         return f"index/{self.path.name}" + ("" if entry is None else f" entry {entry}")
 
-    def check_chains(self) -> None:
+    def _check_header(self, slots_used: int) -> None:
+        """The header sums up what the entries say."""
+        if self.next_entry == 1:
+            return
+        first, last = self.entries[1].item(), self.entries[self.next_entry - 1].item()
+        last_ms = self.first_ms + last[2] * 1000
+        claims = [
+            ("the first log offset", self._first_log, first[1], first[1]),
+            ("the last log offset", self._last_log, last[1], last[1]),
+            ("the used slots", self._used_slots, slots_used, slots_used),
+        ]
+        if self.next_entry > 2 and last[2] < _SECONDS_MAX:
+            claims.append(("the last store time", self._last_ms, last_ms, last_ms + 999))
+        for name, claimed, low, high in claims:
+            if not low <= claimed <= high:
+                self._findings.add(
+                    f"{self.place()} header", f"{name}: {claimed}; by the entries it is {low}"
+                )
+
+    def check_chains(self, *, running: bool) -> None:
         """Each entry names the one before it in its slot, each slot the newest."""
         newest = np.zeros(self._geometry.slots, np.int64)
         for low in range(1, self.next_entry, _BLOCK_ENTRIES):
@@ -92,6 +112,8 @@ class IndexCheck:
                     f"by the hashes it is {older[row]}",
                 )
         self._check_slots(newest)
+        if not running:
+            self._check_header(int(np.count_nonzero(newest)))
 
     def _check_slots(self, newest: Ints) -> None:
         found = self._slots.astype(np.int64)
@@ -153,7 +175,7 @@ class IndexWalk:
         expected = np.clip((store_ms - file.first_ms) // 1000, 0, _SECONDS_MAX)
         wrong = rows["seconds"] != expected
         if file.cursor == 1:
-            wrong[0] = False  # RocketMQ counts the first one from the end of the file before.
+            wrong[:1] = False  # RocketMQ counts the first one from the end of the file before.
         for row in np.flatnonzero(wrong).tolist():
             self._findings.add(
                 file.place(file.cursor + row),
@@ -218,7 +240,7 @@ class IndexWalk:
             for entry in range(file.cursor, file.next_entry):
                 self._look_up(log_view, file, entry)
             file.cursor = file.next_entry
-            file.check_chains()
+            file.check_chains(running=log_view.running)
 
 
 def _end_of_stretch(file: IndexCheck, end: int) -> int:

@@ -68,10 +68,10 @@ def unpacked_body(message: Message) -> bytes:
         raise CompressionError(f"the body is compressed with {name}, which is not read here")
     inflater = zlib.decompressobj()
     try:
-        body = inflater.decompress(message.body, UNPACKED_BYTES_MAX)
+        body = inflater.decompress(message.body, UNPACKED_BYTES_MAX + 1)
     except zlib.error as error:
         raise CompressionError(f"the body is said to be compressed, but: {error}") from None
-    if not inflater.eof:
+    if len(body) > UNPACKED_BYTES_MAX or not inflater.eof:
         raise CompressionError(
             f"the compressed body is cut off, or over {UNPACKED_BYTES_MAX} bytes"
         )

@@ -57,6 +57,17 @@ final class Clients implements AutoCloseable {
         return consumer;
     }
 
+    /**
+     * Keeps a scenario with many consumers short.
+     *
+     * <p>In 5.x the first rebalance changes the version of the subscription and announces it with a heartbeat, unless
+     * the heartbeat of the first second happens to be under way: then any broker refuses pulls ("the subscription is
+     * not latest") until the next one, 30 seconds later by default.
+     */
+    static void beatOften(DefaultMQPushConsumer consumer) {
+        consumer.setHeartbeatBrokerInterval(2_000);
+    }
+
     /** The enum lives in different packages in 4.x and 5.x; its constants do not differ. */
     static void broadcast(DefaultMQPushConsumer consumer) throws ReflectiveOperationException {
         Method setter = Arrays.stream(DefaultMQPushConsumer.class.getMethods())

@@ -62,7 +62,7 @@ final class Filters {
             }
             for (Map.Entry<String, Arrivals> entry : arrivals.entrySet()) {
                 long wanted = count(subscriptions.get(entry.getKey()), messages);
-                Clients.waitFor(20_000, () -> entry.getValue().distinct() >= wanted);
+                Clients.waitFor(60_000, () -> entry.getValue().distinct() >= wanted);
             }
             Thread.sleep(1_000);
             arrivals.forEach((expression, seen) -> {
@@ -90,6 +90,7 @@ final class Filters {
     private static Arrivals listen(Clients clients, String topic, String group, String expression, boolean sql)
         throws Exception {
         DefaultMQPushConsumer consumer = clients.pushConsumer(topic + "-" + group, "one");
+        Clients.beatOften(consumer);
         if (sql) {
             consumer.subscribe(topic, MessageSelector.bySql(expression));
         } else {

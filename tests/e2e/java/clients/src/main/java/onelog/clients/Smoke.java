@@ -58,6 +58,7 @@ final class Smoke {
 
     private static Arrivals push(Clients clients, String topic, String kind) throws Exception {
         DefaultMQPushConsumer consumer = clients.pushConsumer(topic + "-" + kind, "one");
+        Clients.beatOften(consumer);
         if (kind.equals("sql")) {
             consumer.subscribe(topic, MessageSelector.bySql("parity = 'odd'"));
         } else {

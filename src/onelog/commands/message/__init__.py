@@ -1,0 +1,166 @@
+"""`onelog message`: find messages by id, key, place or time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onelog.commands.options import Interval
+from onelog.commands.session import Session, connected
+
+if TYPE_CHECKING:
+    from onelog.client.messages import Found
+
+app = typer.Typer(help="Messages: find them by id, key, place or time.", no_args_is_help=True)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Since = Annotated[
+    str | None,
+    typer.Option(help="Stored from this time on: 2026-05-01 10:30:00, or how long ago: 15m, 2h."),
+]
+Until = Annotated[str | None, typer.Option(help="Stored up to this time. [default: now]")]
+Broker = Annotated[str | None, typer.Option(help="The broker's name, if there are several.")]
+BodyFile = Annotated[
+    Path | None, typer.Option("--body-to", metavar="FILE", help="Write the body to a file, too.")
+]
+Groups = Annotated[bool, typer.Option("--groups", help="Also which consumer groups are past it.")]
+
+
+@app.command("get")
+@connected
+async def get_message(
+    session: Session,
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The message's id, 32 or 56 hex digits.")
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Then ID may also be a unique key.")
+    ] = None,
+    groups: Groups = False,
+    body_to: BodyFile = None,
+) -> None:
+    """Show a message by its id."""
+    from onelog.commands.message.search import find
+
+    found = await find(session.admin.messages, message_id, topic)
+    await _show_one(session, found, groups, body_to)
+
+
+@app.command("by-key")
+@connected
+async def by_key(
+    session: Session,
+    topic: Topic,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One of its keys.")],
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(min=1, max=64, help="At most so many.")] = 32,
+) -> None:
+    """List messages that have a key."""
+    from onelog.commands.message import views
+    from onelog.commands.message.search import span
+
+    begin_ms, end_ms = span(since or "earliest", until, session.utc)
+    search = await session.admin.messages.by_key(
+        topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=limit
+    )
+    session.show(
+        [views.document(found) for found in search.messages],
+        views.messages_table(search.messages, session.utc),
+    )
+    session.complain(search.failures)
+
+
+@app.command("by-unique-key")
+@connected
+async def by_unique_key(
+    session: Session,
+    topic: Topic,
+    unique_key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The id that the producer was given.")
+    ],
+    groups: Groups = False,
+    body_to: BodyFile = None,
+) -> None:
+    """Show the message with a unique key; the newest, if there are several."""
+    from onelog.errors import MessageNotFoundError
+
+    search = await session.admin.messages.by_unique_key(topic, unique_key)
+    session.complain(search.failures)
+    if not search.messages:
+        raise MessageNotFoundError(f"no broker that answered has the unique key {unique_key}")
+    await _show_one(session, search.messages[-1], groups, body_to)
+
+
+@app.command("by-offset")
+@connected
+async def by_offset(
+    session: Session,
+    topic: Topic,
+    queue: Annotated[int, typer.Argument(metavar="QUEUE", min=0, help="The queue's number.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its place there.")],
+    broker: Broker = None,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="So many from there on.")] = 1,
+    groups: Groups = False,
+    body_to: BodyFile = None,
+) -> None:
+    """Show the message at a place of a queue, or list several from there on."""
+    from onelog.commands.message import views
+
+    found = await session.admin.messages.by_offset(topic, queue, offset, broker=broker, count=count)
+    if count == 1:
+        await _show_one(session, found[0], groups, body_to)
+    else:
+        session.show(
+            [views.document(each) for each in found], views.messages_table(found, session.utc)
+        )
+
+
+@app.command("by-time")
+@connected
+async def by_time(
+    session: Session,
+    topic: Topic,
+    since: Since = "15m",
+    until: Until = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue.")] = None,
+    broker: Broker = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")
+    ] = False,
+    interval: Interval = 1.0,
+) -> None:
+    """List messages in the order in which they were stored."""
+    from onelog.commands.message import views
+    from onelog.commands.message.search import first, span
+    from onelog.errors import InvalidRequestError
+
+    begin_ms, end_ms = span(since or "15m", until, session.utc)
+    messages = session.admin.messages
+    if follow:
+        if until is not None:
+            raise InvalidRequestError("--follow has no end: leave --until out")
+        session.is_following = True
+        async for found in messages.follow(
+            topic, begin_ms, broker=broker, queue_id=queue, pause_seconds=interval
+        ):
+            session.show_line(views.document(found), views.line(found, session.utc))
+    listed = await first(
+        limit, messages.by_time(topic, begin_ms, end_ms, broker=broker, queue_id=queue)
+    )
+    session.show(
+        [views.document(found) for found in listed], views.messages_table(listed, session.utc)
+    )
+
+
+async def _show_one(session: Session, found: "Found", groups: bool, body_to: Path | None) -> None:
+    from onelog.commands.message import views
+    from onelog.commands.message.search import write_body
+
+    if body_to is not None:
+        write_body(found, body_to)
+    consumption = await session.admin.messages.consumption(found) if groups else None
+    session.show(
+        views.document(found, consumption), *views.details(found, consumption, session.utc)
+    )

@@ -1,0 +1,134 @@
+"""The leases' way into the log: what changed in a tick is one append, and then it may be told.
+
+    table entry   key "topic@group@queue id"; value as in `lease_queue`, None for a queue that is
+                  gone; in a topic and a snapshot of their own, because they change so often
+
+Messages that are moved because their lease ended go into the same append as the record of that, so
+that not even a killed process loses or doubles one.
+
+Invariant: a callback of `when_recorded` is called exactly once: after the record of everything that
+changed before it is in the log, or with the reason why that cannot be written. What could not be
+written is kept, and written with the next tick.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onelog.core.lease_queue import QueueLeases
+from onelog.core.publish import Publisher
+from onelog.core.tables import Tables
+from onelog.core.waiting import Schedule
+from onelog.errors import OnelogError, StoreError
+from onelog.message import NewMessage
+
+log = logging.getLogger(__name__)
+
+LEASES_TOPIC = "onelog_sys_leases"
+LEASES_FILE = "onelog-leases.json"
+TABLE = "leases"
+_TROUBLE_MS = 1_000
+_SEPARATOR = "@"
+
+Place = tuple[str, str, int]
+"""Group, topic and queue id."""
+WhenRecorded = Callable[[OnelogError | None], None]
+
+
+def place_key(queue: QueueLeases) -> str:
+    """The table's key of a queue; neither topics nor groups have an @ in their names."""
+    return f"{queue.topic}{_SEPARATOR}{queue.group}{_SEPARATOR}{queue.queue_id}"
+
+
+def place_of(key: str) -> Place:
+    """The inverse of `place_key`."""
+    topic, group, queue_id = key.split(_SEPARATOR)
+    return group, topic, int(queue_id)
+
+
+class LeaseJournal:
+    """Collects changes, and appends them tick by tick."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        publisher: Publisher,
+        schedule: Schedule,
+        call_soon: Callable[[Callable[[], None]], None],
+        on_recorded: Callable[[QueueLeases], None],
+    ) -> None:
+        """`on_recorded` is called with each queue whose changes have reached the log."""
+        self._tables = tables
+        self._publisher = publisher
+        self._schedule = schedule
+        self._call_soon = call_soon
+        self._on_recorded = on_recorded
+        self._changed: dict[QueueLeases, None] = {}
+        self._gone: dict[str, None] = {}
+        self._told: list[WhenRecorded] = []
+        self._tick_begun = False
+        self._tried_again = False
+
+    def changed(self, queue: QueueLeases) -> None:
+        """The queue's leases changed in this tick."""
+        self._changed[queue] = None
+        self._begin_tick()
+
+    def gone(self, queue: QueueLeases) -> None:
+        """There is no such queue any more."""
+        self._changed.pop(queue, None)
+        self._gone[place_key(queue)] = None
+        self._begin_tick()
+
+    def _begin_tick(self) -> None:
+        if not self._tick_begun:
+            self._tick_begun = True
+            self._call_soon(self.end_of_tick)
+
+    def when_recorded(self, callback: WhenRecorded) -> None:
+        """Call back once everything that changed so far is in the log, or cannot be written."""
+        if self._tick_begun:
+            self._told.append(callback)
+        else:
+            callback(None)
+
+    def end_of_tick(self) -> None:
+        """Record what changed, and tell everybody who waits for that."""
+        if self._tick_begun:
+            try:
+                self.write([])
+            except StoreError as error:
+                log.error("leases could not be recorded, and are tried again: %s", error)
+                if not self._tried_again:
+                    self._tried_again = True
+                    self._schedule(_TROUBLE_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tried_again = False
+        self._begin_tick()
+
+    def write(self, moved: Sequence[NewMessage]) -> None:
+        """Append messages that are moved, and the record of everything that changed, together."""
+        changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in self._gone]
+        changes += [(TABLE, place_key(queue), queue.record()) for queue in self._changed]
+        try:
+            self._publisher.write_now([*moved, *self._tables.record(changes)])
+        except StoreError as error:
+            self._tell(error)
+            raise
+        recorded, self._changed = self._changed, {}
+        self._gone.clear()
+        for queue in recorded:
+            queue.recorded()
+            self._on_recorded(queue)
+        self._tell(None)
+
+    def _tell(self, error: OnelogError | None) -> None:
+        told, self._told = self._told, []
+        self._tick_begun = False
+        for callback in told:
+            try:
+                callback(error)
+            except Exception:
+                # One broken connection must not cost the others their answer.
+                log.exception("an answer about leases could not be handed over")

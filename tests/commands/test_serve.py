@@ -1,0 +1,212 @@
+"""`onelog up`, `broker` and `nameserver`, as people start and stop them."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.config import StoreConfig
+from onelog.net.peer import Peer
+from onelog.store.message_store import MessageStore
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.routes import ClusterInfo, TopicRouteData
+from tests.gateways.remoting.live import Client, bodies
+
+SMALL = ["--set", "store.segment_bytes=4194304", "--set", "store.index_slots=1000"]
+SMALL += ["--set", "store.index_entries=4000", "--set", "store.disk_force_percent=99"]
+SMALL += ["--set", "store.disk_clean_percent=98", "--set", "store.disk_refuse_percent=99"]
+
+
+def free_port() -> int:
+    """A port whose neighbours (port - 2 for old clients) are most likely free as well."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """A running `onelog` and what it printed."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "onelog", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, pattern: str) -> str:
+        """Read lines until one matches."""
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            if re.search(pattern, line):
+                return line
+        assert self.child.stderr is not None
+        raise AssertionError(f"it ended: {self.child.stderr.read()}")
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Stop it; the answer is its exit code and what it wrote to stderr."""
+        self.child.send_signal(number)
+        _, err = self.child.communicate(timeout=30)
+        return self.child.returncode, err
+
+
+@pytest.fixture
+def programs() -> Iterator[list[Program]]:
+    started: list[Program] = []
+    yield started
+    for program in started:
+        program.child.kill()
+        program.child.communicate(timeout=20)
+
+
+def up(programs: list[Program], data: Path, *more: str) -> tuple[Program, int, int]:
+    names, broker = free_port(), free_port()
+    program = Program(
+        *("up", "--data", str(data), "--nameserver-port", str(names)),
+        *("--broker-port", str(broker), *SMALL, *more),
+    )
+    programs.append(program)
+    program.wait_for("^ready in")
+    return program, names, broker
+
+
+def processes(words: str) -> list[int]:
+    """The ids of processes with these words on their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if words in line and " -m onelog " in line:
+                found.append(int(folder.name))
+    return found
+
+
+async def connected(port: int) -> Client:
+    return Client(await Peer.connect("127.0.0.1", port), [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_up_serves_and_stops_cleanly(
+    tmp_path: Path, programs: list[Program], number: int
+) -> None:
+    program, names, broker = up(programs, tmp_path / "data")
+    one = await connected(broker)
+    assert (await one.send("t", b"hello")).code == 0
+    asker = await connected(names)
+    route = await asker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="t")
+    found = TopicRouteData.decode(route.body)
+    assert found.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{broker}"}
+    code, err = await asyncio.to_thread(program.stop, number)
+    assert (code, err) == (0, "")
+    assert not (tmp_path / "data" / "store" / "abort").exists()
+    await one.peer.close()
+    await asker.peer.close()
+
+
+def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "onelog", "nameserver", "--port", port, "--data", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert done.returncode == 2
+    assert port in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "store.flush"], "key=value"),
+        (["--set", "store.flash=sync"], "store.flush"),
+        (["--set", "store.flush=maybe"], "async"),
+        (["--broker-port", "99999"], "broker.port"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onelog", "up", "--data", str(tmp_path / "d"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_several_brokers_are_supervised(tmp_path: Path, programs: list[Program]) -> None:
+    names, first = free_port(), free_port()
+    program = Program(
+        *("up", "--data", str(tmp_path), "--nameserver-port", str(names)),
+        *("--broker-port", str(first), "--brokers", "2", *SMALL),
+    )
+    programs.append(program)
+    program.wait_for("^ready in")
+    asker = await connected(names)
+    info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert sorted(info.cluster_addr_table["DefaultCluster"]) == ["broker-a", "broker-b"]
+    one = await connected(first + 10)
+    assert (await one.send("t", b"kept")).code == 0
+    await one.peer.close()
+
+    (broker_b,) = processes(f"--port {first + 10} ")
+    os.kill(broker_b, signal.SIGKILL)
+    assert "broker-b died" in await asyncio.to_thread(program.wait_for, "died")
+    await asyncio.to_thread(program.wait_for, "broker-b serves again")
+    one = await connected(first + 10)
+    assert bodies(await one.pull("t", 0)) == [b"kept"]
+    await one.peer.close()
+    await asker.peer.close()
+    code, err = await asyncio.to_thread(program.stop)
+    assert code == 0, err
+    assert processes(str(tmp_path)) == []
+
+
+async def test_what_a_killed_broker_acknowledged_under_sync_flush_is_there_again(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    program, _, broker = up(programs, tmp_path / "data", "--set", "store.flush=sync")
+    acknowledged: list[int] = []
+    enough = asyncio.Event()
+
+    async def send_until_it_dies(number: int) -> None:
+        one = await connected(broker)
+        for n in range(100_000):
+            answer = await one.send("t", b"%d-%d" % (number, n), e=number)
+            assert answer.code == 0
+            acknowledged.append(int(answer.ext["msgId"][16:], 16))
+            if len(acknowledged) >= 400:
+                enough.set()
+
+    senders = [asyncio.create_task(send_until_it_dies(number)) for number in range(4)]
+    async with asyncio.timeout(60):
+        await enough.wait()
+    program.child.kill()
+    await asyncio.gather(*senders, return_exceptions=True)
+    config = StoreConfig(segment_bytes=4 << 20, index_slots=1000, index_entries=4000)
+    with MessageStore.open(tmp_path / "data" / "store", config) as store:
+        assert not store.recovery.clean
+        found = {
+            int(message.log_offset)
+            for queue_id in range(4)
+            for message in store.messages("t", queue_id, 0, 1_000_000)
+        }
+    assert len(acknowledged) >= 400
+    assert found.issuperset(acknowledged)

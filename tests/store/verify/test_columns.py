@@ -1,0 +1,133 @@
+"""Records read many at a time must be the ones that `record.check` accepts one at a time."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onelog.config import StoreConfig
+from onelog.message import Message, NewMessage
+from onelog.store.commitlog import CommitLog
+from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.keyindex import key_hash, message_keys
+from onelog.store.message_store import MessageStore
+from onelog.store.record import Blank, Broken
+from onelog.store.segment import Segment
+from onelog.store.verify.columns import RecordWalk, Stretch, TopicNumbers
+from tests.store.samples import sample_messages
+
+BYTES = 64 * 1024
+CODES = TagsCodes(StoreConfig().delay_levels)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "record-crc"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """One segment with records of every kind."""
+    folder = tmp_path_factory.mktemp("columns")
+    config = StoreConfig(
+        segment_bytes=BYTES, index_slots=64, index_entries=2000, record_crc=request.param
+    )
+    with MessageStore.open(folder, config) as store:
+        for message in sample_messages(100):
+            store.append([message])
+        assert len(store.log.segments) == 1
+    return (folder / "commitlog" / f"{0:020d}").read_bytes()
+
+
+def walk(folder: Path) -> tuple[list[Stretch], TopicNumbers, Blank | Broken | None]:
+    segment = Segment(folder / f"{0:020d}", 0, BYTES, writable=False)
+    topics = TopicNumbers()
+    records = RecordWalk(CODES, topics)
+    stretches, at, stop = [], 0, None
+    while at < BYTES and stop is None:
+        stretch, at, stop = records.read(segment, at, BYTES)
+        if stretch is not None:
+            stretches.append(stretch)
+    return stretches, topics, stop
+
+
+def scan(folder: Path) -> tuple[list[Message], Broken | None]:
+    found = [*CommitLog(folder, BYTES, writable=False).scan(0)]
+    messages = [message for message in found if isinstance(message, Message)]
+    return messages, next((stop for stop in found if isinstance(stop, Broken)), None)
+
+
+def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").write_bytes(written)
+    messages, _ = scan(tmp_path)
+    stretches, topics, stop = walk(tmp_path)
+    assert isinstance(stop, Broken)
+    assert stop.empty
+    assert len(messages) > 90
+
+    logs = [log for stretch in stretches for log in stretch.log.tolist()]
+    assert logs == [message.log_offset for message in messages]
+    times = [ms for stretch in stretches for ms in stretch.store_ms.tolist()]
+    assert times == [message.store_ms for message in messages]
+
+    places = []
+    for stretch in stretches:
+        columns = stretch.places
+        for row in zip(*(c.tolist() for c in vars_of(columns)), strict=True):
+            places.append((topics.names[row[0] >> 32], row[0] & 0xFFFFFFFF, *row[1:]))
+    expected = [
+        (t.topic, t.queue_id, t.queue_offset + n, m.log_offset, m.size,
+         CODES.of(m.topic, m.properties, m.store_ms))
+        for m in messages for t in targets(m) for n in range(t.entries)
+    ]  # fmt: skip
+    assert sorted(places) == sorted(expected)
+
+    hashes = [
+        (int(stretch.log[row]), hashed)
+        for stretch in stretches
+        for row, hashed in zip(stretch.key_row.tolist(), stretch.key_hash.tolist(), strict=True)
+    ]
+    assert hashes == [
+        (message.log_offset, key_hash(f"{message.topic}#{key.decode()}"))
+        for message in messages
+        if message.sys_flag & 12 != 12
+        for key in message_keys(message.properties)
+    ]
+
+
+def vars_of(places: object) -> list[object]:
+    return [getattr(places, name) for name in ("queue", "offset", "log", "size", "code")]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_damage_stops_both_at_the_same_place(
+    data: st.DataObject, written: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    used = len(written.rstrip(b"\0"))
+    damaged = bytearray(written)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, used))
+        damaged[at] = data.draw(st.integers(0, 255))
+    folder = tmp_path_factory.mktemp("damaged", numbered=True)
+    (folder / f"{0:020d}").write_bytes(damaged)
+    messages, broken = scan(folder)
+    stretches, _, stop = walk(folder)
+    logs = [log for stretch in stretches for log in stretch.log.tolist()]
+    assert logs == [message.log_offset for message in messages]
+    assert stop == broken
+
+
+def test_a_record_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+    config = StoreConfig(
+        segment_bytes=32 << 20, index_slots=64, index_entries=200, body_bytes_max=20 << 20
+    )
+    with MessageStore.open(tmp_path, config) as store:
+        store.append([NewMessage("big", 0, bytes(n << 20)) for n in (1, 12, 9, 1)])
+    segment = Segment(tmp_path / "commitlog" / f"{0:020d}", 0, 32 << 20, writable=False)
+    records = RecordWalk(CODES, TopicNumbers())
+    sizes, at = [], 0
+    while True:
+        stretch, at, stop = records.read(segment, at, segment.size)
+        if stretch is None:
+            break
+        sizes += (stretch.places.size // (1 << 20)).tolist()
+    assert sizes == [1, 12, 9, 1]
+    assert isinstance(stop, Broken)
+    assert stop.empty
