@@ -21,7 +21,9 @@ Suite = Callable[[Options], list[Row]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure OneLog, side by side with its peers."
+    )
     parser.add_argument(
         "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default: store"
     )

@@ -213,7 +213,6 @@ def _java_rates(
 ) -> tuple[float, float]:
     """Messages per second: appended, and appended and entered into their queues."""
     options.announce(f"{PEER} appends {body_bytes} B")
-    count //= 10 if options.quick else 1
     rates = []
     for number in range(1 if options.quick else ROUNDS):
         folder = options.folder / f"java-{body_bytes}-{number}"

@@ -24,8 +24,10 @@ from onelog.gateways.remoting import (
     clients,
     group_admin,
     pull,
+    reply,
     send,
     topic_admin,
+    transactions,
 )
 from onelog.gateways.remoting.registrar import Registrar
 from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
@@ -47,6 +49,8 @@ HANDLERS: dict[int, Handler] = {
     **group_admin.HANDLERS,
     **broker_admin.HANDLERS,
     **client_relay.HANDLERS,
+    **transactions.HANDLERS,
+    **reply.HANDLERS,
 }
 
 
@@ -144,6 +148,7 @@ class BrokerServer:
         )
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
+        self.broker.transactions.ask = transactions.ask_producer
         self.broker.open()
 
     def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:

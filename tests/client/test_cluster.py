@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog import __version__
 from onelog.client.address import Address
 from onelog.client.admin import Admin
 from onelog.client.cluster import BrokerSet, broker_set, masters_of
@@ -60,7 +61,7 @@ async def test_a_broker_reports_its_own_state(admin: Admin, cluster: LiveCluster
     (broker,) = status.brokers
     assert (broker.name, broker.cluster, broker.broker_id) == ("broker-a", "DefaultCluster", 0)
     assert str(broker.address) == cluster.brokers[0].address
-    assert broker.version
+    assert broker.version == f"OneLog {__version__}"
     assert broker.put_today == 3
     assert broker.booted_ms <= broker.oldest_message_ms
     assert 0 < broker.disk_used_ratio <= 1

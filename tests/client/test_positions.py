@@ -10,7 +10,7 @@ from onelog.client.admin import Admin
 from onelog.client.groups import GroupChange
 from onelog.client.positions import TO_THE_END
 from onelog.clock import SystemClock
-from onelog.errors import GroupNotFoundError, GroupOnlineError, TopicNotFoundError
+from onelog.errors import GroupNotFoundError, GroupOnlineError, OnelogError, TopicNotFoundError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
@@ -86,23 +86,28 @@ async def test_live_members_go_to_where_their_group_is_moved(
     assert answer.ext["nextBeginOffset"] == "3"
 
 
+@pytest.mark.parametrize("code", [ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR])
 async def test_positions_are_written_where_a_broker_cannot_move_an_idle_group(
-    admin: Admin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
 ) -> None:
     middle_ms = await fill(cluster)
     await admin.groups.create("readers", GroupChange())
     ask = admin.nodes._ask
 
-    async def as_before_5_0(address: Address, code: RequestCode, *rest: object) -> Command:
-        if code == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
-            return Command(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online")
-        return await ask(address, code, *rest)  # type: ignore[arg-type]
+    async def as_before_5_0(address: Address, request: RequestCode, *rest: object) -> Command:
+        if request == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+            return Command(code, remark="not online")
+        return await ask(address, request, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(admin.nodes, "_ask", as_before_5_0)
     moves = await admin.positions.reset("readers", "orders", middle_ms)
     assert [move.after for move in moves.queues] == [3, 0]
     assert positions(cluster, "readers") == {0: 3, 1: 0}
     await admin.positions.skip("readers", "orders")
+    assert positions(cluster, "readers") == {0: 5, 1: 0}
+    await (await cluster.client()).heartbeat("c1", "readers", "orders")
+    with pytest.raises(OnelogError, match="not online"):
+        await admin.positions.reset("readers", "orders", 0)
     assert positions(cluster, "readers") == {0: 5, 1: 0}
 
 

@@ -1,7 +1,6 @@
 """A live cluster, and `onelog` commands that are told where it is."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,4 +28,4 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
 def onelog(cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command against the cluster."""
     monkeypatch.setenv("ONELOG_NAMESERVER", cluster.addresses)
-    return partial(run_beside)
+    return run_beside

@@ -103,7 +103,7 @@ async def test_update_changes_what_is_named(onelog: Run, cluster: LiveCluster) -
         (("create", "x", "--attribute", "a"), "write it as name=value"),
         (("create", "x", "--attribute", "a=1,b=2"), "without commas"),
         (("create", "bad name!"), "illegal characters"),
-        (("create", "x", "--queues", "0"), "0"),
+        (("create", "x", "--queues", "0"), "--queues"),
         (("create", "x", "--perm", "nonsense"), "nonsense"),
         (("status", "orders", "--timeout", "0"), "--timeout"),
         (("list", "-n", "nonsense"), "write host:port"),

@@ -103,7 +103,8 @@ class World:
 
     def crash(self) -> None:
         """Go on with the folder as it is at this moment, as after SIGKILL."""
-        copy = self.folder.with_name(f"{self.folder.name}-crash-{next(self._crashes)}")
+        first = self.folder.name.partition("-crash-")[0]
+        copy = self.folder.with_name(f"{first}-crash-{next(self._crashes)}")
         shutil.copytree(self.folder, copy)
         self.store.close()
         self.folder = copy

@@ -19,7 +19,7 @@ def open_queue(folder: Path, *, file_entries: int = FILE, writable: bool = True)
 def put(queue: ConsumeQueue, count: int, log_offset: int = 0) -> None:
     for number in range(count):
         queue.reserve(1)
-        queue.put(log_offset + number * 100, 100, number)
+        queue.put(ENTRY.pack(log_offset + number * 100, 100, number))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_an_inner_batch_fills_entries_over_file_boundaries(folder: Path) -> None
     queue = open_queue(folder)
     put(queue, 3)
     assert queue.reserve(25) == 3
-    queue.put_batch(5000, 777, 9, 25)
+    queue.put(ENTRY.pack(5000, 777, 9) * 25)
     assert queue.end == 28
     assert set(queue.entries(3, 100)) == {(5000, 777, 9)}
 
@@ -101,9 +101,10 @@ def test_truncating_keeps_exactly_the_entries_before_the_cut(
     tmp_path_factory: pytest.TempPathFactory, count: int, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("q") / "t" / "0"
+    put(open_queue(folder), count)
     queue = open_queue(folder)
-    put(queue, count)
-    queue.truncate(cut * 100)
+    queue.rewind(cut * 100)
+    queue.clear_behind()
     kept = max(0, min(count, cut))
     assert queue.end == kept
     again = open_queue(folder)
@@ -119,7 +120,8 @@ def test_truncating_clears_entries_behind_a_hole_that_a_crash_left(folder: Path)
     raw[4 * 20 : 5 * 20] = bytes(20)
     file.write_bytes(raw)
     queue = open_queue(folder)
-    queue.truncate(300)
+    queue.rewind(300)
+    queue.clear_behind()
     put(queue, 1, 5_000)
     assert list(open_queue(folder).entries(0, 99))[3:] == [(5000, 100, 0)]
 
@@ -157,7 +159,7 @@ def test_only_so_many_files_are_mapped_at_once(tmp_path: Path) -> None:
     for round_number in range(3):
         for queue in queues:
             queue.reserve(1)
-            queue.put(round_number, 100, queue.queue_id)
+            queue.put(ENTRY.pack(round_number, 100, queue.queue_id))
     assert sum(len(queue._maps) for queue in queues) <= 4
     assert [list(q.entries(0, 9))[-1] for q in queues] == [(2, 100, n) for n in range(12)]
 

@@ -144,7 +144,8 @@ def test_waiting_has_an_end(open_store: OpenStore, monkeypatch: pytest.MonkeyPat
 
 def test_who_waits_at_the_end_is_served_and_who_comes_later_is_told(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, 4096)
-    flusher = Flusher(log, lambda: None, StoreConfig(), lambda _: None)
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    flusher = Flusher(log, checkpoint, lambda: None, StoreConfig(), lambda _: None)
     log.append([NewMessage("t", 0, b"x")], [0], 1)
     told: list[StoreError | None] = []
     flusher.when_flushed(log.end, told.append)

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import StoreVersionError
-from onelog.message import SysFlag, encode_properties, java_hash
+from onelog.message import (
+    Appended,
+    LogOffset,
+    NewMessage,
+    QueueOffset,
+    SysFlag,
+    encode_properties,
+    java_hash,
+)
 from onelog.store.keyindex import HEADER, KeyIndex, key_hash, key_hashes, message_keys
 
 ALWAYS = (0, 1 << 60)
@@ -18,7 +26,8 @@ def new_index(folder: Path, entries: int = 100, slots: int = 16) -> KeyIndex:
 
 
 def add(index: KeyIndex, log_offset: int, keys: str, store_ms: int = 5_000, flags: int = 0) -> None:
-    index.add(log_offset, store_ms, "t", encode_properties({"KEYS": keys}), flags)
+    message = NewMessage("t", 0, b"", encode_properties({"KEYS": keys}), sys_flag=flags)
+    index.add([message], [Appended(LogOffset(log_offset), QueueOffset(0), 100)], store_ms)
 
 
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=30))

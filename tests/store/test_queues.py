@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.errors import InvalidQueueError, InvalidTopicError
+from onelog.store.consumequeue import ENTRY
 from onelog.store.queues import Queues
 
 
@@ -13,7 +14,7 @@ def test_queues_are_made_when_written_to_and_found_again(tmp_path: Path) -> None
     for topic, queue_id in [("a", 0), ("a", 3), ("%RETRY%b", 0)]:
         queue = queues.get(topic, queue_id)
         queue.reserve(1)
-        queue.put(0, 100, 0)
+        queue.put(ENTRY.pack(0, 100, 0))
     again = Queues(tmp_path / "q", 10)
     assert {(q.topic, q.queue_id, q.end) for q in again} == {
         ("a", 0, 1),
@@ -47,7 +48,7 @@ def test_deleting_a_topic_takes_its_folder(tmp_path: Path) -> None:
     queues = Queues(tmp_path, 10)
     queue = queues.get("t", 0)
     queue.reserve(1)
-    queue.put(0, 1, 0)
+    queue.put(ENTRY.pack(0, 1, 0))
     queues.delete_topic("t")
     queues.delete_topic("never-was")
     assert list(tmp_path.iterdir()) == []

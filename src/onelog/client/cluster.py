@@ -123,7 +123,7 @@ class Clusters:
             cluster=brokers.cluster,
             broker_id=broker_id,
             address=address,
-            version=table.get("brokerVersionDesc", ""),
+            version=_version(table),
             put_rate=_first_rate(table.get("putTps", "")),
             get_rate=_first_rate(gets),
             put_today=max(0, puts_today),
@@ -152,6 +152,12 @@ def masters_of(sets: tuple[BrokerSet, ...]) -> dict[str, Address]:
 
 def _listed(names: set[str] | list[str]) -> str:
     return ", ".join(sorted(names)) or "none"
+
+
+def _version(table: Mapping[str, str]) -> str:
+    """What a broker is. One of OneLog also says which RocketMQ it stands in for."""
+    own = table.get("onelogVersion")
+    return f"OneLog {own}" if own else table.get("brokerVersionDesc", "")
 
 
 def _whole(table: Mapping[str, str], key: str) -> int:

@@ -104,8 +104,10 @@ class Messages:
         """The message with an offset id, which names the broker and the place in its log."""
         try:
             host, offset = parse_message_id(message_id)
-        except ValueError as error:
-            raise InvalidRequestError(str(error)) from None
+        except ValueError:
+            raise InvalidRequestError(
+                f"{message_id!r} is no message id: that would be 32 or 56 hex digits"
+            ) from None
         named = Address(*decode_host(host))
         reasons = []
         for broker, address in await self._candidates(named):

@@ -11,7 +11,12 @@ from onelog.client.cluster import masters_of
 from onelog.client.groups import Groups
 from onelog.client.nodes import Failure, Nodes, at_once
 from onelog.client.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Route, Topics
-from onelog.errors import ConsumersOfflineError, GroupNotFoundError, GroupOnlineError
+from onelog.errors import (
+    ConsumersOfflineError,
+    GroupNotFoundError,
+    GroupOnlineError,
+    RequestRefusedError,
+)
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.stats import ResetOffsets
@@ -94,8 +99,11 @@ class Positions:
             answer = await self._nodes.fetch(
                 master.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsets, ext
             )
-        except ConsumersOfflineError:
-            # Up to 5.0, brokers can only pass the word on to live members.
+        except (ConsumersOfflineError, RequestRefusedError):
+            # Up to 5.0, brokers can only pass the word on to live members, and refuse a group that
+            # has no position yet. Without members, what we write is what counts.
+            if (await self._groups.members(group)).members:
+                raise
             offsets = await self._offsets_at(master, topic, time_ms)
             await self._write(master, group, topic, offsets)
             return offsets

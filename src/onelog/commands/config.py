@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from onelog.config import Row
+    from onelog.config import Row, Value
 
 
 def config(
@@ -58,14 +58,24 @@ def _named(key: str, rows: "list[Row]") -> "list[Row]":
     return [row for row in rows if row.key == key]
 
 
+def _shown(value: "Value") -> str:
+    """A value as one would write it; an empty text would look like nothing at all."""
+    from onelog.commands.terminal import show_text
+
+    if isinstance(value, bool):
+        return str(value).lower()
+    return show_text(str(value)) or '""'
+
+
 def _table(rows: "list[Row]") -> "Table":
-    from onelog.commands.terminal import show_text, table
+    from onelog.commands.terminal import table
 
     made = table(f"settings: {len(rows)}", "setting", "value", "source", "accepts", "meaning")
+    made.columns[0].no_wrap = True
     for row in rows:
         made.add_row(
             row.key,
-            show_text(str(row.value)) if row.value != "" else '""',
+            _shown(row.value),
             row.source,
             row.accepts,
             row.help + (" (can change while running)" if row.reloadable else ""),

@@ -13,7 +13,7 @@ from onelog.core.groups import GroupConfig, Groups
 from onelog.core.members import LiveGroup, Members
 from onelog.core.offsets import Offsets
 from onelog.core.stats import Statistic, Stats
-from onelog.core.tables import TABLES_TOPIC
+from onelog.core.tables import LEASES_TOPIC, TABLES_TOPIC
 from onelog.core.topics import TopicConfig, Topics
 from onelog.errors import (
     ConsumersOfflineError,
@@ -128,7 +128,7 @@ class Admin:
         unused = [
             topic
             for topic in self._store.queues()
-            if self._topics.get(topic) is None and topic != TABLES_TOPIC
+            if self._topics.get(topic) is None and topic not in (TABLES_TOPIC, LEASES_TOPIC)
         ]
         for topic in unused:
             self._store.delete_topic(topic)

@@ -17,19 +17,24 @@ from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core import rocketmq_config
 from onelog.core.admin import Admin
+from onelog.core.assignment import RequestModes
 from onelog.core.delay import Delay
 from onelog.core.durability import Durability, Post, WhenSafe
 from onelog.core.filters import Subscription
 from onelog.core.groups import Groups
+from onelog.core.lease_journal import LEASES_FILE
+from onelog.core.lease_retry import LeaseRetry
+from onelog.core.leases import Leases
 from onelog.core.locks import Locks
 from onelog.core.members import Client, ConsumerData, Members
 from onelog.core.offsets import Offsets
 from onelog.core.open_transactions import OpenTransactions
+from onelog.core.pop import Pop
 from onelog.core.publish import OnStored, Publisher
 from onelog.core.pull import Puller, PullResult, PullStatus
 from onelog.core.retry import Retry
 from onelog.core.stats import Stats
-from onelog.core.tables import Tables, Versions
+from onelog.core.tables import LEASES_TOPIC, Tables, Versions
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
 from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule, Wait, Waiting
@@ -128,11 +133,35 @@ class Broker:
             schedule,
             store_host,
         )
+        self._wire_leases(call_soon, offload, random, store_host)
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_leases(
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
+        random: Random,
+        store_host: bytes,
+    ) -> None:
+        store, topics, groups = self.store, self.topics, self.groups
+        self.request_modes = RequestModes(self.tables, topics, groups)
+        self.lease_tables = Tables(
+            store, store.folder / "config", self._clock, offload,
+            topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
+        )  # fmt: skip
+        self.leases = Leases(
+            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
+            self.waiting, self._clock, self._schedule, call_soon,
+            LeaseRetry(groups, topics, self.retry, store_host).move,
+        )  # fmt: skip
+        self.pop = Pop(
+            self.leases, topics, groups, self.puller, self.waiting, self.stats, random,
+            lambda: self.config,
+        )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -141,6 +170,8 @@ class Broker:
         for table in (self.versions, self.topics, self.groups, self.offsets, self.delay):
             self.tables.add(table)
         self.tables.add(self.transactions.table)
+        self.tables.add(self.request_modes)
+        self.lease_tables.add(self.leases)
         if not self.tables.open():
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
@@ -148,6 +179,8 @@ class Broker:
         self.groups.add_system_groups()
         self.delay.open()
         self.transactions.open()
+        self.lease_tables.open()
+        self.leases.open()
         self._every(self.config.offsets_flush_ms, self.offsets.flush)
         self._every(self.config.client_scan_ms, self._expire)
         self._every(SAMPLE_MS, self._keep_house)
@@ -174,6 +207,7 @@ class Broker:
     def _keep_house(self) -> None:
         self.stats.tick()
         self.tables.snapshot_if_due()
+        self.lease_tables.snapshot_if_due()
 
     def close(self) -> None:
         """Write what is still in memory. The store is its owner's to close."""
@@ -184,6 +218,8 @@ class Broker:
         self.publisher.end_of_tick()
         self.waiting.end_all()
         self.transactions.close()
+        self.leases.close()
+        self.lease_tables.close()
         self.offsets.flush()
         self.tables.close()
 
@@ -203,6 +239,7 @@ class Broker:
         """To be called before each round of `store.retain`: nothing is only in what goes."""
         self.transactions.prepare_retention()
         self.tables.prepare_retention()
+        self.lease_tables.prepare_retention()
 
     def export_config(self) -> None:
         """Write RocketMQ's config files, so that its own broker can go on with this store."""

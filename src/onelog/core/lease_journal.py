@@ -21,10 +21,10 @@ from onelog.core.tables import Tables
 from onelog.core.waiting import Schedule
 from onelog.errors import OnelogError, StoreError
 from onelog.message import NewMessage
+from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-LEASES_TOPIC = "onelog_sys_leases"
 LEASES_FILE = "onelog-leases.json"
 TABLE = "leases"
 _TROUBLE_MS = 1_000
@@ -52,6 +52,7 @@ class LeaseJournal:
     def __init__(
         self,
         tables: Tables,
+        store: MessageStore,
         publisher: Publisher,
         schedule: Schedule,
         call_soon: Callable[[Callable[[], None]], None],
@@ -59,6 +60,7 @@ class LeaseJournal:
     ) -> None:
         """`on_recorded` is called with each queue whose changes have reached the log."""
         self._tables = tables
+        self._store = store
         self._publisher = publisher
         self._schedule = schedule
         self._call_soon = call_soon
@@ -111,24 +113,34 @@ class LeaseJournal:
         """Append messages that are moved, and the record of everything that changed, together."""
         changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in self._gone]
         changes += [(TABLE, place_key(queue), queue.record()) for queue in self._changed]
+        records = self._tables.record(changes)
+        error: StoreError | None = None
         try:
-            self._publisher.write_now([*moved, *self._tables.record(changes)])
-        except StoreError as error:
-            self._tell(error)
-            raise
-        recorded, self._changed = self._changed, {}
-        self._gone.clear()
-        for queue in recorded:
-            queue.recorded()
-            self._on_recorded(queue)
-        self._tell(None)
-
-    def _tell(self, error: OnelogError | None) -> None:
+            if moved:
+                self._publisher.write_now([*moved, *records])
+            elif records:
+                self._store.append(records)
+        except StoreError as reason:
+            error = reason
+        # What is called from here on may change leases again: that is another tick.
         told, self._told = self._told, []
         self._tick_begun = False
+        if error is None:
+            recorded, self._changed = self._changed, {}
+            self._gone.clear()
+            for queue in recorded:
+                queue.recorded()
+            for queue in recorded:
+                self._on_recorded(queue)
         for callback in told:
-            try:
-                callback(error)
-            except Exception:
-                # One broken connection must not cost the others their answer.
-                log.exception("an answer about leases could not be handed over")
+            _tell(callback, error)
+        if error is not None:
+            raise error
+
+
+def _tell(callback: WhenRecorded, error: OnelogError | None) -> None:
+    try:
+        callback(error)
+    except Exception:
+        # One broken connection must not cost the others their answer.
+        log.exception("an answer about leases could not be handed over")

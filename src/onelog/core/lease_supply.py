@@ -35,7 +35,6 @@ class Terms:
     """Of ordered leases: who says the same again gets the same again."""
     from_last: bool = False
     """Where a group starts that has no position: at the newest message, else at the oldest."""
-    bytes_max: int = 256 << 10
 
 
 class Found(NamedTuple):
@@ -60,10 +59,15 @@ class Supply:
         self._store = store
         self._puller = puller
 
-    def find(self, queue: QueueLeases, count_max: int, terms: Terms, cold_ok: bool) -> Found:
-        """Messages that came back, and if there are too few, unread ones."""
-        again, records, deleted = [], [], []
-        unwanted: list[int] = []
+    def find(
+        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
+    ) -> Found:
+        """Messages that came back, and if there are too few, unread ones; at least one of any."""
+        again: list[int] = []
+        deleted: list[int] = []
+        left: list[int] = []
+        records: list[memoryview] = []
+        room = bytes_max
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:
             entry = self._entry(queue, offset)
@@ -75,15 +79,16 @@ class Supply:
                 queue.put_back(looked_at)
                 return Found(queue.next, cold=[(at, size)])
             record = self._store.record(at, size)
-            if _wants(terms.subscription, code, record):
+            if _wants(terms.subscription, code, record) and (size <= room or not again):
                 again.append(offset)
                 records.append(record)
+                room -= size
             else:
-                unwanted.append(offset)
-        queue.put_back(unwanted)
-        if len(again) >= count_max:
+                left.append(offset)
+        queue.put_back(left)
+        if len(again) >= count_max or room <= 0:
             return Found(queue.next, again, (), records, deleted)
-        begin, result = self._unread(queue, count_max - len(again), terms, cold_ok)
+        begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
         if result.status is PullStatus.COLD:
             cold = () if again else result.ranges
             return Found(begin, again, (), records, deleted, cold)
@@ -120,14 +125,14 @@ class Supply:
         return None if found is None or found[0] < self._store.log_min else found
 
     def _unread(
-        self, queue: QueueLeases, count_max: int, terms: Terms, cold_ok: bool
+        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
     ) -> tuple[int, PullResult]:
         """The next messages that the group was never given, and where they were looked for."""
         begin = queue.next
         for _ in range(_SCANS_MAX):
             result = self._puller.pull(
-                queue.topic, queue.queue_id, begin, count_max, terms.bytes_max,
-                terms.subscription, cold_ok=cold_ok,
+                queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
+                cold_ok=cold_ok,
             )  # fmt: skip
             found = result.status in (PullStatus.FOUND, PullStatus.COLD)
             if found or result.next_offset <= begin:

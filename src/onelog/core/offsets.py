@@ -10,7 +10,7 @@ the at-least-once that every group lives with.
 Invariant: `_positions` = the recorded table, with `_dirty` on top.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -42,6 +42,8 @@ class Offsets:
         self._dirty: dict[Cursor, set[int]] = {}
         self._resets: dict[Cursor, dict[int, int]] = {}
         self._pulled: dict[Cursor, dict[int, int]] = {}
+        self.on_move: list[Callable[[str, str, Mapping[int, int]], None]] = []
+        """Called with a group, a topic and the new positions, after somebody corrected them."""
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
@@ -152,6 +154,8 @@ class Offsets:
         """Move the group, recorded at once; its next pull of each queue is sent there."""
         self._write_now([(self.name, cursor_key(group, topic), dict(positions))])
         self._resets.setdefault((group, topic), {}).update(positions)
+        for listener in self.on_move:
+            listener(group, topic, positions)
 
     def _write_now(self, changes: list[Change]) -> None:
         """Record changes at once, behind the commits they may follow upon."""
@@ -179,6 +183,8 @@ class Offsets:
         if queues is not None:
             key = cursor_key(target, topic)
             self._write_now([(self.name, key, None), (self.name, key, dict(queues))])
+            for listener in self.on_move:
+                listener(target, topic, self.of(target, topic))
 
     def removal(self, *, group: str | None = None, topic: str | None = None) -> list[Change]:
         """The changes that forget a group's or a topic's positions; the caller records them."""

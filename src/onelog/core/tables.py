@@ -35,6 +35,8 @@ from onelog.store.record import decode_messages
 log = logging.getLogger(__name__)
 
 TABLES_TOPIC = "onelog_sys_tables"
+LEASES_TOPIC = "onelog_sys_leases"
+"""Of a second set of tables, which changes with every acknowledgement."""
 SNAPSHOT_FILE = "onelog-tables.json"
 SNAPSHOT_FORMAT = 1
 _RECORD_BYTES_MAX = 256 * 1024

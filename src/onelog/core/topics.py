@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from onelog.core.tables import TABLES_TOPIC, Change, DataVersion, Tables, Versions
+from onelog.core.tables import LEASES_TOPIC, TABLES_TOPIC, Change, DataVersion, Tables, Versions
 from onelog.errors import (
     InvalidTopicError,
     SystemTopicError,
@@ -52,6 +52,7 @@ UNSENDABLE_TOPICS = frozenset(
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
         TABLES_TOPIC,
+        LEASES_TOPIC,
     )
 )
 """Topics that clients may not send to: only the broker writes them."""
@@ -234,7 +235,8 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        return name in self.system_names or name.startswith(SYSTEM_PREFIX) or name == TABLES_TOPIC
+        own = name in (TABLES_TOPIC, LEASES_TOPIC)
+        return own or name in self.system_names or name.startswith(SYSTEM_PREFIX)
 
     def put(self, config: TopicConfig) -> None:
         """Create the topic, or change its settings. Nothing happens if it has them already."""

@@ -47,6 +47,9 @@ class Checkpoint:
         """Whether OneLog was the last to write it: RocketMQ leaves our part and moves its own."""
         self.record_crc = False
         raw = path.read_bytes() if path.exists() else b""
+        self.last_record = 0
+        if len(raw) >= _LAST_RECORD_AT + _LAST_RECORD.size:
+            (self.last_record,) = _LAST_RECORD.unpack_from(raw, _LAST_RECORD_AT)
         if len(raw) >= _TIMES.size:
             self.log_ms, self.queues_ms, self.index_ms = _TIMES.unpack_from(raw)
         if len(raw) >= _SAFE_AT + _SAFE.size:
@@ -69,6 +72,7 @@ class Checkpoint:
         `index_ms` is what RocketMQ makes of it: up to when index files are full (see `KeyIndex`).
         """
         self.safe_offset = safe_offset
+        self.last_record = last_record
         self.log_ms = self.queues_ms = store_ms
         self.index_ms = index_ms
         self.ours = True

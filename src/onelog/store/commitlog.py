@@ -33,6 +33,7 @@ from onelog.store.record import (
     Broken,
     check,
     encode,
+    encode_run,
     require_message,
 )
 from onelog.store.segment import Buffer, Segment, file_name, numbered_files, sync_folder
@@ -88,48 +89,45 @@ class CommitLog:
     ) -> list[Appended]:
         """Write the messages, all or none, and say where each one went."""
         segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
-        write_at = offset = int(self.end)
-        segment_end = segment.start + segment.size
+        offset = int(self.end)
         writes: list[tuple[Segment, int, list[Buffer], int]] = []
-        buffers: list[Buffer] = []
-        appended: list[Appended] = []
-        place = Appended._make  # Half the price of calling the class.
+        places: list[Appended] = []
+        rest = messages
         try:
-            for message, queue_offset in zip(messages, queue_offsets, strict=True):
-                head, body, tail, size = encode(
-                    message, queue_offset, offset, store_ms, self.record_crc
+            while True:
+                begin, buffers = offset, list[Buffer]()
+                stop = segment.start + segment.size - BLANK.size
+                offset = encode_run(
+                    rest, queue_offsets, offset, stop, store_ms, self.record_crc, buffers, places
                 )
-                if offset + size + BLANK.size > segment_end:
-                    self._check_fits(message, size)
-                    if offset < segment_end:
-                        buffers.append(BLANK.pack(segment_end - offset, MAGIC_BLANK))
-                        offset += BLANK.size
-                    writes.append((segment, write_at, buffers, offset - write_at))
-                    segment = self._add_segment(segment_end)
-                    write_at = offset = segment_end
-                    segment_end += segment.size
-                    buffers = []
-                    head, body, tail, size = encode(
-                        message, queue_offset, offset, store_ms, self.record_crc
-                    )
-                buffers += (head, body, tail)
-                appended.append(place((offset, queue_offset, size)))
-                offset += size
-            writes.append((segment, write_at, buffers, offset - write_at))
+                if len(places) == len(messages):
+                    writes.append((segment, begin, buffers, offset - begin))
+                    break
+                # The next one does not fit: close this segment, and go on in a new one.
+                rest = messages[len(places) :]
+                queue_offsets = queue_offsets[-len(rest) :]
+                self._check_fits(rest[0], queue_offsets[0])
+                if offset < segment.start + segment.size:
+                    buffers.append(BLANK.pack(segment.start + segment.size - offset, MAGIC_BLANK))
+                    offset += BLANK.size
+                writes.append((segment, begin, buffers, offset - begin))
+                segment = self._add_segment(segment.start + segment.size)
+                offset = segment.start
             for target, at, parts, size in writes:
                 target.write(parts, at - target.start, size)
         except struct.error as error:
             self._undo()
             raise MessageError(
-                f"a number of message {message!r:.200} is too large: {error}"
+                f"a number in a message is too large for its field: {error}"
             ) from error
         except BaseException:
             self._undo()
             raise
         self.end = LogOffset(offset)
-        return appended
+        return places
 
-    def _check_fits(self, message: NewMessage, size: int) -> None:
+    def _check_fits(self, message: NewMessage, queue_offset: int) -> None:
+        *_, size = encode(message, queue_offset, 0, 0, self.record_crc)
         if size + BLANK.size > self.segment_bytes:
             raise MessageTooLargeError(
                 f"a message to {message.topic!r} needs a record of {size} bytes; "
@@ -180,6 +178,16 @@ class CommitLog:
                 f"{size} bytes at log offset {offset} are past the end of the log, {self.end}"
             )
         return segment.view[at : at + size]
+
+    def slices(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Several ranges; the usual case, that all lie in one segment, costs one look-up."""
+        segment = self.segment_at(ranges[0][0])
+        last_at, last_size = ranges[-1]
+        start = segment.start
+        if last_at + last_size > min(start + segment.size, self.end):
+            return [self.slice(at, size) for at, size in ranges]
+        view = segment.view
+        return [view[at - start : at - start + size] for at, size in ranges]
 
     def message_at(self, offset: int) -> Message:
         """The whole, checked record at a log offset."""

@@ -56,8 +56,9 @@ class ConsumeQueue:
     """One queue of one topic."""
 
     __slots__ = (
-        "_allocated", "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_maps",
-        "_writable", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
+        "_allocated", "_begins_at", "_budget", "_file_entries", "_files", "_flushed",
+        "_last_log", "_maps", "_writable", "dirty", "end", "folder", "queue_id", "reserved",
+        "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,7 @@ class ConsumeQueue:
         self._maps: dict[int, mmap.mmap] = {}
         self._files: list[int] = self._find_files()
         self.start: int = self._files[0] * file_entries if self._files else 0
+        self._last_log = 1 << 62
         self.end: int = self._find_end()
         self.reserved = self.end
         self._allocated = self.end
@@ -135,6 +137,8 @@ class ConsumeQueue:
                     os.ftruncate(fd, size)
                 access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
                 found = mmap.mmap(fd, size, access=access)
+                # Else the first touch of a page has the kernel read megabytes of zeros around it.
+                found.madvise(mmap.MADV_RANDOM)
             finally:
                 os.close(fd)
         except (OSError, ValueError) as error:
@@ -154,9 +158,9 @@ class ConsumeQueue:
 
     def _find_end(self) -> int:
         """One past the last entry: entries are written in order into zeros."""
-        return self._bisect(lambda entry: entry[1] > 0)
+        return self._bisect(lambda entry: entry[1] > 0, remember_last=True)
 
-    def _bisect(self, before: Callable[[Entry], bool]) -> int:
+    def _bisect(self, before: Callable[[Entry], bool], *, remember_last: bool = False) -> int:
         """The first entry for which `before` no longer holds, given that it holds up to there."""
         for file in reversed(self._files):
             with open(self.path(file), "rb", buffering=0) as raw:
@@ -177,6 +181,9 @@ class ConsumeQueue:
                 while high - low > 1:
                     middle = (low + high) // 2
                     low, high = (middle, high) if holds(middle) else (low, middle)
+                if remember_last:
+                    last = os.pread(fd, ENTRY_BYTES, (high - 1) * ENTRY_BYTES)
+                    self._last_log = ENTRY.unpack(last)[0]
                 return file * self._file_entries + high
         return self._files[0] * self._file_entries if self._files else 0
 
@@ -243,23 +250,18 @@ class ConsumeQueue:
                 os.close(fd)
             self._allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
 
-    def put(self, log_offset: int, size: int, tags_code: int) -> None:
-        """Store the entry of one message, for which room was reserved."""
+    def put(self, entries: bytes) -> None:
+        """Store encoded entries, for which room was reserved."""
         file, slot = divmod(self.end, self._file_entries)
+        at = slot * ENTRY_BYTES
+        room = self._file_entries * ENTRY_BYTES - at
+        if len(entries) > room:
+            self.put(entries[:room])
+            self.put(entries[room:])
+            return
         target = self._maps.get(file) or self._map(file)
-        ENTRY.pack_into(target, slot * ENTRY_BYTES, log_offset, size, tags_code)
-        self.end += 1
-
-    def put_batch(self, log_offset: int, size: int, tags_code: int, count: int) -> None:
-        """Store `count` entries that all point at one inner-batch record."""
-        entry = ENTRY.pack(log_offset, size, tags_code)
-        while count:
-            file, slot = divmod(self.end, self._file_entries)
-            here = min(count, self._file_entries - slot)
-            at = slot * ENTRY_BYTES
-            self._map(file)[at : at + here * ENTRY_BYTES] = entry * here
-            self.end += here
-            count -= here
+        target[at : at + len(entries)] = entries
+        self.end += len(entries) // ENTRY_BYTES
 
     def pad_to(self, offset: int) -> None:
         """Let the next entry be number `offset`: what is skipped is filled with padding.
@@ -274,11 +276,7 @@ class ConsumeQueue:
         begins_here = self.start == self.end
         self.reserve(offset - self.reserved)
         while self.end < offset:
-            file, slot = divmod(self.end, self._file_entries)
-            here = min(offset - self.end, self._file_entries - slot)
-            at = slot * ENTRY_BYTES
-            self._map(file)[at : at + here * ENTRY_BYTES] = PADDING * here
-            self.end += here
+            self.put(PADDING * min(offset - self.end, self._file_entries))
         if begins_here:
             self.start = offset
 
@@ -325,22 +323,38 @@ class ConsumeQueue:
 
     # -- following the log ---------------------------------------------------------------------
 
-    def truncate(self, log_offset: int) -> None:
-        """Drop every entry of a record at or after `log_offset`, and clear what follows."""
-        self.cut(self._bisect(lambda e: e[1] > 0 and e[0] < log_offset))
+    def rewind(self, log_offset: int) -> None:
+        """Forget every entry of a record at or after `log_offset`; see `clear_behind`."""
+        if self._last_log < log_offset:
+            return
+        self.end = max(self._bisect(lambda e: e[1] > 0 and e[0] < log_offset), self.start)
+        self.reserved = self._allocated = self.end
+        self._flushed = min(self._flushed, self.end)
 
     def cut(self, end: int) -> None:
         """Let the queue end at `end`, and clear what follows."""
-        end = max(end, self.start)
-        self._delete_after(end)
-        last, slot = divmod(end, self._file_entries)
-        if last in self._files:
-            self.unmap(last)
-            with open(self.path(last), "r+b", buffering=0) as raw:
-                os.ftruncate(raw.fileno(), slot * ENTRY_BYTES)
-                os.ftruncate(raw.fileno(), self._file_entries * ENTRY_BYTES)
-        self.end = self.reserved = self._allocated = end
-        self._flushed = min(self._flushed, end)
+        self.end = self.reserved = self._allocated = max(end, self.start)
+        self._flushed = min(self._flushed, self.end)
+        self.clear_behind()
+
+    def clear_behind(self) -> None:
+        """Turn whatever a crash left behind the end into zeros, and delete files that are empty."""
+        self._delete_after(self.end)
+        file, slot = divmod(self.end, self._file_entries)
+        if file not in self._files:
+            return
+        at = slot * ENTRY_BYTES
+        with open(self.path(file), "r+b", buffering=0) as raw:
+            fd = raw.fileno()
+            try:
+                data_at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError:
+                return  # Nothing but a hole.
+            if any(os.pread(fd, self._file_entries * ENTRY_BYTES - data_at, data_at)):
+                self.unmap(file)
+                os.ftruncate(fd, at)
+                os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
+                self._allocated = self.end
 
     def delete_before(self, log_start: int) -> int:
         """Follow the log's deletion: move `start`, delete files that have only gone entries.

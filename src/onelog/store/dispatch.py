@@ -32,6 +32,10 @@ from onelog.message import (
 INNER_COUNT_MAX = 1_000_000
 EXTRA_QUEUES_MAX = 1_000
 _TAGS_NEEDLE = TAGS.encode() + b"\x01"
+_MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+# Operations on an enum's members are calls; these are done for every message.
+_COMMITTED = int(SysFlag.COMMITTED)
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -76,7 +80,7 @@ class TagsCodes:
 
 def is_dispatched(sys_flag: int) -> bool:
     """Whether a record enters any queue: half and rolled-back messages do not."""
-    return sys_flag & TRANSACTION_MASK in (0, SysFlag.COMMITTED)
+    return sys_flag & TRANSACTION_MASK in (0, _COMMITTED)
 
 
 def queue_id_of(topic: str, record_queue_id: int) -> int:
@@ -113,12 +117,19 @@ def with_dispatch_properties(
     return message._replace(properties=properties + encode_properties(added), sys_flag=int(flags))
 
 
+def is_plain(sys_flag: int, properties: bytes) -> bool:
+    """Whether a record has just one place in the one queue that it names."""
+    return not sys_flag & (TRANSACTION_MASK | _INNER_BATCH) and (
+        property_bytes(properties, _MULTI_DISPATCH_NEEDLE) is None
+    )
+
+
 def targets(message: Message) -> Iterator[Target]:
     """Every queue position that a stored record occupies."""
     if not is_dispatched(message.sys_flag):
         return
     count = 1
-    if message.sys_flag & SysFlag.INNER_BATCH:
+    if message.sys_flag & _INNER_BATCH:
         stated = property_value(message.properties, INNER_COUNT) or ""
         if stated.isascii() and stated.isdigit():
             count = min(max(1, int(stated)), INNER_COUNT_MAX)

@@ -2,8 +2,8 @@
 
 Asynchronous flush: every 500 ms if 4 pages are dirty, and at the latest after 10 s. Synchronous
 flush is a group commit: whoever needs its bytes on disk says up to which offset; the thread flushes
-once for all who ask meanwhile, then tells each of them. Now and then it also flushes queues and
-index and moves the checkpoint on, which bounds the work of a recovery.
+once for all who ask meanwhile, then tells each of them. Every few seconds, or 128 MiB, it
+also flushes queues and index and moves the checkpoint on, which bounds the work of a recovery.
 
 A flush that fails is final: the kernel may have dropped the pages, so a second flush that succeeds
 proves nothing. Everyone who waits gets the error, and the store takes no more writes.
@@ -19,9 +19,12 @@ from pathlib import Path
 
 from onelog.config import StoreConfig
 from onelog.errors import StoreClosedError, StoreError, StoreFailedError, StoreFullError
+from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
 
 PAGE_BYTES = 4096
+CHECKPOINT_BYTES_MAX = 128 << 20
+"""How much may be written between two checkpoints, however fast: a recovery has to replay it."""
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +37,14 @@ class Flusher:
     def __init__(
         self,
         log: CommitLog,
-        checkpoint: Callable[[], None],
+        checkpoint: Checkpoint,
+        save_checkpoint: Callable[[], None],
         config: StoreConfig,
         on_failure: Callable[[StoreError], None],
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
+        self._save_checkpoint = save_checkpoint
         self._config = config
         self._on_failure = on_failure
         self._wake = threading.Condition()
@@ -89,7 +94,10 @@ class Flusher:
                     self._log.flush()
                     last_flush = now
                     self._tell(None)
-                if (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms:
+                behind = self._log.end - self._checkpoint.safe_offset
+                if (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms or (
+                    behind >= CHECKPOINT_BYTES_MAX
+                ):
                     last_checkpoint = now
                     self._try_checkpoint()
             except StoreError as error:
@@ -107,7 +115,7 @@ class Flusher:
 
     def _try_checkpoint(self) -> None:
         try:
-            self._checkpoint()
+            self._save_checkpoint()
         except StoreFullError as error:
             # Nothing is lost by it: a recovery would begin at the checkpoint before.
             log.warning("no checkpoint, tried again later: %s", error)

@@ -11,24 +11,30 @@ import json
 import os
 import stat
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from onelog.config import StoreConfig
-from onelog.errors import NotAStoreError, StoreCorruptError, StoreVersionError
+from onelog.errors import NotAStoreError, StoreCorruptError, StoreError, StoreVersionError
 from onelog.store.checkpoint import check_version
 from onelog.store.consumequeue import ENTRY_BYTES as QUEUE_ENTRY_BYTES
 from onelog.store.keyindex import ENTRY_BYTES, ENTRY_DTYPE, HEADER, SLOT_BYTES
 from onelog.store.segment import FILE_NAME, disk_error, numbered_files
 
+T = TypeVar("T")
+
 _STORE_NAMES = frozenset({"commitlog", "consumequeue", "checkpoint", "onelog.json"})
 _DEFAULTS = StoreConfig()
+_LOOKS_MAX = 5
+_LOOKS_MAX_WHILE_FILES_GO = 50
+_BETWEEN_LOOKS_S = 0.02
 _GUESSES_MAX = 64
 _USUAL_RATIO = _DEFAULTS.index_entries / _DEFAULTS.index_slots
 
@@ -80,6 +86,33 @@ def require_store(folder: Path) -> None:
         )
     some = f"but has {', '.join(sorted(names)[:3])}" if names else "and is empty"
     raise NotAStoreError(f"there is no store in {folder}: it has no folder `commitlog`, {some}")
+
+
+def look(folder: Path, find_out: Callable[[], T]) -> T:
+    """What can be found out about the store in a folder, looking again if need be.
+
+    A file may go while it is being looked at, because retention deletes it, or may be there and
+    not yet have its size. An error is believed only if it stays.
+    """
+    looks = 0
+    while True:
+        looks += 1
+        try:
+            require_store(folder)
+            return find_out()
+        except (OSError, StoreError) as error:
+            if looks >= _looks_worth(error):
+                if isinstance(error, OSError):
+                    raise disk_error(error, folder, "read") from error
+                raise
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _looks_worth(error: BaseException) -> int:
+    """How often to look before an error is believed: a broker at work may have been the reason."""
+    if isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError):
+        return _LOOKS_MAX_WHILE_FILES_GO
+    return _LOOKS_MAX if isinstance(error, StoreCorruptError) else 1
 
 
 # -- sizes -------------------------------------------------------------------------------------
@@ -152,7 +185,8 @@ def index_geometry(
     asked = slots is not None or entries is not None
     if not sizes:
         return IndexGeometry(slots or _DEFAULTS.index_slots, entries or _DEFAULTS.index_entries)
-    size = Counter(sizes.values()).most_common(1)[0][0]
+    votes = Counter(sizes.values())
+    size = max(votes, key=lambda size: (votes[size], size))
     if asked:
         for candidate in _completed(size, slots, entries):
             return candidate
@@ -164,6 +198,8 @@ def index_geometry(
     default = IndexGeometry(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
     if size == default.size:
         return default
+    if size <= HEADER.size:
+        return None
     whole = [path for path in sizes if sizes[path] == size]
     fullest = max(whole, key=lambda path: _header(path)[5])
     for guess in _guesses(fullest, size):

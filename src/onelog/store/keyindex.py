@@ -16,13 +16,14 @@ Appending a message only queues its properties here. Keys are hashed and linked 
 microseconds. What is queued and lost in a crash is rebuilt from the log.
 """
 
+import functools
 import itertools
 import mmap
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
@@ -30,7 +31,16 @@ import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import StoreCorruptError, StoreVersionError
-from onelog.message import KEYS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, java_hash, property_bytes
+from onelog.message import (
+    KEYS,
+    TRANSACTION_MASK,
+    UNIQUE_KEY,
+    Appended,
+    NewMessage,
+    SysFlag,
+    java_hash,
+    property_bytes,
+)
 from onelog.store.segment import disk_error
 
 HEADER = Struct(">qqqqii")
@@ -38,12 +48,25 @@ SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 _ALLOCATE_ENTRIES = 50_000
-_PENDING_MAX = 1_024
+_PENDING_MAX = 2_048
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _KEYS_NEEDLE = KEYS.encode() + b"\x01"
 
-Pending = tuple[int, int, str, bytes, int]
-"""Log offset, store time, topic, properties, sysFlag."""
+_ROLLED_BACK = int(SysFlag.ROLLED_BACK)
+
+Pending = tuple[Sequence[NewMessage], Sequence[Appended], int]
+"""Messages that were appended together, where they went, and when."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _key_prefix(topic: str) -> bytes:
+    return f"{topic}#".encode()
+
+
+@functools.lru_cache(maxsize=1024)
+def _powers(width: int) -> npt.NDArray[np.uint32]:
+    """The powers of 31 with which the characters of a text of this length are weighted."""
+    return np.array([pow(31, width - 1 - i, 1 << 32) for i in range(width)], np.uint32)
 
 
 def key_hash(key: str) -> int:
@@ -58,12 +81,15 @@ def key_hashes(keys: list[bytes]) -> npt.NDArray[np.int64]:
     matrix product with the powers of 31 hashes them all.
     """
     width = max(map(len, keys))
-    padded = b"".join([key.rjust(width, b"\0") for key in keys])
+    padded = b"".join(keys)
+    if len(padded) != width * len(keys):
+        padded = b"".join([key.rjust(width, b"\0") for key in keys])
     if not padded.isascii():
         return np.array([key_hash(key.decode("utf-8", "replace")) for key in keys], np.int64)
     matrix = np.frombuffer(padded, np.uint8)
-    powers = np.array([pow(31, width - 1 - i, 1 << 32) for i in range(width)], np.uint32)
-    hashes = (matrix.reshape(len(keys), width).astype(np.uint32) * powers).sum(1, dtype=np.uint32)
+    hashes = np.einsum(
+        "ij,j->i", matrix.reshape(-1, width), _powers(width), dtype=np.uint32, casting="unsafe"
+    )
     signed: npt.NDArray[np.int64] = hashes.astype(np.int32).astype(np.int64)
     return np.abs(signed) & 0x7FFFFFFF
 
@@ -92,6 +118,7 @@ class IndexFile:
                     os.posix_fallocate(fd, 0, HEADER.size + slots * SLOT_BYTES)
                 access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
                 self._map = mmap.mmap(fd, self.size, access=access)
+                self._map.madvise(mmap.MADV_RANDOM)
             finally:
                 os.close(fd)
         except ValueError as error:
@@ -227,6 +254,7 @@ class KeyIndex:
         self._entries = entries
         self._lock = threading.Lock()
         self._pending: deque[Pending] = deque()
+        self._noted = 0
         names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
         # Replaced, never changed in place: the flush thread reads it without a lock.
         self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
@@ -248,36 +276,40 @@ class KeyIndex:
         return max((a.last_ms for a, b in pairs if a.last_ms < b.first_ms), default=0)
 
     def add(
-        self, log_offset: int, store_ms: int, topic: str, properties: bytes, sys_flag: int
+        self, messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
     ) -> None:
-        """Take note of a message; `build` indexes it later."""
-        self._pending.append((log_offset, store_ms, topic, properties, sys_flag))
+        """Take note of messages and where they are; `build` indexes them later."""
+        self._pending.append((messages, places, store_ms))
+        self._noted += len(messages)
 
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be indexed that `build` should be called."""
-        return len(self._pending) > _PENDING_MAX
+        return self._noted > _PENDING_MAX
 
     def build(self) -> None:
         """Index every message that was added before the call."""
         with self._lock:
+            self._noted = 0
             batch = [self._pending.popleft() for _ in range(len(self._pending))]
             keys: list[bytes] = []
             logs: list[int] = []
             times: list[int] = []
-            prefixes = {topic: f"{topic}#".encode() for topic in {entry[2] for entry in batch}}
-            for log_offset, store_ms, topic, properties, sys_flag in batch:
-                if sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
-                    continue
-                for key in message_keys(properties):
-                    keys.append(prefixes[topic] + key)
-                    logs.append(log_offset)
-                    times.append(store_ms)
+            for messages, places, store_ms in batch:
+                for message, place in zip(messages, places, strict=True):
+                    found = message_keys(message[3])
+                    if not found or message[5] & TRANSACTION_MASK == _ROLLED_BACK:
+                        continue
+                    prefix = _key_prefix(message[0])
+                    keys += [prefix + key for key in found]
+                    logs += [place[0]] * len(found)
+                    times += [store_ms] * len(found)
             try:
                 if keys:
                     self._link(keys, logs, times)
             except Exception:
                 self._pending.extendleft(reversed(batch))
+                self._noted = _PENDING_MAX + 1
                 raise
 
     def _link(self, keys: list[bytes], logs: list[int], times: list[int]) -> None:

@@ -30,7 +30,7 @@ from onelog.errors import (
 from onelog.message import PROPERTIES_BYTES_MAX, TRANSACTION_MASK, Appended, NewMessage
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.consumequeue import ENTRY, ConsumeQueue
 from onelog.store.dispatch import (
     TagsCodes,
     is_dispatched,
@@ -86,7 +86,9 @@ class MessageStore(StoreReader):
         self._checkpoint_lock = threading.Lock()
         self._save_checkpoint(force=True)
         self.retention = Retention(self, config, clock)
-        self._flusher = Flusher(self.log, self._save_checkpoint, config, self._refuse_from_now)
+        self._flusher = Flusher(
+            self.log, self._checkpoint, self._save_checkpoint, config, self._refuse_from_now
+        )
         (_log.info if self.recovery.clean else _log.warning)("%s: %s", folder, self.recovery)
 
     @classmethod
@@ -130,47 +132,55 @@ class MessageStore(StoreReader):
         body_max, properties_max = self.config.body_bytes_max, self._properties_max
         queues: list[ConsumeQueue] = []
         offsets: list[int] = []
-        plain = True
         try:
             for message in messages:
-                if len(message.body) > body_max or len(message.properties) > properties_max:
+                topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
+                if len(body) > body_max or len(properties) > properties_max:
                     self._refuse_size(message)
-                if (
-                    message.sys_flag & TRANSACTION_MASK
-                    or message.extra_queues
-                    or (message.inner_count != 1)
-                ):
-                    plain = False
-                    break
-                queue: ConsumeQueue
+                if flags & TRANSACTION_MASK or extra or count != 1:
+                    self._release(queues)
+                    return self._append_special(messages, store_ms)
                 try:
-                    queue = by_topic[message.topic][message.queue_id]
+                    queue = by_topic[topic][queue_id]
                 except KeyError:
-                    queue = self.queue_table.get(message.topic, message.queue_id)
+                    queue = self.queue_table.get(topic, queue_id)
                 queues.append(queue)
                 offsets.append(queue.reserve(1))
-            if not plain:
-                self._release(queues)
-                return self._append_special(messages, store_ms)
             appended = self.log.append(messages, offsets, store_ms)
         except BaseException:
             self._release(queues)
             raise
-        tags_code, note_keys = self._tags_codes.of, self.index.add
-        dirty = self._dirty
+        self._enter(messages, queues, appended, store_ms)
+        return appended
+
+    def _enter(
+        self,
+        messages: Sequence[NewMessage],
+        queues: list[ConsumeQueue],
+        appended: list[Appended],
+        store_ms: int,
+    ) -> None:
+        """Put the entries of plain messages into their queues, and note their keys."""
+        pack, tags_code = ENTRY.pack, self._tags_codes.of
+        entries: dict[ConsumeQueue, list[bytes]] = {}
+        has_properties = False
         for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
-            properties = message.properties
-            if properties:
-                code = tags_code(message.topic, properties, store_ms)
-                note_keys(log_offset, store_ms, message.topic, properties, message.sys_flag)
-                queue.put(log_offset, size, code)
-            else:
-                queue.put(log_offset, size, 0)
+            code = 0
+            if properties := message[3]:
+                has_properties = True
+                code = tags_code(message[0], properties, store_ms)
+            try:
+                entries[queue].append(pack(log_offset, size, code))
+            except KeyError:
+                entries[queue] = [pack(log_offset, size, code)]
+        for queue, packed in entries.items():
+            queue.put(b"".join(packed))
             if not queue.dirty:
                 queue.dirty = True
-                dirty.add(queue)
+                self._dirty.add(queue)
+        if has_properties:
+            self.index.add(messages, appended, store_ms)
         self._entered_until(appended, store_ms)
-        return appended
 
     def _entered_until(self, appended: list[Appended], store_ms: int) -> None:
         """Queues and index know of everything up to here."""
@@ -225,13 +235,10 @@ class MessageStore(StoreReader):
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = self._tags_codes.of(message.topic, message.properties, store_ms)
             for queue in targets:
-                queue.put_batch(log_offset, size, code, message.inner_count)
+                queue.put(ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True
             self._dirty.update(targets)
-            if message.properties:
-                self.index.add(
-                    log_offset, store_ms, message.topic, message.properties, message.sys_flag
-                )
+        self.index.add(records, appended, store_ms)
         self._entered_until(appended, store_ms)
         return appended
 

@@ -20,6 +20,11 @@ def _maps_max() -> int:
     return max(_MAPS_MIN, min(_MAPS_MAX, soft // 2))
 
 
+def _entries(folder: "Path | os.DirEntry[str]") -> list["os.DirEntry[str]"]:
+    with os.scandir(folder) as found:
+        return list(found)
+
+
 class Queues:
     """The `consumequeue` folder."""
 
@@ -30,9 +35,9 @@ class Queues:
         self._budget = MapBudget(_maps_max())
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         if folder.is_dir():
-            for topic in os.scandir(folder):
+            for topic in _entries(folder):
                 if topic.is_dir():
-                    for queue in os.scandir(topic):
+                    for queue in _entries(topic):
                         if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
                             self._open(topic.name, int(queue.name))
 

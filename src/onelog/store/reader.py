@@ -113,8 +113,7 @@ class StoreReader:
         if offset + count < end and queue.entry(offset + count)[0] == last_at:
             count = _end_of_batch(queue, offset + count) - offset
         try:
-            log_slice = self.log.slice
-            slices = [log_slice(at, length) for at, length in ranges]
+            slices = self.log.slices(ranges)
         except OffsetOutOfRangeError:
             # Deleted or lost between the look at the queue and the look at the log.
             log_start = self.log.start

@@ -3,16 +3,11 @@
 Nothing is locked, written or created. Of a store that is in use the reader sees one moment: where
 each queue ends is read first, then the log, which is always ahead of its queues, so every entry
 that is shown has its record. What is appended later is not seen; open again to see it.
-
-A file may go while it is being looked at, because retention deletes it, or may be there and not yet
-have its size. Then the folder is looked at once more.
 """
 
 import logging
-import time
 from pathlib import Path
 
-from onelog.errors import StoreCorruptError, StoreError
 from onelog.message import LogOffset, Message
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
@@ -21,22 +16,19 @@ from onelog.store.dispatch import targets
 from onelog.store.folder import (
     geometry_advice,
     index_geometry,
+    look,
     queue_file_entries,
-    require_store,
     segment_bytes,
 )
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
 from onelog.store.record import Broken, check
-from onelog.store.segment import disk_error, file_name, numbered_files
+from onelog.store.segment import file_name, numbered_files
 
 _log = logging.getLogger(__name__)
 PADDING_SIZE = 0x7FFFFFFF
 """The size in an entry that stands for a message which is in no log any more."""
-_LOOKS_MAX = 5
-_LOOKS_MAX_WHILE_FILES_GO = 50
-_BETWEEN_LOOKS_S = 0.02
 
 
 def open_readonly(
@@ -47,25 +39,7 @@ def open_readonly(
     The geometry of its index files need only be given if it is unusual; if it cannot be found out,
     the store opens without its index, and a warning says so.
     """
-    looks = 0
-    while True:
-        looks += 1
-        try:
-            require_store(folder)
-            return _open(folder, index_slots, index_entries)
-        except (OSError, StoreError) as error:
-            if looks >= _looks_worth(error):
-                if isinstance(error, OSError):
-                    raise disk_error(error, folder, "read") from error
-                raise
-        time.sleep(_BETWEEN_LOOKS_S)
-
-
-def _looks_worth(error: BaseException) -> int:
-    """How often to look before an error is believed: a broker at work may have been the reason."""
-    if isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError):
-        return _LOOKS_MAX_WHILE_FILES_GO
-    return _LOOKS_MAX if isinstance(error, StoreCorruptError) else 1
+    return look(folder, lambda: _open(folder, index_slots, index_entries))
 
 
 def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> StoreReader:

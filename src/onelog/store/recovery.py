@@ -14,15 +14,16 @@ store times say in which segment to begin, as RocketMQ itself does it.
 import time
 from dataclasses import dataclass
 
-from onelog.message import LogOffset, Message
+from onelog.message import Appended, LogOffset, Message, NewMessage
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.consumequeue import ENTRY, ConsumeQueue
+from onelog.store.dispatch import TagsCodes, is_plain, targets
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.record import Broken, check
 
+_FLUSH_RECORDS = 4_096
 _CLOCK_SLACK_MS = 3_000
 """RocketMQ's allowance for times that were recorded a little before the bytes were flushed."""
 
@@ -59,32 +60,57 @@ class RecoveryReport:
 
 
 class Replay:
-    """Enters records of the log into the queues and the index."""
+    """Enters records of the log into the queues and the index, some thousands at a time."""
 
     def __init__(self, queues: Queues, index: KeyIndex, tags_codes: TagsCodes) -> None:
         self._queues = queues
         self._index = index
         self._tags_codes = tags_codes
+        self._entries: dict[ConsumeQueue, list[bytes]] = {}
         self.entries_missing = 0
+        self.records = 0
 
     def enter(self, message: Message) -> None:
         """Do for a stored record what append did, where it is not done yet."""
-        for topic, queue_id, offset, count in targets(message):
-            queue = self._queues.get(topic, queue_id)
-            if offset < queue.end:
-                continue
-            if offset > queue.end:
-                if queue.end > queue.start:
-                    self.entries_missing += offset - queue.end
-                queue.pad_to(offset)
-            queue.reserve(count)
-            code = self._tags_codes.of(message.topic, message.properties, message.store_ms)
-            queue.put_batch(message.log_offset, message.size, code, count)
-        if message.properties:
+        properties, flags = message.properties, message.sys_flag
+        code = self._tags_codes.of(message.topic, properties, message.store_ms)
+        entry = ENTRY.pack(message.log_offset, message.size, code)
+        if is_plain(flags, properties):
+            self._put(message.topic, message.queue_id, message.queue_offset, 1, entry)
+        else:
+            for topic, queue_id, offset, count in targets(message):
+                self._put(topic, queue_id, offset, count, entry)
+        if properties:
             self._index.add(
-                message.log_offset, message.store_ms, message.topic, message.properties,
-                message.sys_flag,
-            )  # fmt: skip
+                (NewMessage(message.topic, 0, b"", properties, sys_flag=flags),),
+                (Appended(message.log_offset, message.queue_offset, message.size),),
+                message.store_ms,
+            )
+        self.records += 1
+        if self.records % _FLUSH_RECORDS == 0:
+            self.finish()
+
+    def _put(self, topic: str, queue_id: int, offset: int, count: int, entry: bytes) -> None:
+        queue = self._queues.get(topic, queue_id)
+        if offset < queue.reserved:
+            return
+        if offset > queue.reserved:
+            self._flush(queue)
+            if queue.end > queue.start:
+                self.entries_missing += offset - queue.end
+            queue.pad_to(offset)
+        queue.reserve(count)
+        self._entries.setdefault(queue, []).append(entry * count)
+
+    def _flush(self, queue: ConsumeQueue) -> None:
+        if packed := self._entries.pop(queue, None):
+            queue.put(b"".join(packed))
+
+    def finish(self) -> None:
+        """Write what was collected."""
+        for queue in list(self._entries):
+            self._flush(queue)
+        self._index.build()
 
 
 def recover(
@@ -104,13 +130,12 @@ def recover(
     start = _replay_start(log, queues, checkpoint, crashed)
     if crashed:
         for queue in queues:
-            queue.truncate(start)
+            queue.rewind(start)
         index.truncate(start)
     replay = Replay(queues, index, tags_codes)
     end = start
-    records = 0
     last_ms = checkpoint.log_ms
-    last_record = start
+    last_record = checkpoint.last_record
     broken = None
     # The checkpoint knows of checksums from the safe offset on, not before.
     require_crc = crashed and checkpoint.record_crc and start >= checkpoint.safe_offset
@@ -119,22 +144,21 @@ def recover(
             broken = found
             break
         replay.enter(found)
-        if index.is_behind:
-            index.build()
-        records += 1
         last_ms, last_record = max(last_ms, found.store_ms), int(found.log_offset)
         end = found.log_offset + found.size
     if broken is not None:
         end = max(end, broken.log_offset)
     cut_bytes = _cut(log, end)
+    replay.finish()
     for queue in queues:
+        if crashed:
+            queue.clear_behind()
         queue.delete_before(log.start)
-    index.build()
     return RecoveryReport(
         clean=not crashed,
         replayed_from=start,
         log_end=end,
-        records_replayed=records,
+        records_replayed=replay.records,
         entries_missing=replay.entries_missing,
         cut_bytes=cut_bytes,
         cut_reason=broken.reason if broken and cut_bytes else "",

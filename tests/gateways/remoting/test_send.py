@@ -103,7 +103,7 @@ async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
         ({"b": "unknown", "c": "NO_SUCH"}, ResponseCode.TOPIC_NOT_EXIST, "unknown"),
         ({"i": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
-        ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.NO_PERMISSION, "transaction"),
+        ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.MESSAGE_ILLEGAL, "producer group"),
         ({"i": "TIMER_DELAY_MS\x01500\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
     ],
 )

@@ -1,5 +1,6 @@
 """Records read many at a time must be the ones that `record.check` accepts one at a time."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from onelog.store.keyindex import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
-from onelog.store.verify.columns import RecordWalk, Stretch, TopicNumbers
+from onelog.store.verify.columns import Places, RecordWalk, Stretch, TopicNumbers
 from tests.store.samples import sample_messages
 
 BYTES = 64 * 1024
@@ -66,11 +67,11 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
     times = [ms for stretch in stretches for ms in stretch.store_ms.tolist()]
     assert times == [message.store_ms for message in messages]
 
-    places = []
-    for stretch in stretches:
-        columns = stretch.places
-        for row in zip(*(c.tolist() for c in vars_of(columns)), strict=True):
-            places.append((topics.names[row[0] >> 32], row[0] & 0xFFFFFFFF, *row[1:]))
+    places = [
+        (topics.names[queue >> 32], queue & 0xFFFFFFFF, *row)
+        for stretch in stretches
+        for queue, *row in rows_of(stretch.places)
+    ]
     expected = [
         (t.topic, t.queue_id, t.queue_offset + n, m.log_offset, m.size,
          CODES.of(m.topic, m.properties, m.store_ms))
@@ -91,24 +92,23 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
     ]
 
 
-def vars_of(places: object) -> list[object]:
-    return [getattr(places, name) for name in ("queue", "offset", "log", "size", "code")]
+def rows_of(places: Places) -> list[tuple[int, ...]]:
+    columns = (places.queue, places.offset, places.log, places.size, places.code)
+    return [*zip(*(column.tolist() for column in columns), strict=True)]
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_damage_stops_both_at_the_same_place(
-    data: st.DataObject, written: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_damage_stops_both_at_the_same_place(data: st.DataObject, written: bytes) -> None:
     used = len(written.rstrip(b"\0"))
     damaged = bytearray(written)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, used))
         damaged[at] = data.draw(st.integers(0, 255))
-    folder = tmp_path_factory.mktemp("damaged", numbered=True)
-    (folder / f"{0:020d}").write_bytes(damaged)
-    messages, broken = scan(folder)
-    stretches, _, stop = walk(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / f"{0:020d}").write_bytes(damaged)
+        messages, broken = scan(Path(folder))
+        stretches, _, stop = walk(Path(folder))
     logs = [log for stretch in stretches for log in stretch.log.tolist()]
     assert logs == [message.log_offset for message in messages]
     assert stop == broken

@@ -1,7 +1,7 @@
 """How `onelog message` shows messages: tables for people, documents for programs."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -148,14 +148,12 @@ def _short_body(message: Message) -> str:
         body = unpacked_body(message)
     except CompressionError as error:
         return f"({error})"
-    try:
-        text = show_text(body[: 4 * SHORT_CHARACTERS].decode())
-    except UnicodeDecodeError as error:
-        if error.start < len(body[: 4 * SHORT_CHARACTERS]) - 3:
-            return f"({show_bytes(len(body))} that are no text)"
-        text = show_text(body[: error.start].decode())
-    cut = len(text) > SHORT_CHARACTERS or len(body) > 4 * SHORT_CHARACTERS
-    return text[:SHORT_CHARACTERS] + "…" if cut else text
+    text = _text(body, 4 * SHORT_CHARACTERS)
+    if text is None:
+        return f"({show_bytes(len(body))} that are no text)"
+    shown = show_text(text)
+    is_cut = len(shown) > SHORT_CHARACTERS or len(body) > 4 * SHORT_CHARACTERS
+    return shown[:SHORT_CHARACTERS] + "…" if is_cut else shown
 
 
 def _long_body(message: Message) -> str:
@@ -163,25 +161,29 @@ def _long_body(message: Message) -> str:
         body = unpacked_body(message)
     except CompressionError as error:
         return f"({error})"
-    shown = body[:LONG_BYTES]
-    rest = f"\n… {show_bytes(len(body) - LONG_BYTES)} more" if len(body) > LONG_BYTES else ""
+    text = _text(body, LONG_BYTES)
+    lines = _hex(body[:LONG_BYTES]) if text is None else map(show_text, text.split("\n"))
+    rest = len(body) - LONG_BYTES
+    return "\n".join(lines) + (f"\n… {show_bytes(rest)} more" if rest > 0 else "")
+
+
+def _text(body: bytes, bytes_max: int) -> str | None:
+    """The beginning of a body as text; None if it is none."""
+    head = body[:bytes_max]
     try:
-        text = shown.decode()
+        return head.decode()
     except UnicodeDecodeError as error:
-        # A character may be cut in two at the end of what is shown; before that it is no text.
-        if not rest or error.start < len(shown) - 3:
-            return _hex(shown) + rest
-        text = shown[: error.start].decode()
-    return "\n".join(map(show_text, text.split("\n"))) + rest
+        # Where the head ends, a character may be cut in two.
+        if len(body) > bytes_max and error.start > bytes_max - 4:
+            return head[: error.start].decode()
+        return None
 
 
-def _hex(data: bytes) -> str:
-    lines = []
+def _hex(data: bytes) -> Iterator[str]:
     for at in range(0, len(data), 16):
         row = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        lines.append(f"{at:08x}  {row.hex(' '):<47}  {text}")
-    return "\n".join(lines)
+        yield f"{at:08x}  {row.hex(' '):<47}  {text}"
 
 
 def _host(host: bytes) -> str:

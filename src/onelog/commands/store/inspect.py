@@ -153,7 +153,7 @@ def _segment_facts(reader: StoreReader, newest_ms: int) -> list[SegmentFacts]:
         firsts.append(first.store_ms if isinstance(first, Message) else None)
     facts = []
     for segment, first_ms, next_ms in zip(
-        reader.log.segments, firsts, [*firsts[1:], None], strict=True
+        reader.log.segments, firsts, [*firsts, None][1:], strict=True
     ):
         try:
             allocated = os.stat(segment.path).st_blocks * 512

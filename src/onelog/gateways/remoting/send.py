@@ -15,7 +15,6 @@ from onelog.errors import (
     MessageError,
     OnelogError,
     TopicNotFoundError,
-    TopicPermissionError,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onelog.config import StoreConfig
-from onelog.store.folder import require_store
+from onelog.store.folder import look
 from onelog.store.segment import disk_error
 from onelog.store.verify.checking import Checking, OnProgress
 from onelog.store.verify.findings import Findings, Problem
@@ -69,15 +69,19 @@ def verify(
     `delay_levels` are the broker's: the queues of delayed messages say when each one is due.
     """
     began = time.monotonic()
-    require_store(folder)
-    findings = Findings(problems_max)
-    try:
-        checking = Checking(folder, findings, delay_levels, on_progress)
+
+    def opened() -> Checking:
+        checking = Checking(folder, Findings(problems_max), delay_levels, on_progress)
         checking.open_index(index_slots, index_entries)
+        return checking
+
+    checking = look(folder, opened)
+    try:
         checking.walk()
         checking.sum_up()
     except OSError as error:
         raise disk_error(error, folder, "read") from error
+    findings = checking.findings
     return Verification(
         folder=str(folder),
         state=checking.state,

@@ -1,7 +1,7 @@
 """One verification under way: opens the parts, walks the log, and holds the others against it."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ class Checking:
         self, folder: Path, findings: Findings, delay_levels: str, on_progress: OnProgress
     ) -> None:
         self._folder = folder
-        self._findings = findings
+        self.findings = findings
         self._on_progress = on_progress
         self._topics = TopicNumbers()
         self._walk = RecordWalk(TagsCodes(delay_levels), self._topics)
@@ -50,14 +50,17 @@ class Checking:
         self.records = 0
         checkpoint = Checkpoint(folder / "checkpoint")
         self._safe_offset = checkpoint.safe_offset
-        self.log = LogView(folder / "commitlog", segment_bytes(folder), findings)
-        self.log.running = lock_holder(folder) is not None
+        running = lock_holder(folder) is not None
         crashed = AbortMark(folder / "abort").present()
-        self.state = "running" if self.log.running else "crashed" if crashed else "stopped"
+        self.state = "running" if running else "crashed" if crashed else "stopped"
+        # Before the log, which is always ahead of the queues.
+        early = self._open_queues(Findings(0)) if running or crashed else {}
+        self.log = LogView(folder / "commitlog", segment_bytes(folder), findings)
+        self.log.running = running
         self.log.settled = self.state == "stopped"
         self.log.stale_tails = not checkpoint.ours
-        if self.log.running or (crashed and not checkpoint.ours):
-            self.log.trusted_end = self._last_known_record()
+        if running or (crashed and not checkpoint.ours):
+            self.log.trusted_end = self._last_known_record(early.values())
         elif crashed:
             self.log.trusted_end = checkpoint.safe_offset
         # Only now: of a store in use, whatever precedes the last known record is in its queue.
@@ -81,16 +84,16 @@ class Checking:
         """Find the index files, if their geometry is known."""
         geometry = index_geometry(self._folder, slots, entries)
         if geometry is None:
-            self._findings.add("index", geometry_advice(self._folder))
+            self.findings.add("index", geometry_advice(self._folder))
             return
-        files = [IndexCheck(path, geometry, self._findings) for path in index_files(self._folder)]
+        files = [IndexCheck(path, geometry, self.findings) for path in index_files(self._folder)]
         self.index_files = len(files)
-        self.index = IndexWalk(files, self._findings)
+        self.index = IndexWalk(files, self.findings)
 
-    def _last_known_record(self) -> int:
+    def _last_known_record(self, queues: Iterable[QueueCheck]) -> int:
         """The start of the newest record that is in a queue."""
         newest = self.log.log_start
-        for queue in self._open_queues(Findings(0)).values():
+        for queue in queues:
             low = max(queue.first, queue.end - _LAST_ENTRIES)
             for row, entry in enumerate(queue.read(low, queue.end)):
                 at = int(entry["log"])
@@ -195,7 +198,7 @@ class Checking:
             return None
         found = min(found, segment_end) if following == segment_end else found
         where = self.log.place(at)
-        self._findings.add(where, f"{broken.reason}; skipped {found - at} bytes, up to {found}")
+        self.findings.add(where, f"{broken.reason}; skipped {found - at} bytes, up to {found}")
         self.log.skip(at, found)
         return found
 
@@ -223,9 +226,9 @@ class Checking:
         text = f"after the last whole record lie {rest} bytes that are none: {broken.reason}"
         sure = self.state == "stopped" and not self.log.stale_tails
         if sure or at < self._safe_offset:
-            self._findings.add(self.log.place(at), text)
+            self.findings.add(self.log.place(at), text)
         else:
-            self._findings.note(f"{self.log.place(at)}: {text}")
+            self.findings.note(f"{self.log.place(at)}: {text}")
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -234,31 +237,31 @@ class Checking:
         for number, (count, last_log) in self._queueless.items():
             self._report_queueless(number, count, last_log)
         if self.state == "stopped" and not self.log.stale_tails and self._safe_offset > self._end:
-            self._findings.add(
+            self.findings.add(
                 "checkpoint",
                 f"says that the log is on disk up to {self._safe_offset}; it ends at {self._end}",
             )
         if self.state == "crashed":
-            self._findings.note(
+            self.findings.note(
                 "the store was not stopped cleanly: the next start makes queues and index anew "
                 f"from log offset {self.log.trusted_end} on, and cuts what is not whole"
             )
         for queue in self.queues.values():
             name = f"topic {queue.topic!r} queue {queue.queue_id}"
             if queue.padded:
-                self._findings.note(f"{name}: {queue.padded} entries are padding for lost messages")
+                self.findings.note(f"{name}: {queue.padded} entries are padding for lost messages")
             if queue.stale:
-                self._findings.note(
+                self.findings.note(
                     f"{name}: behind its end are {queue.stale} old entries; RocketMQ leaves such "
                     "after a crash"
                 )
             if queue.former:
-                self._findings.note(
+                self.findings.note(
                     f"{name}: {queue.former} records in the log are of an earlier topic of that "
                     "name"
                 )
         if self.index.keys_missing:
-            self._findings.note(f"{self.index.keys_missing} keys are in no index file")
+            self.findings.note(f"{self.index.keys_missing} keys are in no index file")
 
     def _report_queueless(self, number: int, count: int, last_log: int) -> None:
         """Records of a queue that is not there: the topic was deleted, or the queue is lost.
@@ -268,16 +271,16 @@ class Checking:
         topic, queue_id = self._topics.names[number >> 32], number & 0xFFFFFFFF
         others = [q for q in self.queues.values() if q.topic == topic and q.end > q.first]
         if (self._folder / "batchconsumequeue" / topic).is_dir():
-            self._findings.note(f"topic {topic!r} has batch queues, which are not checked")
+            self.findings.note(f"topic {topic!r} has batch queues, which are not checked")
         elif any(int(q.read(q.first, q.first + 1)[0]["log"]) < last_log for q in others):
-            self._findings.add(
+            self.findings.add(
                 f"consumequeue/{topic}/{queue_id}",
                 f"the queue is missing; the log has {count} records of it, the last one at log "
                 f"offset {last_log}",
                 count,
             )
         else:
-            self._findings.note(
+            self.findings.note(
                 f"topic {topic!r} queue {queue_id} has no files, but {count} records are in the "
                 "log: the topic was deleted"
             )

@@ -5,6 +5,7 @@ report, and the other files are still looked at.
 """
 
 import bisect
+import time
 from pathlib import Path
 
 from onelog.errors import StoreError
@@ -12,6 +13,9 @@ from onelog.message import Message
 from onelog.store.record import Blank, Broken, check
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
+
+_WAIT_S = 0.02
+_WAITS_MAX = 100
 
 
 class LogView:
@@ -44,6 +48,15 @@ class LogView:
         self.stale_tails = False
         """RocketMQ wrote last; after a crash it leaves old entries behind a queue's end."""
         self.running = False
+        self._waits_left = _WAITS_MAX
+
+    def wait(self) -> bool:
+        """Give a writer at work a moment to finish what it is doing; False if it had enough."""
+        if not self.running or not self._waits_left:
+            return False
+        self._waits_left -= 1
+        time.sleep(_WAIT_S)
+        return True
 
     def segment_of(self, log_offset: int) -> Segment | None:
         """The file that has this log offset."""

@@ -149,13 +149,16 @@ class QueueCheck:
     def _match_run(self, log_view: LogView, at: int, log: Ints, size: Ints, code: Ints) -> None:
         """Records with consecutive offsets from `at` on."""
         count = len(log)
+        # The log is written first, then one queue after the other.
+        while at + count > self.end and log_view.wait():
+            self.end = self._find_end()
         inside = max(0, min(self.end - at, count))
         rows = self.read(at, at + inside)
         same_code = rows["code"] == code[:inside]
         if self._extended:
             same_code |= rows["code"] < _EXTENSION_BELOW
         same = (rows["log"] == log[:inside]) & (rows["size"] == size[:inside]) & same_code
-        if not same.any() and self._is_former(log_view, at, rows, int(log[0])):
+        if not self.matched and not same.any() and self._is_former(log_view, at, rows, int(log[0])):
             self.former += count
             return
         if at > self.cursor:

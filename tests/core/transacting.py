@@ -1,0 +1,117 @@
+"""Producers that begin transactions, end them, and are asked about them, in a world of tests."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from onelog.core.members import Client
+from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC
+from onelog.core.transactions import Check
+from onelog.errors import OnelogError
+from onelog.message import Appended, Message, NewMessage, encode_properties
+from tests.core.world import World
+
+GROUP = "payments"
+
+
+@dataclass
+class Producers:
+    """Every producer of a world; its questions are kept, and answered when a test wants to."""
+
+    world: World
+    asked: list[tuple[str, Check]] = field(default_factory=list)
+    deaf: set[str] = field(default_factory=set)
+    """Clients that nothing can be sent to now."""
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.connect()
+
+    def connect(self) -> None:
+        """What a gateway does when the broker has started."""
+        self.world.broker.transactions.ask = self._ask
+
+    def _ask(self, client: Client, check: Check) -> bool:
+        if client.client_id in self.deaf:
+            return False
+        self.asked.append((client.client_id, check))
+        return True
+
+    def join(self, client_id: str = "p1", group: str = GROUP) -> None:
+        self.world.broker.heartbeat(Client(client_id, client_id), (), (group,))
+
+    def leave(self, client_id: str = "p1") -> None:
+        self.world.broker.channel_closed(client_id)
+
+    def take_asked(self) -> list[tuple[str, Check]]:
+        taken, self.asked[:] = list(self.asked), []
+        return taken
+
+    def message(self, body: bytes = b"x", queue_id: int = 0, **properties: str) -> NewMessage:
+        given = {
+            "TRAN_MSG": "true",
+            "PGROUP": GROUP,
+            "UNIQ_KEY": f"U{next(self._numbers)}",
+            **properties,
+        }
+        return NewMessage(
+            "orders",
+            queue_id,
+            body,
+            encode_properties(given),
+            sys_flag=4,
+            born_ms=self.world.clock.now_ms(),
+        )
+
+    def begin(self, body: bytes = b"x", queue_id: int = 0, **properties: str) -> Appended:
+        """A half message, stored and acknowledged in a tick of its own."""
+        world = self.world
+        message = self.message(body, queue_id, **properties)
+        world.broker.transactions.prepare(message, world.on_stored)
+        world.end_tick()
+        told = world.told.pop()
+        assert told.error is None
+        assert isinstance(told.appended, Appended)
+        return told.appended
+
+    def end(
+        self,
+        where: Appended | Check,
+        commit: bool,
+        *,
+        group: str = GROUP,
+        checked: bool = False,
+        tick: bool = True,
+    ) -> OnelogError | None:
+        """Commit or roll back; the error with which that was refused after the tick, if any."""
+        transactions = self.world.broker.transactions
+        half_offset = where.half_offset if isinstance(where, Check) else where.queue_offset
+        call = transactions.commit if commit else transactions.roll_back
+        call(group, half_offset, where.log_offset, self.world.on_stored, checked=checked)
+        if not tick:
+            return None
+        self.world.end_tick()
+        return self.world.told.pop().error
+
+    def commit(self, where: Appended | Check, *, checked: bool = False) -> None:
+        assert self.end(where, True, checked=checked) is None
+
+    def roll_back(self, where: Appended | Check, *, checked: bool = False) -> None:
+        assert self.end(where, False, checked=checked) is None
+
+    def restart(self) -> None:
+        self.world.restart()
+        self.connect()
+
+    def crash(self) -> None:
+        self.world.crash()
+        self.connect()
+
+    def halves(self) -> list[Message]:
+        return self.world.messages(HALF_TOPIC)
+
+    def operations(self) -> list[bytes]:
+        return self.world.bodies(OP_HALF_TOPIC)
+
+    def open_count(self) -> int:
+        return len(self.world.broker.transactions.table)

@@ -1,0 +1,636 @@
+"""Verification: a clean store is clean, and damage is reported where it is."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onelog.errors import NotAStoreError
+from onelog.message import Message, NewMessage, encode_properties
+from onelog.store.checkpoint import Checkpoint
+from onelog.store.consumequeue import ENTRY, PADDING
+from onelog.store.message_store import MessageStore
+from onelog.store.readonly import open_readonly
+from onelog.store.verify import Verification, verify
+from tests.e2e.make_store_fixtures import MESSAGES, VERSIONS, fixture_folder
+from tests.store.samples import SAMPLE, append_plain, flip, overwrite, write_sample
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = f"{0:020d}"
+
+
+def verify_sample(folder: Path) -> Verification:
+    """With the index geometry given, so that damage to the index is found and not guessed at."""
+    return verify(folder, index_slots=SAMPLE.index_slots, index_entries=SAMPLE.index_entries)
+
+
+def lines(found: Verification) -> list[str]:
+    return [str(problem) for problem in found.problems]
+
+
+def only_line(found: Verification) -> str:
+    assert len(found.problems) == found.problems_total == 1, lines(found)
+    return str(found.problems[0])
+
+
+def a_plain_message(folder: Path, number: int = 5) -> Message:
+    """The record of an ordinary message between IPv4 hosts, in the first segment."""
+    reader = open_readonly(folder)
+    found = [
+        message
+        for message in reader.log.scan(0)
+        if isinstance(message, Message)
+        and message.topic in ("Orders", "Clicks")
+        and message.sys_flag == 0
+        and message.log_offset < SAMPLE.segment_bytes
+        and len(message.body) > 10
+        and b"INNER" not in message.properties
+    ]
+    return found[number]
+
+
+def entry_place(message: Message) -> tuple[str, int]:
+    """The queue file that has a message's entry, and where in it."""
+    file, slot = divmod(message.queue_offset, SAMPLE.queue_file_entries)
+    name = f"{file * SAMPLE.queue_file_entries * ENTRY.size:020d}"
+    return f"consumequeue/{message.topic}/{message.queue_id}/{name}", slot * ENTRY.size
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_sample(tmp_path / "store")
+    return tmp_path / "store"
+
+
+# -- clean stores ------------------------------------------------------------------------------
+
+
+def test_a_clean_store_is_clean(folder: Path) -> None:
+    found = verify(folder)
+    assert found.clean
+    assert found.problems == ()
+    assert found.notes == ()
+    assert found.state == "stopped"
+    reader = open_readonly(folder)
+    assert (found.log_start, found.log_end) == (reader.log_min, reader.log_end)
+    assert found.records == len([*reader.log.scan(0)]) - 1
+    queues = [(t, q) for t, ids in reader.queues().items() for q in ids]
+    assert found.queues == len(queues)
+    assert found.queue_entries == sum(reader.max_offset(t, q) for t, q in queues)
+    assert found.index_files == len(reader.index.files) > 1
+    assert found.index_entries == sum(file.next_entry - 1 for file in reader.index.files)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_that_rocketmq_wrote_is_clean(version: str) -> None:
+    found = verify(fixture_folder(version) / "store")
+    assert lines(found) == []
+    assert found.notes == ()
+    assert found.records == MESSAGES
+    assert found.index_entries > MESSAGES
+
+
+def test_an_empty_store_is_clean(tmp_path: Path) -> None:
+    MessageStore.open(tmp_path, SAMPLE).close()
+    found = verify(tmp_path)
+    assert found.clean
+    assert found.records == 0
+
+
+def test_verification_writes_nothing(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    verify(folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_progress_goes_from_front_to_back(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    verify(folder, on_progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert len({total for _, total in told}) == 1
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotAStoreError):
+        verify(tmp_path)
+
+
+def test_after_retention_the_store_is_clean(folder: Path) -> None:
+    (folder / "commitlog" / FIRST).unlink()
+    found = verify(folder)
+    assert lines(found) == []
+    assert found.log_start == SAMPLE.segment_bytes
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_clean(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "again", 50)
+        append_plain(store, "gone", 30)
+        store.delete_topic("again")
+        store.delete_topic("gone")
+        append_plain(store, "again", 20)
+    found = verify(tmp_path)
+    assert lines(found) == []
+    notes = "\n".join(found.notes)
+    assert "'again' queue 0: 25 records" in notes
+    assert "'gone' queue 1 has no files, but 15 records" in notes
+    assert found.queue_entries == 20
+
+
+def test_padding_for_lost_messages_is_noted(folder: Path) -> None:
+    message = a_plain_message(folder)
+    file, at = entry_place(message)
+    segment = folder / "commitlog" / FIRST
+    # The record now says that it belongs to another topic of the same length, without a queue.
+    where = segment.read_bytes().index(message.topic.encode(), message.log_offset)
+    overwrite(segment, where, b"Ghosts")
+    overwrite(folder / file, at, PADDING)
+    found = verify(folder)
+    assert [line for line in lines(found) if line.startswith("consumequeue")] == []
+    assert any("1 entries are padding" in note for note in found.notes)
+
+
+# -- damage to the log -------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_in_a_body(folder: Path) -> None:
+    message = a_plain_message(folder)
+    body_at = (
+        (folder / "commitlog" / FIRST).read_bytes().index(bytes(message.body), message.log_offset)
+    )
+    flip(folder / "commitlog" / FIRST, body_at + 3)
+    found = verify(folder)
+    file, _ = entry_place(message)
+    after = message.log_offset + message.size
+    assert lines(found) == [
+        f"commitlog/{FIRST} log offset {message.log_offset}: the body's CRC does not match; "
+        f"skipped {message.size} bytes, up to {after}",
+        f"{file} entry {message.queue_offset}: points at log offset {message.log_offset}: "
+        "the body's CRC does not match",
+    ]
+    assert found.log_end == open_readonly(folder).log_end
+
+
+@pytest.mark.parametrize(
+    ("at", "content", "reason"),
+    [
+        (0, b"\x00\x00\x00\x07", "a record claims 7 bytes"),
+        (0, b"\x7f\x00\x00\x00", "a record claims"),
+        (4, b"\x12\x34\x56\x78", "magic 0x12345678 is not a record's"),
+        (28, bytes(8), "the record says it is at 0"),
+        (84, b"\x00\x10\x00\x00", "does not fit its record"),
+        (20, b"\xff" * 8, "is negative"),
+    ],
+    ids=["size too small", "size too large", "magic", "place", "body length", "queue offset"],
+)
+def test_a_damaged_header_is_reported_and_what_follows_is_checked(
+    folder: Path, at: int, content: bytes, reason: str
+) -> None:
+    message = a_plain_message(folder)
+    whole = verify(folder).records
+    overwrite(folder / "commitlog" / FIRST, message.log_offset + at, content)
+    found = verify(folder)
+    place = f"commitlog/{FIRST} log offset {message.log_offset}: "
+    assert lines(found)[0].startswith(place)
+    assert reason in lines(found)[0]
+    resumed = re.search(r"up to (\d+)$", lines(found)[0])
+    assert resumed
+    # Where the length is lost the queues tell where the next record is; a half message of a
+    # transaction is in no queue, and may be skipped with it.
+    skipped = int(resumed[1]) - message.log_offset
+    assert message.size <= skipped < 5 * message.size
+    assert found.records >= whole - 4
+    file, _ = entry_place(message)
+    assert any(line.startswith(f"{file} entry {message.queue_offset}: ") for line in lines(found))
+
+
+def test_a_header_that_names_another_queue_offset(folder: Path) -> None:
+    message = a_plain_message(folder)
+    overwrite(folder / "commitlog" / FIRST, message.log_offset + 20, (7777).to_bytes(8, "big"))
+    found = verify(folder)
+    assert any(
+        f"entry 7777: missing, though the log has the record at log offset {message.log_offset}"
+        in line
+        for line in lines(found)
+    )
+    assert any(
+        f"entry {message.queue_offset}: points at log offset {message.log_offset}: there lies the "
+        f"record of {message.topic!r}" in line
+        for line in lines(found)
+    )
+
+
+def test_a_hole_in_the_middle_of_a_segment(folder: Path) -> None:
+    message = a_plain_message(folder, 4)
+    overwrite(folder / "commitlog" / FIRST, message.log_offset, bytes(3000))
+    found = verify(folder)
+    assert lines(found)[0].startswith(f"commitlog/{FIRST} log offset {message.log_offset}: ")
+    assert "skipped" in lines(found)[0]
+    assert found.log_end == open_readonly(folder).log_end
+
+
+def test_a_zeroed_segment_is_skipped_as_a_whole(folder: Path) -> None:
+    second = folder / "commitlog" / f"{SAMPLE.segment_bytes:020d}"
+    second.write_bytes(bytes(SAMPLE.segment_bytes))
+    found = verify(folder)
+    assert lines(found)[0] == (
+        f"commitlog/{second.name} log offset {SAMPLE.segment_bytes}: nothing is written here; "
+        f"skipped {SAMPLE.segment_bytes} bytes, up to {2 * SAMPLE.segment_bytes}"
+    )
+    assert found.log_end == open_readonly(folder).log_end
+
+
+def test_a_damaged_blank_record_at_the_end_of_a_segment(folder: Path) -> None:
+    content = (folder / "commitlog" / FIRST).read_bytes()
+    at = content.rindex(bytes.fromhex("CBD43194")) - 4
+    flip(folder / "commitlog" / FIRST, at)
+    line = only_line(verify(folder))
+    assert line.startswith(f"commitlog/{FIRST} log offset {at}: a blank record claims")
+    assert line.endswith(f"up to {SAMPLE.segment_bytes}")
+
+
+def test_the_last_record_damaged_in_a_store_that_was_stopped_cleanly(folder: Path) -> None:
+    last = [m for m in open_readonly(folder).log.scan(0) if isinstance(m, Message)][-1]
+    path = sorted((folder / "commitlog").iterdir())[-1]
+    flip(path, last.log_offset - int(path.name) + 4)
+    found = verify(folder)
+    assert lines(found)[0].startswith(f"commitlog/{path.name} log offset {last.log_offset}: after")
+    assert any(line.startswith("checkpoint: says that the log is on disk") for line in lines(found))
+
+
+def test_bytes_behind_the_end_of_the_log(folder: Path) -> None:
+    found = verify(folder)
+    path = sorted((folder / "commitlog").iterdir())[-1]
+    overwrite(path, found.log_end - int(path.name) + 500, b"x")
+    line = only_line(verify(folder))
+    assert line.startswith(f"commitlog/{path.name} log offset {found.log_end}: after the last")
+    assert "501 bytes" in line
+
+
+def test_a_truncated_segment(folder: Path) -> None:
+    os.truncate(folder / "commitlog" / FIRST, 9000)
+    found = verify(folder)
+    assert lines(found)[0] == (
+        f"commitlog/{FIRST}: has 9000 bytes; segments have {SAMPLE.segment_bytes}"
+    )
+    assert found.log_end == open_readonly_end(folder)
+
+
+def open_readonly_end(folder: Path) -> int:
+    """The end of a log whose first segment cannot be opened."""
+    copy = shutil.copytree(folder, folder.with_name("copy"))
+    os.truncate(copy / "commitlog" / FIRST, SAMPLE.segment_bytes)
+    return int(open_readonly(copy).log_end)
+
+
+def test_a_missing_segment(folder: Path) -> None:
+    missing = SAMPLE.segment_bytes
+    (folder / "commitlog" / f"{missing:020d}").unlink()
+    found = verify(folder)
+    assert lines(found)[0] == (
+        f"commitlog/{2 * missing:020d}: the file before it should end at {2 * missing}, "
+        f"not at {missing}"
+    )
+    assert any("the log has 0.." in line for line in lines(found)[1:])
+
+
+# -- damage to queues --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        (7, "points at log offset {wrong}; its record is at {right}"),
+        (11, "says that the record at log offset {right} has"),
+        (19, "has tags code"),
+    ],
+    ids=["log offset", "size", "tags code"],
+)
+def test_a_flipped_bit_in_a_queue_entry(folder: Path, at: int, reason: str) -> None:
+    message = a_plain_message(folder)
+    file, place = entry_place(message)
+    flip(folder / file, place + at)
+    right = int(message.log_offset)
+    expected = reason.format(wrong=right ^ 0x10, right=right)
+    line = only_line(verify(folder))
+    assert line.startswith(f"{file} entry {message.queue_offset}: {expected}")
+
+
+def test_a_queue_entry_that_was_wiped_out(folder: Path) -> None:
+    message = a_plain_message(folder)
+    file, place = entry_place(message)
+    overwrite(folder / file, place, bytes(ENTRY.size))
+    assert only_line(verify(folder)) == (
+        f"{file} entry {message.queue_offset}: empty, though the log has its record at log offset "
+        f"{message.log_offset}"
+    )
+
+
+def test_a_missing_entry_at_the_end_of_a_queue(folder: Path) -> None:
+    reader = open_readonly(folder)
+    last = reader.max_offset("Orders", 0) - 1
+    log_offset = next(reader.entries("Orders", 0, last, 1))[0]
+    file, place = entry_place(reader.message_at(log_offset))
+    overwrite(folder / file, place, bytes(ENTRY.size))
+    assert only_line(verify(folder)) == (
+        f"{file} entry {last}: missing, though the log has the record at log offset {log_offset}"
+    )
+
+
+def test_an_entry_too_many_at_the_end_of_a_queue(folder: Path) -> None:
+    reader = open_readonly(folder)
+    end = reader.max_offset("Orders", 0)
+    other = next(reader.entries("Clicks", 0, 3, 1))
+    file, slot = divmod(end, SAMPLE.queue_file_entries)
+    name = f"consumequeue/Orders/0/{file * SAMPLE.queue_file_entries * ENTRY.size:020d}"
+    overwrite(folder / name, slot * ENTRY.size, ENTRY.pack(*other))
+    line = only_line(verify(folder))
+    assert line.startswith(f"{name} entry {end}: points at log offset {other[0]}: there lies")
+    assert "'Clicks' queue 0" in line
+    forget_who_wrote_last(folder)
+    found = verify(folder)
+    assert found.clean
+    assert any("behind its end are 1 old entries" in note for note in found.notes)
+
+
+def forget_who_wrote_last(folder: Path) -> None:
+    """Let the checkpoint look as if RocketMQ had written it after OneLog."""
+    overwrite(folder / "checkpoint", 0, (Checkpoint(folder / "checkpoint").log_ms + 1).to_bytes(8))
+    assert not Checkpoint(folder / "checkpoint").ours
+
+
+def test_two_entries_in_the_wrong_order(folder: Path) -> None:
+    message = a_plain_message(folder)
+    file, place = entry_place(message)
+    content = (folder / file).read_bytes()
+    assert place + 2 * ENTRY.size <= len(content)
+    pair = content[place : place + 2 * ENTRY.size]
+    overwrite(folder / file, place, pair[ENTRY.size :] + pair[: ENTRY.size])
+    found = verify(folder)
+    assert found.problems_total == 2
+    assert f"entry {message.queue_offset}: points at" in lines(found)[0]
+    assert f"entry {message.queue_offset + 1}: points at" in lines(found)[1]
+
+
+def test_a_truncated_queue_file(folder: Path) -> None:
+    message = a_plain_message(folder)
+    file, place = entry_place(message)
+    os.truncate(folder / file, place + 5)
+    found = verify(folder)
+    assert lines(found)[0] == (
+        f"{file}: has {place + 5} bytes; queue files have {SAMPLE.queue_file_entries * ENTRY.size}"
+    )
+    assert any(f"{file} entr" in line and "the log has" in line for line in lines(found)[1:])
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["first", "second"])
+def test_a_missing_queue_file(tmp_path: Path, which: int) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 150)
+    files = sorted((tmp_path / "consumequeue" / "Orders" / "0").iterdir())
+    assert len(files) == 4
+    files[which].unlink()
+    found = verify(tmp_path)
+    assert found.problems_total >= SAMPLE.queue_file_entries
+    first = which * SAMPLE.queue_file_entries
+    assert any(
+        f"entries {first}..{first + 19}: missing" in line or f"entry {first}: empty" in line
+        for line in lines(found)
+    )
+
+
+def test_a_missing_queue(folder: Path) -> None:
+    shutil.rmtree(folder / "consumequeue" / "Orders" / "2")
+    line = only_line_of_many(verify(folder))
+    assert line.startswith("consumequeue/Orders/2: the queue is missing; the log has ")
+
+
+def only_line_of_many(found: Verification) -> str:
+    assert len(found.problems) == 1
+    assert found.problems_total > 1
+    return str(found.problems[0])
+
+
+def test_an_inner_batch_with_an_entry_too_few(folder: Path) -> None:
+    reader = open_readonly(folder)
+    batch = next(m for m in reader.log.scan(0) if isinstance(m, Message) and m.sys_flag & 0x80)
+    file, place = entry_place(batch)
+    slots_left = SAMPLE.queue_file_entries - place // ENTRY.size
+    assert slots_left > 2
+    overwrite(folder / file, place + 2 * ENTRY.size, bytes(ENTRY.size))
+    assert only_line(verify(folder)).startswith(f"{file} entry {batch.queue_offset + 2}: empty")
+
+
+def test_an_entry_of_an_extra_queue(folder: Path) -> None:
+    path = folder / "consumequeue" / "fan-out"
+    queue = sorted(path.iterdir())[0]
+    flip(queue / FIRST, ENTRY.size + 19)
+    line = only_line(verify(folder))
+    assert line.startswith(f"consumequeue/fan-out/{queue.name}/{FIRST} entry 1: has tags code")
+
+
+def test_other_delay_levels_have_to_be_told(folder: Path) -> None:
+    assert verify(folder, delay_levels="1s").problems_total > 0
+    lines_found = lines(verify(folder, delay_levels="1s"))
+    assert all(line.startswith("consumequeue/SCHEDULE_TOPIC_XXXX/17") for line in lines_found)
+
+
+# -- damage to the index -----------------------------------------------------------------------
+
+ENTRIES_AT = 40 + SAMPLE.index_slots * 4
+
+
+@pytest.mark.parametrize(
+    ("at", "bit", "reasons"),
+    [
+        (0, 0x10, ["which no key of the record at log offset"]),
+        (3, 0x01, ["which no key of the record at log offset", "the entry before it in its slot"]),
+        (11, 0x01, ["points at log offset"]),
+        (15, 0x40, ["s after the file's first message"]),
+        (19, 0x08, ["says that the entry before it in its slot is"]),
+    ],
+    ids=["hash", "hash and slot", "log offset", "seconds", "chain"],
+)
+def test_a_flipped_bit_in_an_index_entry(
+    folder: Path, at: int, bit: int, reasons: list[str]
+) -> None:
+    path = sorted((folder / "index").iterdir())[0]
+    flip(path, ENTRIES_AT + 30 * 20 + at, bit)
+    found = lines(verify_sample(folder))
+    for reason in reasons:
+        assert any(
+            line.startswith(f"index/{path.name} entry 30: ") and reason in line for line in found
+        ), found
+
+
+def test_a_flipped_bit_in_an_index_slot(folder: Path) -> None:
+    path = sorted((folder / "index").iterdir())[0]
+    slot = next(n for n in range(64) if any(path.read_bytes()[40 + n * 4 : 44 + n * 4]))
+    flip(path, 40 + slot * 4 + 3, 0x01)
+    line = only_line(verify_sample(folder))
+    assert line.startswith(f"index/{path.name} slot {slot}: leads to entry")
+    assert only_line(verify(folder)).startswith("index: the index files in")
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [(15, "last store time"), (23, "first log offset"), (31, "last log offset"), (35, "slots")],
+)
+def test_a_flipped_bit_in_an_index_header(folder: Path, at: int, name: str) -> None:
+    path = sorted((folder / "index").iterdir())[0]
+    flip(path, at - (3 if at == 15 else 0), 0x01)
+    line = only_line(verify_sample(folder))
+    assert line.startswith(f"index/{path.name} header: the ")
+    assert name in line
+
+
+def test_an_index_file_that_claims_too_many_entries(folder: Path) -> None:
+    path = sorted((folder / "index").iterdir())[0]
+    overwrite(path, 36, (10_000).to_bytes(4, "big"))
+    line = only_line(verify_sample(folder))
+    assert line == f"index/{path.name}: claims 10000 entries; there is room for 200"
+
+
+def test_a_truncated_index_file(folder: Path) -> None:
+    os.truncate(sorted((folder / "index").iterdir())[0], 4000)
+    geometry = verify_sample if len([*(folder / "index").iterdir()]) > 2 else verify
+    line = lines(geometry(folder))[0]
+    assert line.startswith("index")
+
+
+def test_missing_keys_are_noted_not_called_wrong(folder: Path) -> None:
+    sorted((folder / "index").iterdir())[1].unlink()
+    found = verify(folder)
+    assert found.clean
+    assert any("keys are in no index file" in note for note in found.notes)
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+def test_problems_are_bounded_and_counted(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 400)
+    for path in (tmp_path / "consumequeue" / "Orders" / "0").iterdir():
+        content = bytearray(path.read_bytes())
+        content[19::20] = bytes(byte ^ 1 for byte in content[19::20])
+        path.write_bytes(content)
+    found = verify(tmp_path, problems_max=10)
+    assert len(found.problems) == 10
+    assert found.problems_total == 200
+    assert not found.clean
+
+
+# -- stores in use, and after a crash ----------------------------------------------------------
+
+
+def test_a_crashed_store_is_clean_up_to_what_recovery_makes_anew(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SAMPLE) as store:
+        append_plain(store, "Orders", 100)
+        store.flush()
+        safe_offset = store.log_end
+        append_plain(store, "Orders", 30)
+        crashed = shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+        end = store.log_end
+    path = sorted((crashed / "commitlog").iterdir())[-1]
+    overwrite(path, end - int(path.name), b"half a record")
+    for queue in ("0", "1"):
+        last = sorted((crashed / "consumequeue" / "Orders" / queue).iterdir())[-1]
+        last.write_bytes(bytes(last.stat().st_size))
+    found = verify(crashed)
+    assert found.state == "crashed"
+    assert lines(found) == []
+    assert any(f"from log offset {safe_offset} on" in note for note in found.notes)
+    assert any("13 bytes that are none" in note for note in found.notes)
+    assert found.log_end == end
+
+
+def test_damage_below_the_safe_offset_of_a_crashed_store_is_reported(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SAMPLE) as store:
+        append_plain(store, "Orders", 100)
+        store.flush()
+        crashed = shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+    flip(crashed / "consumequeue" / "Orders" / "1" / FIRST, 3 * ENTRY.size + 7)
+    assert "entry 3: points at log offset" in only_line(verify(crashed))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed scandir:ResourceWarning")
+def test_a_store_in_use_is_checked_while_it_grows(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.store.samples", str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        ends = set()
+        try:
+            for _ in range(30):
+                found = verify(tmp_path)
+                assert lines(found) == []
+                assert found.state == "running"
+                assert found.records > 50
+                ends.add(found.log_end)
+        finally:
+            writer.stdin.close()
+            writer.wait(30)
+    assert writer.returncode == 0
+    assert len(ends) > 5
+    assert verify(tmp_path).clean
+
+
+def test_damage_to_a_store_in_use_is_reported(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 100)
+        overwrite(
+            tmp_path / "consumequeue" / "Orders" / "0" / FIRST, 5 * ENTRY.size, bytes(ENTRY.size)
+        )
+        assert verify(tmp_path).state == "running"
+        assert "consumequeue/Orders/0/" in only_line(verify(tmp_path))
+
+
+# -- nothing makes it stumble ------------------------------------------------------------------
+
+
+def damage_zero(path: Path, at: int) -> None:
+    overwrite(path, at, bytes(min(100, path.stat().st_size - at)))
+
+
+def damage_cut(path: Path, at: int) -> None:
+    os.truncate(path, at)
+
+
+def damage_flip(path: Path, at: int) -> None:
+    flip(path, at, 0x80)
+
+
+@pytest.mark.parametrize("damage", [damage_zero, damage_cut, damage_flip])
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "checkpoint"])
+def test_no_damage_makes_it_stumble(
+    folder: Path, tmp_path: Path, part: str, damage: Callable[[Path, int], None]
+) -> None:
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and part in str(p))
+    for number in range(12):
+        path = files[number * 7 % len(files)]
+        before = path.read_bytes()
+        damage(path, len(before) * (number * 31 % 97) // 97)
+        found = verify(folder)
+        assert found.clean == (found.problems == ())
+        path.write_bytes(before)
+    assert verify(folder).clean
+
+
+def test_keys_longer_than_usual_and_not_ascii_are_found(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        for key in ("k" * 3000, "ключ", "🔑" * 40, "plain"):
+            store.append([NewMessage("Orders", 0, b"x", encode_properties({"KEYS": key}))])
+    found = verify(tmp_path)
+    assert lines(found) == []
+    assert found.index_entries == 4
+    assert found.notes == ()
