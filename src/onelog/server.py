@@ -148,7 +148,7 @@ class BrokerServer:
         )
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
-        self.broker.transactions.ask = transactions.ask_producer
+        self.broker.checkback.ask = transactions.ask_producer
         self.broker.open()
 
     def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -174,6 +174,7 @@ class BrokerServer:
         self.config = load(overrides={**current, **changes}).config
         sources = {**self.loaded.sources, **dict.fromkeys(changes, "changed while running")}
         self.gateway.loaded = Loaded(self.config, sources)
+        self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
         self.gateway.refresh()
 

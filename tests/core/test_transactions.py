@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 
 from onelog.config import BrokerConfig
 from onelog.core import transactions as transactions_module
+from onelog.core.checkback import Check
 from onelog.core.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.transactions import Check
 from onelog.errors import (
     BrokerBusyError,
     FlushTimeoutError,
@@ -34,7 +34,14 @@ from onelog.errors import (
     TransactionLateError,
     TransactionNotFoundError,
 )
-from onelog.message import Appended, NewMessage, SysFlag, decode_properties
+from onelog.message import (
+    Appended,
+    LogOffset,
+    NewMessage,
+    QueueOffset,
+    SysFlag,
+    decode_properties,
+)
 from tests.core.transacting import GROUP, Producers
 from tests.core.world import SMALL_STORE, World
 
@@ -154,7 +161,7 @@ def test_a_delay_begins_with_the_commit(producers: Producers) -> None:
 
 
 def test_a_message_that_only_looks_like_a_half_message_is_a_plain_one(producers: Producers) -> None:
-    message = producers.message(b"plain", XTRAN_MSG="true", TRAN_MSG="false")
+    message = producers.message(b"plain", XTRAN_MSG="true", TRAN_MSG="false")._replace(sys_flag=0)
     producers.world.broker.transactions.prepare(message, producers.world.on_stored)
     producers.world.end_tick()
     assert producers.world.bodies("orders") == [b"plain"]
@@ -198,12 +205,13 @@ def test_an_unknown_or_foreign_half_message_is_refused_without_a_change(
     producers: Producers,
 ) -> None:
     half = producers.begin()
-    for wrong in (
-        half._replace(queue_offset=half.queue_offset + 1),
-        half._replace(queue_offset=-1),
-        half._replace(log_offset=half.log_offset + 1),
-        half._replace(log_offset=1 << 40),
+    for queue_offset, log_offset in (
+        (half.queue_offset + 1, half.log_offset),
+        (-1, half.log_offset),
+        (half.queue_offset, half.log_offset + 1),
+        (half.queue_offset, 1 << 40),
     ):
+        wrong = Appended(LogOffset(log_offset), QueueOffset(queue_offset), half.size)
         with pytest.raises(TransactionNotFoundError):
             producers.end(wrong, commit=True)
     with pytest.raises(TransactionForeignError):
@@ -319,298 +327,10 @@ def test_a_half_message_that_waits_for_the_disk_is_not_forgotten_by_a_round(
     world.broker.transactions.prepare(producers.message(), world.on_stored)
     world.end_tick()
     assert world.told == [], "the disk has not answered"
-    world.broker.transactions.check()
+    world.broker.checkback.check()
     producers.crash()
     assert producers.open_count() == 1
     world.close()
-
-
-# -- questions -----------------------------------------------------------------------------------
-
-
-def test_a_producer_is_asked_when_the_immunity_is_over_and_then_in_every_round(
-    producers: Producers,
-) -> None:
-    producers.join()
-    world = producers.world
-    world.advance(ROUND_MS - 5_999)
-    half = producers.begin(b"young", 2)
-    world.advance(5_999)
-    assert producers.take_asked() == [], "5,999 ms old in the first round"
-    world.advance(ROUND_MS)
-    ((client, check),) = producers.take_asked()
-    assert client == "p1"
-    assert (check.half_offset, check.log_offset) == (half.queue_offset, half.log_offset)
-    assert (check.message.topic, check.message.queue_id) == ("orders", 2)
-    assert bytes(check.message.body) == b"young"
-    properties = decode_properties(check.message.properties)
-    assert properties["TRANSACTION_CHECK_TIMES"] == "1"
-    assert (properties["PGROUP"], properties["UNIQ_KEY"]) == (GROUP, "U0")
-    world.advance(ROUND_MS)
-    ((_, again),) = producers.take_asked()
-    assert decode_properties(again.message.properties)["TRANSACTION_CHECK_TIMES"] == "2"
-    assert (again.half_offset, again.log_offset) == (check.half_offset, check.log_offset)
-    assert len(producers.halves()) == 1
-
-
-def test_the_answer_to_a_question_ends_the_transaction(producers: Producers) -> None:
-    producers.join()
-    producers.begin(b"commit", CHECK_IMMUNITY_TIME_IN_SECONDS="7")
-    producers.begin(b"roll back")
-    producers.world.advance(ROUND_MS)
-    (_, first), (_, second) = producers.take_asked()
-    producers.commit(first, checked=True)
-    producers.roll_back(second, checked=True)
-    producers.world.advance(3 * ROUND_MS)
-    assert producers.take_asked() == []
-    (found,) = producers.world.messages("orders")
-    assert bytes(found.body) == b"commit"
-    assert decode_properties(found.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-
-
-def test_a_chosen_immunity_counts_from_the_birth_of_the_message(producers: Producers) -> None:
-    producers.join()
-    producers.begin(CHECK_IMMUNITY_TIME_IN_SECONDS="100")
-    producers.begin(b"no number", CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
-    producers.begin(b"shorter than allowed", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
-    producers.world.advance(3 * ROUND_MS)
-    assert {bytes(check.message.body) for _, check in producers.take_asked()} == {
-        b"no number",
-        b"shorter than allowed",
-    }
-    producers.world.advance(ROUND_MS)
-    assert b"x" in {bytes(check.message.body) for _, check in producers.take_asked()}
-
-
-def test_a_producer_with_a_clock_that_is_ahead_is_asked_all_the_same(producers: Producers) -> None:
-    producers.join()
-    world = producers.world
-    message = producers.message()._replace(born_ms=world.clock.now_ms() + 3_600_000)
-    world.broker.transactions.prepare(message, world.on_stored)
-    world.end_tick()
-    world.advance(ROUND_MS)
-    assert len(producers.take_asked()) == 1
-
-
-def test_producers_of_a_group_are_asked_in_turn(producers: Producers) -> None:
-    for client_id in ("p1", "p2", "p3"):
-        producers.join(client_id)
-    producers.join("stranger", "other-group")
-    for _ in range(4):
-        producers.begin()
-    producers.world.advance(ROUND_MS)
-    assert [client for client, _ in producers.take_asked()] == ["p1", "p2", "p3", "p1"]
-    producers.leave("p2")
-    producers.deaf.add("p3")
-    producers.world.advance(ROUND_MS)
-    assert [client for client, _ in producers.take_asked()] == ["p1"] * 4
-
-
-def test_another_producer_answers_for_one_that_died(producers: Producers) -> None:
-    producers.join("dead")
-    producers.begin()
-    producers.leave("dead")
-    producers.join("alive")
-    producers.world.advance(ROUND_MS)
-    ((client, check),) = producers.take_asked()
-    assert client == "alive"
-    producers.commit(check, checked=True)
-    assert producers.world.bodies("orders") == [b"x"]
-
-
-def test_without_a_producer_the_transaction_waits_and_nothing_is_counted(
-    producers: Producers, caplog: pytest.LogCaptureFixture
-) -> None:
-    producers.begin()
-    producers.world.advance(100 * ROUND_MS)
-    assert "wait for a producer of their group to come back: {'payments': 1}" in caplog.text
-    producers.deaf.add("p1")
-    producers.join("p1")
-    producers.world.advance(ROUND_MS)
-    producers.deaf.clear()
-    producers.world.advance(ROUND_MS)
-    ((_, check),) = producers.take_asked()
-    assert decode_properties(check.message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-
-
-def test_after_the_last_question_the_message_is_put_away(
-    producers: Producers, caplog: pytest.LogCaptureFixture
-) -> None:
-    producers.join()
-    half = producers.begin(b"never answered", 2, KEYS="k")
-    producers.world.advance(15 * ROUND_MS)
-    assert len(producers.take_asked()) == 15
-    assert producers.world.bodies(CHECKED_OUT_TOPIC) == []
-    producers.world.advance(ROUND_MS)
-    assert producers.take_asked() == []
-    (kept,) = producers.world.messages(CHECKED_OUT_TOPIC)
-    assert bytes(kept.body) == b"never answered"
-    properties = decode_properties(kept.properties)
-    assert properties["TRANSACTION_CHECK_TIMES"] == "15"
-    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("orders", "2")
-    assert "is put away" in caplog.text
-    assert producers.open_count() == 0
-    assert producers.world.broker.topics.require(CHECKED_OUT_TOPIC).read_queues == 1
-    with pytest.raises(TransactionNotFoundError):
-        producers.end(half, commit=True, checked=True)
-    producers.crash()
-    assert producers.open_count() == 0
-
-
-def test_a_transaction_that_was_put_away_can_be_resumed_once(producers: Producers) -> None:
-    producers.join()
-    producers.begin(b"resumed")
-    producers.world.advance(16 * ROUND_MS)
-    producers.take_asked()
-    (kept,) = producers.world.messages(CHECKED_OUT_TOPIC)
-    transactions, told = producers.world.broker.transactions, producers.world.on_stored
-    transactions.resume(kept.message_id, told)
-    producers.world.end_tick()
-    with pytest.raises(TransactionNotFoundError, match="resumed already"):
-        transactions.resume(kept.message_id, told)
-    producers.world.advance(ROUND_MS)
-    ((_, check),) = producers.take_asked()
-    assert decode_properties(check.message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-    producers.commit(check, checked=True)
-    assert producers.world.bodies("orders") == [b"resumed"]
-    with pytest.raises(TransactionNotFoundError, match="resumed already"):
-        transactions.resume(kept.message_id, told)
-
-
-def test_only_what_was_put_away_can_be_resumed(producers: Producers) -> None:
-    producers.begin()
-    (half,) = producers.halves()
-    transactions, told = producers.world.broker.transactions, producers.world.on_stored
-    with pytest.raises(TransactionNotFoundError, match=CHECKED_OUT_TOPIC):
-        transactions.resume(half.message_id, told)
-    with pytest.raises(MessageError, match="not a message id"):
-        transactions.resume("nonsense", told)
-
-
-def test_the_limits_of_checks_can_change_while_the_broker_runs(producers: Producers) -> None:
-    producers.join()
-    producers.begin()
-    broker = producers.world.broker
-    broker.reconfigure(
-        replace(broker.config, transaction_check_max=1, transaction_timeout_ms=45_000)
-    )
-    producers.world.advance(ROUND_MS)
-    assert producers.take_asked() == []
-    producers.world.advance(ROUND_MS)
-    assert len(producers.take_asked()) == 1
-    producers.world.advance(ROUND_MS)
-    assert producers.world.bodies(CHECKED_OUT_TOPIC) == [b"x"]
-
-
-def test_ten_thousand_open_transactions_are_asked_about_slice_by_slice(
-    producers: Producers,
-) -> None:
-    world = producers.world
-    producers.join()
-    for number in range(10_000):
-        world.broker.transactions.prepare(producers.message(b"%d" % number), world.on_stored)
-    world.end_tick()
-    world.told.clear()
-    world.advance(ROUND_MS)
-    assert len(producers.asked) == 100
-    world.advance(1_000)
-    checks = [check for _, check in producers.take_asked()]
-    assert len(checks) == 10_000
-    for check in checks:
-        producers.end(check, commit=True, checked=True, tick=False)
-    world.end_tick()
-    assert len(world.bodies("orders")) == 10_000
-    producers.restart()
-    assert producers.open_count() == 0
-
-
-def test_a_round_that_meets_a_full_disk_is_made_up_for_by_the_next(
-    producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    producers.join()
-    producers.begin()
-    producers.world.broker.transactions.check()
-
-    def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
-        raise StoreFullError("disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(producers.world.store, "append", refuse)
-        producers.world.advance(ROUND_MS)
-        assert len(producers.take_asked()) == 1
-    assert "cannot be checked" in caplog.text
-    producers.world.advance(ROUND_MS)
-    ((_, check),) = producers.take_asked()
-    assert decode_properties(check.message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-
-
-# -- retention -----------------------------------------------------------------------------------
-
-
-def fill_segments(world: World) -> None:
-    for _ in range(30):
-        world.send("orders", 3, b"x" * 100_000)
-
-
-def test_a_transaction_is_put_away_before_its_segment_is_deleted(producers: Producers) -> None:
-    world = producers.world
-    producers.begin(b"old")
-    fill_segments(world)
-    young = producers.begin(b"young")
-    world.clock.advance(SMALL_STORE.retention_ms + 1)
-    world.broker.prepare_retention()
-    world.store.retention.run({}, manual=True)
-    assert world.store.min_offset(HALF_TOPIC, 0) == 1
-    assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
-    assert list(world.broker.transactions.table.places) == [young.queue_offset]
-    producers.commit(young)
-
-
-def test_a_full_disk_that_forces_files_out_does_not_take_transactions_along(
-    producers: Producers,
-) -> None:
-    world = producers.world
-    producers.begin(b"a")
-    fill_segments(world)
-    world.broker.prepare_retention()
-    assert world.bodies(CHECKED_OUT_TOPIC) == []
-    world.store.retention.disk = lambda folder: 88.0
-    world.broker.prepare_retention()
-    assert world.bodies(CHECKED_OUT_TOPIC) == [b"a"]
-
-
-def test_retention_goes_on_when_transactions_cannot_be_put_away(
-    producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = producers.world
-    half = producers.begin()
-    fill_segments(world)
-    world.clock.advance(SMALL_STORE.retention_ms + 1)
-
-    def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
-        raise StoreFullError("disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(world.store, "append", refuse)
-        world.broker.transactions.prepare_retention()
-    assert "may be deleted" in caplog.text
-    world.store.retention.run({}, manual=True)
-    world.broker.transactions.check()
-    assert "is lost" in caplog.text
-    assert producers.open_count() == 0
-    with pytest.raises(TransactionNotFoundError):
-        producers.end(half, commit=True)
-
-
-def test_a_transaction_without_producers_is_open_no_longer_than_the_log_is_kept(
-    producers: Producers,
-) -> None:
-    producers.begin()
-    producers.world.clock.advance(SMALL_STORE.retention_ms - ROUND_MS)
-    producers.world.advance(0)
-    assert producers.open_count() == 1
-    producers.world.advance(2 * ROUND_MS)
-    assert producers.world.bodies(CHECKED_OUT_TOPIC) == [b"x"]
 
 
 # -- the model -----------------------------------------------------------------------------------
@@ -651,7 +371,7 @@ class TransactionsModel(RuleBasedStateMachine):
         number = len(self.outcome)
         own = {"CHECK_IMMUNITY_TIME_IN_SECONDS": str(immunity)} if immunity else {}
         self.tick()
-        half = self.producers.begin(self.body(number), **own)
+        half = self.producers.begin(self.body(number), 0, **own)
         assert half.queue_offset == number
         self.outcome[number] = "open"
         if immunity:
@@ -697,7 +417,12 @@ class TransactionsModel(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 1_000, 6_000, 25_000, 30_000, 61_000]))
     def time_passes(self, ms: int) -> None:
         self.tick()
-        self.world.advance(ms)
+        self.producers.advance(ms)
+        self.note_put_away()
+
+    @rule()
+    def a_round_begins_in_the_middle_of_a_tick(self) -> None:
+        self.world.broker.checkback.check()
         self.note_put_away()
 
     def note_put_away(self) -> None:
@@ -734,7 +459,7 @@ class TransactionsModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.tick()
         self.producers.join("last")
-        self.world.advance(90_000 + (CHECKS_MAX + 2) * ROUND_MS)
+        self.producers.advance(90_000 + (CHECKS_MAX + 2) * ROUND_MS)
         self.note_put_away()
         self.each_message_is_where_its_outcome_says()
         assert "open" not in self.outcome.values()

@@ -4,14 +4,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from onelog.core.checkback import Check
 from onelog.core.members import Client
 from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.transactions import Check
 from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from tests.core.world import World
 
 GROUP = "payments"
+HEARTBEAT_MS = 30_000
 
 
 @dataclass
@@ -22,6 +23,8 @@ class Producers:
     asked: list[tuple[str, Check]] = field(default_factory=list)
     deaf: set[str] = field(default_factory=set)
     """Clients that nothing can be sent to now."""
+    live: dict[str, str] = field(default_factory=dict)
+    """Who is connected, and its group."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -29,7 +32,7 @@ class Producers:
 
     def connect(self) -> None:
         """What a gateway does when the broker has started."""
-        self.world.broker.transactions.ask = self._ask
+        self.world.broker.checkback.ask = self._ask
 
     def _ask(self, client: Client, check: Check) -> bool:
         if client.client_id in self.deaf:
@@ -38,9 +41,22 @@ class Producers:
         return True
 
     def join(self, client_id: str = "p1", group: str = GROUP) -> None:
-        self.world.broker.heartbeat(Client(client_id, client_id), (), (group,))
+        self.live[client_id] = group
+        self._heartbeat()
+
+    def _heartbeat(self) -> None:
+        for client_id, group in self.live.items():
+            self.world.broker.heartbeat(Client(client_id, client_id), (), (group,))
+
+    def advance(self, ms: int) -> None:
+        """Let time pass for producers that send their heartbeats."""
+        while ms > 0:
+            self._heartbeat()
+            self.world.advance(min(ms, HEARTBEAT_MS))
+            ms -= HEARTBEAT_MS
 
     def leave(self, client_id: str = "p1") -> None:
+        self.live.pop(client_id, None)
         self.world.broker.channel_closed(client_id)
 
     def take_asked(self) -> list[tuple[str, Check]]:
@@ -101,10 +117,12 @@ class Producers:
 
     def restart(self) -> None:
         self.world.restart()
+        self.live.clear()
         self.connect()
 
     def crash(self) -> None:
         self.world.crash()
+        self.live.clear()
         self.connect()
 
     def halves(self) -> list[Message]:

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -303,23 +305,33 @@ def test_a_file_in_the_place_of_the_folder_is_no_store() -> None:
         open_readonly(Path("/proc/version"))
 
 
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        write_sample(folder / "store")
+        yield folder / "store"
+
+
 @pytest.mark.parametrize("locked", [".", "commitlog", "consumequeue/Orders/0", "checkpoint"])
-def test_a_store_that_may_not_be_read_says_so(tmp_path: Path, locked: str) -> None:
-    write_sample(tmp_path / "store")
-    (tmp_path / "store" / locked).chmod(0)
+def test_a_store_that_may_not_be_read_says_so(public_folder: Path, locked: str) -> None:
+    (public_folder / locked).chmod(0)
     try:
-        message = error_as_nobody(tmp_path)
+        message = error_as_nobody(public_folder)
     finally:
-        (tmp_path / "store" / locked).chmod(0o755)
+        (public_folder / locked).chmod(0o755)
     assert message.startswith("StorePermissionError: may not ")
-    assert str(tmp_path / "store") in message
+    assert str(public_folder) in message
 
 
-def error_as_nobody(tmp_path: Path) -> str:
-    """The error that a user without rights gets from `open_readonly`."""
-    for path in [tmp_path, *tmp_path.parents]:
-        if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o777 == 0o700:
-            path.chmod(0o711)
+def test_only_the_rights_keep_it_from_being_read(public_folder: Path) -> None:
+    assert error_as_nobody(public_folder) == "no error"
+
+
+def error_as_nobody(folder: Path) -> str:
+    """The error that a user without special rights gets from `open_readonly`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -327,7 +339,7 @@ def error_as_nobody(tmp_path: Path) -> str:
             if os.getuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
-            open_readonly(tmp_path / "store")
+            open_readonly(folder)
             os.write(writing, b"no error")
         except BaseException as error:
             os.write(writing, f"{type(error).__name__}: {error}".encode())
@@ -337,8 +349,3 @@ def error_as_nobody(tmp_path: Path) -> str:
     os.waitpid(child, 0)
     with open(reading, "rb") as told:
         return told.read().decode()
-
-
-def test_the_rights_are_what_keeps_it_from_being_read(tmp_path: Path) -> None:
-    write_sample(tmp_path / "store")
-    assert error_as_nobody(tmp_path) == "no error"

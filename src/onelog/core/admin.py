@@ -13,7 +13,6 @@ from onelog.core.groups import GroupConfig, Groups
 from onelog.core.members import LiveGroup, Members
 from onelog.core.offsets import Offsets
 from onelog.core.stats import Statistic, Stats
-from onelog.core.tables import LEASES_TOPIC, TABLES_TOPIC
 from onelog.core.topics import TopicConfig, Topics
 from onelog.errors import (
     ConsumersOfflineError,
@@ -22,11 +21,14 @@ from onelog.errors import (
     OffsetOutOfRangeError,
     StatisticNotFoundError,
 )
+from onelog.message import LIGHT_QUEUE_PREFIX
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 OFFSET_MAX = (1 << 63) - 1
+_KEPT_PREFIXES = ("onelog_sys_", "rmq_sys_", LIGHT_QUEUE_PREFIX)
+"""Topics that have queues without having settings: the broker's own, and light queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Admin:
         unused = [
             topic
             for topic in self._store.queues()
-            if self._topics.get(topic) is None and topic not in (TABLES_TOPIC, LEASES_TOPIC)
+            if self._topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
         ]
         for topic in unused:
             self._store.delete_topic(topic)

@@ -18,6 +18,7 @@ from onelog.config import BrokerConfig
 from onelog.core import rocketmq_config
 from onelog.core.admin import Admin
 from onelog.core.assignment import RequestModes
+from onelog.core.checkback import CheckBack
 from onelog.core.delay import Delay
 from onelog.core.durability import Durability, Post, WhenSafe
 from onelog.core.filters import Subscription
@@ -123,16 +124,13 @@ class Broker:
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
         self.transactions = Transactions(
-            config,
-            OpenTransactions(store, self.tables, self.offsets),
-            store,
-            self.topics,
-            self.members,
-            self.publisher,
-            clock,
-            schedule,
-            store_host,
-        )
+            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
+            clock, config.transaction_timeout_ms, store_host,
+        )  # fmt: skip
+        self.checkback = CheckBack(
+            self.transactions, store, self.topics, self.members, self.publisher, clock, schedule,
+            config.transaction_check_max,
+        )  # fmt: skip
         self._wire_leases(call_soon, offload, random, store_host)
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
@@ -184,7 +182,7 @@ class Broker:
         self._every(self.config.offsets_flush_ms, self.offsets.flush)
         self._every(self.config.client_scan_ms, self._expire)
         self._every(SAMPLE_MS, self._keep_house)
-        self._every(self.config.transaction_check_interval_ms, self.transactions.check)
+        self._every(self.config.transaction_check_interval_ms, self.checkback.check)
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -217,7 +215,8 @@ class Broker:
         self.delay.close()
         self.publisher.end_of_tick()
         self.waiting.end_all()
-        self.transactions.close()
+        self.checkback.close()
+        self.transactions.remember()
         self.leases.close()
         self.lease_tables.close()
         self.offsets.flush()
@@ -233,11 +232,11 @@ class Broker:
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.durability.timeout_ms = config.flush_timeout_ms
         self.transactions.timeout_ms = config.transaction_timeout_ms
-        self.transactions.checks_max = config.transaction_check_max
+        self.checkback.checks_max = config.transaction_check_max
 
     def prepare_retention(self) -> None:
         """To be called before each round of `store.retain`: nothing is only in what goes."""
-        self.transactions.prepare_retention()
+        self.checkback.prepare_retention()
         self.tables.prepare_retention()
         self.lease_tables.prepare_retention()
 

@@ -18,6 +18,8 @@ from onelog.errors import GroupNotFoundError, InvalidGroupError
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+RETRY_QUEUES_MAX = 1_024
+RETRY_TIMES_MAX = 1_000_000
 NAME_MAX = 120
 """Short enough for `%RETRY%group` and `%DLQ%group` to be topics."""
 
@@ -69,6 +71,16 @@ def check_name(name: str) -> None:
             f"the specified group {name[:40]!r}... has {len(name)} characters, is longer than "
             f"group max length {NAME_MAX}"
         )
+
+
+def _check_settings(config: GroupConfig) -> None:
+    """`InvalidGroupError` for numbers that no broker should act upon."""
+    for what, value, most in (
+        ("retryQueueNums", config.retry_queues, RETRY_QUEUES_MAX),
+        ("retryMaxTimes", config.retry_times_max, RETRY_TIMES_MAX),
+    ):
+        if not -1 <= value <= most:
+            raise InvalidGroupError(f"group {config.name}: {what} {value} is outside -1..{most}")
 
 
 class Groups:
@@ -136,6 +148,7 @@ class Groups:
         if self._groups.get(config.name) == config:
             return
         check_name(config.name)
+        _check_settings(config)
         change = (self.name, config.name, msgspec.to_builtins(config))
         self._tables.write([change, self._versions.next(self.name)])
         log.info("consumer group %s: %s", config.name, config)

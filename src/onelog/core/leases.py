@@ -50,7 +50,6 @@ LEASE_MAX_MS = 3 * 86_400_000
 QUEUE_LEASES_MAX = 200_000
 GROUP_LEASES_MAX = 1_000_000
 BYTES_MAX = 256 << 10
-_ROUND_COUNT = 256
 _ROUND_BYTES = 1 << 20
 _TROUBLE_MS = 1_000
 
@@ -379,7 +378,7 @@ class Leases:
                 if handout.fate is not Fate.RETRY:
                     self._give_back(handout, offset)
                     continue
-                if len(moves) >= _ROUND_COUNT or size >= _ROUND_BYTES:
+                if size >= _ROUND_BYTES:
                     self._wheel.add(handout, handout.due_ms)
                     break
                 try:

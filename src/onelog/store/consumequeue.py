@@ -127,7 +127,7 @@ class ConsumeQueue:
         try:
             if self._writable:
                 if file not in self._files:
-                    self.folder.mkdir(parents=True, exist_ok=True)
+                    os.makedirs(self.folder, exist_ok=True)
                     self._files.append(file)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             else:

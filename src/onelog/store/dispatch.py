@@ -74,8 +74,14 @@ class TagsCodes:
             level = property_value(properties, DELAY_LEVEL) or ""
             if level.isascii() and level.isdigit() and int(level) > 0 and self._delays_ms:
                 return store_ms + self._delays_ms[min(int(level), len(self._delays_ms)) - 1]
-        tags = property_bytes(properties, _TAGS_NEEDLE)
-        return tags_code(tags) if tags else 0
+        # The usual case of `property_bytes`, without its call.
+        before, found, rest = properties.partition(_TAGS_NEEDLE)
+        if not found:
+            return 0
+        if before and before[-1] != 2:
+            tags = property_bytes(properties, _TAGS_NEEDLE)
+            return tags_code(tags) if tags else 0
+        return tags_code(rest.partition(b"\x02")[0])
 
 
 def is_dispatched(sys_flag: int) -> bool:

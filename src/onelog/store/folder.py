@@ -181,7 +181,7 @@ def index_geometry(
 
     What the caller knows is taken as given, and refused if the files cannot be like that.
     """
-    sizes = {path: path.stat().st_size for path in index_files(folder)}
+    sizes = {path: size for path in index_files(folder) if (size := path.stat().st_size)}
     asked = slots is not None or entries is not None
     if not sizes:
         return IndexGeometry(slots or _DEFAULTS.index_slots, entries or _DEFAULTS.index_entries)

@@ -376,10 +376,17 @@ class KeyIndex:
 
 def message_keys(properties: bytes) -> list[bytes]:
     """The keys under which a message is indexed: its unique id, then the tokens of KEYS."""
-    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
-    keys = property_bytes(properties, _KEYS_NEEDLE)
-    found = [unique] if unique else []
-    return found + [key for key in keys.split(b" ") if key] if keys else found
+    # The usual cases of `property_bytes`, without its call: this is done for every message.
+    before, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+    if found and before and before[-1] != 2:
+        unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    else:
+        unique = rest.partition(b"\x02")[0]
+    result = [unique] if unique else []
+    if properties.partition(_KEYS_NEEDLE)[1]:
+        keys = property_bytes(properties, _KEYS_NEEDLE) or b""
+        result += [key for key in keys.split(b" ") if key]
+    return result
 
 
 def _name_at(now_ms: int) -> str:

@@ -336,6 +336,11 @@ class MessageStore(StoreReader):
         self._refusal = error
         _log.error("%s takes no more writes: %s", self.folder, error)
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other settings; those that shape files only count when a store is opened."""
+        self.retention.reconfigure(config)
+        self.config = config
+
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues. Its records stay in the log until retention takes them."""
         for queue in list(self.queue_table.by_topic.get(topic, {}).values()):

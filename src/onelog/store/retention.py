@@ -57,9 +57,9 @@ class SpaceUsage:
 
 
 def disk_percent(folder: Path) -> float:
-    """How full the disk of a folder is."""
+    """How full the disk of a folder is, as `df` says it: what is reserved for root is not ours."""
     usage = shutil.disk_usage(folder)
-    return 100 * (usage.total - usage.free) / usage.total
+    return 100 * usage.used / (usage.used + usage.free)
 
 
 def parse_hours(hours: str) -> frozenset[int]:
@@ -88,6 +88,11 @@ class Retention:
         self._hours = parse_hours(config.retention_hours)
         self.disk = disk or disk_percent
         self._full: StoreError | None = None
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other settings."""
+        self._hours = parse_hours(config.retention_hours)
+        self._config = config
 
     def owns(self, refusal: StoreError | None) -> bool:
         """Whether writes are refused because of the disk's ratio, and so only for now."""

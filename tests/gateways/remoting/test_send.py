@@ -99,7 +99,7 @@ async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
     [
         ({"e": 99}, ResponseCode.INVALID_PARAMETER, "99"),
         ({"e": "many"}, ResponseCode.SYSTEM_ERROR, "<e> is not a number"),
-        ({"b": "../etc"}, ResponseCode.SYSTEM_ERROR, "illegal"),
+        ({"b": "../etc"}, ResponseCode.INVALID_PARAMETER, "illegal"),
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
         ({"b": "unknown", "c": "NO_SUCH"}, ResponseCode.TOPIC_NOT_EXIST, "unknown"),
         ({"i": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "32767"),

@@ -7,8 +7,8 @@ leaves unanswered. The broker's question is one-way too: its answer is another r
 
 import logging
 
+from onelog.core.checkback import Check
 from onelog.core.members import Client
-from onelog.core.transactions import Check
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import UNIQUE_KEY, Appended, SysFlag, message_id, property_value
@@ -52,7 +52,7 @@ def resume_check(session: BrokerSession, command: Command) -> None:
     """RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was put away."""
     wanted = fields.text(command.ext, "msgId")
     try:
-        session.broker.transactions.resume(wanted, _ended, (session, command))
+        session.broker.checkback.resume(wanted, _ended, (session, command))
     except MessageError as error:
         raise InvalidRequestError(str(error)) from None
 

@@ -86,7 +86,10 @@ class Checking:
         if geometry is None:
             self.findings.add("index", geometry_advice(self._folder))
             return
-        files = [IndexCheck(path, geometry, self.findings) for path in index_files(self._folder)]
+        paths = index_files(self._folder)
+        if paths and not self.log.settled and not paths[-1].stat().st_size:
+            paths.pop()  # It has only just been made.
+        files = [IndexCheck(path, geometry, self.findings) for path in paths]
         self.index_files = len(files)
         self.index = IndexWalk(files, self.findings)
 
