@@ -263,7 +263,7 @@ def test_describe_shows_every_setting_once_in_the_order_of_declaration() -> None
     mode = next(row for row in rows if row.key == "tls.mode")
     assert (mode.value, mode.default, mode.source) == (
         "enforcing",
-        "disabled",
+        "permissive",
         "environment ONELOG_TLS_MODE",
     )
     assert mode.accepts == "disabled | permissive | enforcing"

@@ -299,8 +299,9 @@ def test_a_transaction_without_producers_is_open_no_longer_than_the_log_is_kept(
     producers: Producers,
 ) -> None:
     producers.begin()
+    producers.begin(b"immune for ever", CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
     producers.world.clock.advance(SMALL_STORE.retention_ms - ROUND_MS)
     producers.world.advance(0)
-    assert producers.open_count() == 1
+    assert producers.open_count() == 2
     producers.world.advance(2 * ROUND_MS)
-    assert producers.world.bodies(CHECKED_OUT_TOPIC) == [b"x"]
+    assert producers.world.bodies(CHECKED_OUT_TOPIC) == [b"x", b"immune for ever"]

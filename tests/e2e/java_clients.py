@@ -73,6 +73,7 @@ class Scenario:
             options=options,
         )
         self._child = spawn(command, self.log, pipes=True)
+        self._last: Facts = {}
         self._lines: queue.Queue[Facts | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -96,6 +97,7 @@ class Scenario:
                 raise self._error("ended early")
             if facts["event"] == "failed":
                 raise self._error(f"failed: {facts['error']}")
+            self._last = facts
             yield facts
 
     def wait_for(self, event: str, timeout_s: float = 60) -> Facts:
@@ -103,7 +105,8 @@ class Scenario:
         return next(facts for facts in self.lines(timeout_s) if facts["event"] == event)
 
     def _error(self, what: str) -> ChildError:
-        return ChildError(f"scenario {self.name} {what}\n{log_tail(self.log)}")
+        said = f"scenario {self.name} {what}; the last it said was {self._last}"
+        return ChildError(f"{said}\n{log_tail(self.log)}")
 
     def __enter__(self) -> Self:
         return self

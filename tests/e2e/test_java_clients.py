@@ -160,6 +160,7 @@ def test_a_broker_restart_loses_nothing_and_clients_go_on_by_themselves(
             if facts["event"] == "progress" and facts["acknowledged"] > 600:
                 break
         own_server.restart(how)
+        own_server.wait_until_ready()
         done = running.wait_for("done", 200)
     assert done["failed"] > 0, "the restart went unnoticed: it happened after the last send"
     assert done["received"] == done["acknowledged"] == 2_000

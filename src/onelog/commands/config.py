@@ -30,10 +30,10 @@ def config(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Show every setting, its value and its source: default, file, environment or flag."""
-    from onelog.commands.serve import settings
+    from onelog.commands.serving import settings
     from onelog.config import describe
 
-    rows = describe(settings(config_file, set_))
+    rows = describe(settings(config_file, set_, {}))
     if keys:
         rows = [row for key in keys for row in _named(key, rows)]
     if changed:

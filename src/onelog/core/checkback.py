@@ -159,11 +159,11 @@ class CheckBack:
             log.error("the transaction of half message %d is lost: %s", half_offset, error)
             del self._places[half_offset]
             return 0
-        if self._clock.now_ms() < half_messages.immune_until(half, self._transactions.timeout_ms):
-            return 0
         checks = self._table.checks(half)
-        if checks >= self.checks_max or self._is_expired(half):
+        if self._is_expired(half) or checks >= self.checks_max:
             self._put_away(half)
+            return 0
+        if self._clock.now_ms() < half_messages.immune_until(half, self._transactions.timeout_ms):
             return 0
         if self._table.was_committed(half):
             self._transactions.forget(half)

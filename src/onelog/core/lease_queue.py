@@ -23,6 +23,20 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from onelog.errors import InvalidLeaseTimeError
+
+
+LEASE_MAX_MS = 3 * 86_400_000
+"""As long as RocketMQ's timer can wait."""
+
+
+def check_lease_time(invisible_ms: int) -> None:
+    """`InvalidLeaseTimeError` unless a message can be leased for so long."""
+    if not 0 <= invisible_ms <= LEASE_MAX_MS:
+        raise InvalidLeaseTimeError(
+            f"a message cannot be invisible for {invisible_ms} ms; 0 to {LEASE_MAX_MS} can be"
+        )
+
 
 class Fate(IntEnum):
     """What happens to a message whose lease ends without an acknowledgement."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from onelog.clock import Clock
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
-from onelog.core.lease_queue import Fate, Handout, QueueLeases
+from onelog.core.lease_queue import Fate, Handout, QueueLeases, check_lease_time
 from onelog.core.lease_supply import Found, Supply, Terms
 from onelog.core.offsets import Offsets
 from onelog.core.publish import Publisher
@@ -33,20 +33,12 @@ from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
 from onelog.core.wheel import Wheel
-from onelog.errors import (
-    InvalidLeaseTimeError,
-    LeaseNotFoundError,
-    MessageError,
-    StoreError,
-    TooManyLeasesError,
-)
+from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-LEASE_MAX_MS = 3 * 86_400_000
-"""As long as RocketMQ's timer can wait."""
 QUEUE_LEASES_MAX = 200_000
 GROUP_LEASES_MAX = 1_000_000
 BYTES_MAX = 256 << 10
@@ -76,14 +68,6 @@ class Taken(NamedTuple):
 def wait_topic(group: str, topic: str) -> str:
     """What to wait for, beside the topic, to hear of messages that may be had again."""
     return f"{topic}@{group}"
-
-
-def check_lease_time(invisible_ms: int) -> None:
-    """`InvalidLeaseTimeError` unless a message can be leased for so long."""
-    if not 0 <= invisible_ms <= LEASE_MAX_MS:
-        raise InvalidLeaseTimeError(
-            f"a message cannot be invisible for {invisible_ms} ms; 0 to {LEASE_MAX_MS} can be"
-        )
 
 
 class Leases:
@@ -197,10 +181,15 @@ class Leases:
             return max(0, end - queue.next) + len(queue.ready)
         return end and max(0, end - self._position(group, topic, queue_id, terms.from_last))
 
-    def unread_from(self, group: str, topic: str, queue_id: int) -> int:
+    def position(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that the group was never given."""
         queue = self._queues.get((group, topic, queue_id))
         return self._position(group, topic, queue_id, False) if queue is None else queue.next
+
+    def unread(self, group: str, topic: str, queue_id: int) -> int:
+        """How many messages of a queue the group was never given."""
+        end = self._store.max_offset(topic, queue_id)
+        return max(0, end - self.position(group, topic, queue_id))
 
     def _position(self, group: str, topic: str, queue_id: int, from_last: bool) -> int:
         """Where a group that leases nothing yet goes on, or starts."""

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from onelog.config import BrokerConfig
 from onelog.core.groups import Groups
-from onelog.core.lease_queue import Fate
+from onelog.core.lease_queue import Fate, check_lease_time
 from onelog.core.lease_retry import lease_retry_topic
 from onelog.core.lease_supply import Terms
-from onelog.core.leases import Leases, Taken, check_lease_time, wait_topic
+from onelog.core.leases import Leases, Taken, wait_topic
 from onelog.core.pull import Puller, PullStatus
 from onelog.core.stats import Stats
 from onelog.core.topics import RETRY_PREFIX, TopicConfig, Topics
@@ -60,13 +60,14 @@ class PopRequest:
 class Popped(NamedTuple):
     """What a request got, one part per queue, all of it leased under `stamp`.
 
-    `rest` is what there is beside it, wanted or not. `cold` is what must be read from the disk
-    before there can be an answer.
+    `rest` is what there is beside it, wanted or not. `more` says that nothing was found, but not
+    all was looked at. `cold` is what must be read from the disk before there can be an answer.
     """
 
     parts: Sequence[Taken]
     stamp: int
     rest: int
+    more: bool = False
     cold: Sequence[tuple[int, int]] = ()
 
 
@@ -130,6 +131,7 @@ class Pop:
         parts: list[Taken] = []
         cold: Sequence[tuple[int, int]] = ()
         full: TooManyLeasesError | None = None
+        more = False
         count, room, rest = request.count_max, settings.pull_bytes_max, 0
         for topic, queue_id in self._places(request):
             available = leases.available(group, topic, queue_id, terms)
@@ -148,12 +150,15 @@ class Pop:
                     count -= len(part.offsets)
                     room -= size
                     self._stats.got(group, topic, len(part.offsets), size)
-                cold = cold or part.cold
+                elif part.cold:
+                    cold = part.cold
+                elif leases.unread(group, topic, queue_id):
+                    more = True
                 available = leases.available(group, topic, queue_id, terms)
             rest += available
         if not parts and full is not None:
             raise full
-        return Popped(parts, stamp, rest, () if parts else cold)
+        return Popped(parts, stamp, rest, more and not parts, () if parts else cold)
 
     def _places(self, request: PopRequest) -> list[tuple[str, int]]:
         """The queues to look into, in this order."""
@@ -223,7 +228,7 @@ class Pop:
         for topic, queue_id in self._places(request):
             rest += self._leases.available(request.group, topic, queue_id, request.terms)
             if count > 0 and room > 0:
-                offset = self._leases.unread_from(request.group, topic, queue_id)
+                offset = self._leases.position(request.group, topic, queue_id)
                 result = self._puller.pull(topic, queue_id, offset, count, room, cold_ok=cold_ok)
                 if result.status in _ELSEWHERE:
                     offset = result.next_offset

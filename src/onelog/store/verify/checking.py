@@ -76,6 +76,8 @@ class Checking:
             try:
                 check = QueueCheck(path, topic, queue_id, entries, findings)
             except FileNotFoundError:
+                if path.is_dir():
+                    raise  # Only a file of it has gone: the whole store is looked at again.
                 continue  # Its topic was deleted just now.
             opened[(self._topics.of(topic) << 32) + queue_id] = check
         return opened

@@ -239,6 +239,9 @@ class QueueCheck:
             self.padded += int(padding.sum())
             deleted = (rows["log"] < log_view.log_start) & (rows["size"] > 0)
             pending = (rows["log"] >= log_view.trusted_end) & (not log_view.settled)
+            if log_view.running:
+                files = np.arange(start, start + len(rows)) // self._file_entries
+                deleted |= np.isin(files, list(self._files), invert=True)
             left = np.flatnonzero(~(padding | deleted | pending)).tolist()
             if is_tail and log_view.stale_tails:
                 self.stale += len(left)
@@ -256,8 +259,6 @@ class QueueCheck:
     def _explain_one(self, log_view: LogView, offset: int, entry: np.void) -> None:
         log, size = int(entry["log"]), int(entry["size"])
         if (log, size) == (0, 0):
-            if log_view.running and offset // self._file_entries not in self._files:
-                return  # Deleted while we looked.
             self._findings.add(self.place(offset), "empty, between entries that are not")
             return
         found = log_view.at(log)

@@ -1,0 +1,245 @@
+"""What `onelog up`, `onelog broker` and `onelog nameserver` do.
+
+`up` is everything in one process. With `--brokers N` it becomes a supervisor: the name server stays
+here, each broker is a process of its own, and one that dies is started again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+
+import typer
+
+from onelog.config import SETTINGS, Loaded, Value, load, value_of
+from onelog.errors import OnelogError
+
+BROKER_PORT_STEP = 10
+RESTART_SECONDS_MIN = 0.5
+RESTART_SECONDS_MAX = 10.0
+PARENT_CHECK_SECONDS = 1.0
+STEADY_SECONDS = 30.0
+"""A broker that ran this long is restarted at once; one that did not, after a growing pause."""
+
+log = logging.getLogger(__name__)
+
+
+def overrides(given: list[str] | None, flags: Mapping[str, object]) -> dict[str, str]:
+    """Settings from `--set` and from flags of their own; the latter only where they were used."""
+    result = {}
+    for item in given or []:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--set {item}: write it as key=value")
+        result[key.strip()] = value.strip()
+    return result | {key: str(value) for key, value in flags.items() if value is not None}
+
+
+def settings(config: Path | None, given: list[str] | None, flags: Mapping[str, object]) -> Loaded:
+    """The configuration of a program, from all its sources."""
+    return load(config, os.environ, overrides(given, flags))
+
+
+def settings_of_all(
+    config: Path | None, given: list[str] | None, flags: Mapping[str, object], data: Path | None
+) -> tuple[Loaded, Path]:
+    """The configuration of name server and broker together, and the folder for everything.
+
+    The folder decides where store and key-value file are, unless they were placed elsewhere.
+    """
+    folder = data or Path("onelog-data")
+    loaded = settings(config, given, flags)
+    for key, path in (("broker.store_path", "store"), ("nameserver.kv_path", "kvConfig.json")):
+        if data is not None or loaded.sources[key] == "default":
+            flags = {**flags, key: folder / path}
+    return settings(config, given, flags), folder
+
+
+def run(main: Callable[[], Awaitable[None]], verbose: bool) -> None:
+    """Run until Ctrl-C or SIGTERM."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_until_told(main))
+
+
+async def _until_told(main: Callable[[], Awaitable[None]]) -> None:
+    task = asyncio.ensure_future(main())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _wait_for_end_of(parent: int | None) -> None:
+    """A supervised broker does not outlive its supervisor, however that one ended."""
+    while parent is None or os.getppid() == parent:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(PARENT_CHECK_SECONDS)
+
+
+def say(text: str) -> None:
+    """A line for the user, at once."""
+    print(text, flush=True)
+
+
+def run_nameserver(loaded: Loaded, verbose: bool) -> None:
+    """Run a name server until told to stop."""
+
+    async def main() -> None:
+        async with _nameserver(loaded) as address:
+            say(f"name server  {address}")
+            await _wait_for_ever()
+
+    run(main, verbose)
+
+
+def run_broker(loaded: Loaded, parent: int | None, verbose: bool) -> None:
+    """Run a broker until told to stop, or until its supervisor is gone."""
+
+    async def main() -> None:
+        from onelog.server import running_broker, tune_process
+
+        async with running_broker(loaded) as server:
+            tune_process()
+            say(f"broker       {server.address}  {server.config.broker.name}")
+            await _wait_for_end_of(parent)
+
+    run(main, verbose)
+
+
+def run_all(loaded: Loaded, data: Path, began: float, verbose: bool) -> None:
+    """Run a name server and a broker in this process."""
+    run(lambda: _all_in_one(loaded, data, began), verbose)
+
+
+def run_supervisor(
+    loaded: Loaded, data: Path, count: int, extra: list[str], began: float, verbose: bool
+) -> None:
+    """Run a name server in this process, and brokers in others."""
+    run(lambda: _supervise(loaded, data, count, extra, began), verbose)
+
+
+def _greet(lines: list[tuple[str, str]], data: Path, began: float) -> None:
+    for what, where in lines:
+        say(f"{what:<12} {where}")
+    say(f"{'data':<12} {data}")
+    say(f"ready in {time.monotonic() - began:.2f} s; stop with Ctrl-C")
+
+
+@contextlib.asynccontextmanager
+async def _nameserver(loaded: Loaded) -> AsyncIterator[str]:
+    from onelog.server import running_nameserver
+
+    async with running_nameserver(loaded) as server:
+        host, port = server.address
+        yield f"{host}:{port}"
+
+
+async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
+    from onelog.server import running_broker, tune_process
+
+    async with _nameserver(loaded) as address:
+        keyed = {**_as_overrides(loaded), "broker.nameservers": address}
+        async with running_broker(load(overrides=keyed)) as server:
+            tune_process()
+            lines = [("name server", address), ("broker", server.address)]
+            _greet(lines, data, began)
+            await _wait_for_ever()
+
+
+def _as_overrides(loaded: Loaded) -> dict[str, Value]:
+    return {key: value_of(loaded.config, key) for key in SETTINGS}
+
+
+# -- several broker processes ------------------------------------------------------------------
+
+
+async def _supervise(
+    loaded: Loaded, data: Path, count: int, extra: list[str], began: float
+) -> None:
+    first = loaded.config.broker.port
+    async with _nameserver(loaded) as address, asyncio.TaskGroup() as group:
+        lines = [("name server", address)]
+        started = []
+        for number in range(count):
+            name = f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
+            port = first + number * BROKER_PORT_STEP
+            arguments = [
+                *("--host", loaded.config.broker.host, "--port", str(port), "--name", name),
+                *("--nameservers", address, "--data", str(data / name), *extra),
+            ]
+            child = Child(name, arguments)
+            started.append(child)
+            group.create_task(child.keep_running())
+            lines.append(("broker", f"{loaded.config.broker.host}:{port}  {name}"))
+        for child in started:
+            await child.ready.wait()
+        _greet(lines, data, began)
+
+
+class Child:
+    """A broker process that is started again when it dies."""
+
+    def __init__(self, name: str, arguments: list[str]) -> None:
+        self.name = name
+        self._arguments = arguments
+        self.ready = asyncio.Event()
+        """Set once the broker serves for the first time."""
+
+    async def keep_running(self) -> None:
+        """Run the broker until this task is cancelled, then stop it cleanly."""
+        pause_s = RESTART_SECONDS_MIN
+        while True:
+            began = time.monotonic()
+            code = await self._run_once()
+            if not self.ready.is_set():
+                raise OnelogError(f"{self.name} could not start (exit code {code}): see above")
+            if time.monotonic() - began >= STEADY_SECONDS:
+                pause_s = RESTART_SECONDS_MIN
+            say(f"{self.name} died (exit code {code}); starting it again in {pause_s:.1f} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RESTART_SECONDS_MAX)
+
+    async def _run_once(self) -> int:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "onelog",
+            "broker",
+            *("--parent", str(os.getpid())),
+            *self._arguments,
+            stdout=asyncio.subprocess.PIPE,
+            # Ctrl-C goes to the whole group of a terminal; the supervisor passes the word on.
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            while line := await process.stdout.readline():
+                if line.startswith(b"broker"):
+                    if self.ready.is_set():
+                        say(f"{self.name} serves again")
+                    self.ready.set()
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
