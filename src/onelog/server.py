@@ -19,10 +19,12 @@ from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways.remoting import (
+    assignment,
     broker_admin,
     client_relay,
     clients,
     group_admin,
+    pop,
     pull,
     reply,
     send,
@@ -51,6 +53,8 @@ HANDLERS: dict[int, Handler] = {
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,
+    **pop.HANDLERS,
+    **assignment.HANDLERS,
 }
 
 
@@ -192,6 +196,7 @@ class BrokerServer:
         for task in self._tasks:
             task.cancel()
         await self._registrar.close()
+        await self.gateway.routes.close()
         self.broker.close()
         for listener in self._listeners:
             await listener.close()

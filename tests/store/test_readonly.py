@@ -209,8 +209,20 @@ def test_old_entries_behind_the_end_of_a_queue_are_not_shown(tmp_path: Path) -> 
     other = next(reader.entries("Clicks", 0, 3, 1))
     path = sorted((tmp_path / "consumequeue" / "Orders" / "0").iterdir())[-1]
     assert end % SAMPLE.queue_file_entries
+    (tmp_path / "checkpoint").unlink()  # Only OneLog clears what it cuts.
     overwrite(path, end % SAMPLE.queue_file_entries * ENTRY.size, ENTRY.pack(*other))
     assert open_readonly(tmp_path).max_offset("Orders", 0) == end
+
+
+def test_damage_to_the_last_message_of_a_clean_store_is_not_hidden(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 20)
+        end = store.log_end
+    overwrite(tmp_path / "commitlog" / f"{0:020d}", end - 100, bytes(100))
+    reader = open_readonly(tmp_path)
+    assert reader.max_offset("Orders", 1) == 10
+    with pytest.raises(StoreCorruptError):
+        reader.message_at(next(reader.entries("Orders", 1, 9, 1))[0])
 
 
 def test_a_queue_begins_with_the_oldest_message_that_is_left(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from typing import Any
 
 from onelog.errors import InvalidLeaseTimeError
 
-
 LEASE_MAX_MS = 3 * 86_400_000
 """As long as RocketMQ's timer can wait."""
 
@@ -197,16 +196,20 @@ class QueueLeases:
 
     def _describe(self, offsets: Sequence[int]) -> dict[str, Any]:
         value: dict[str, Any] = {"n": self.next}
-        handouts: dict[Handout, list[int]] = {}
+        # Hand-overs of the same moment are one in the record, and one after a restart.
+        leased: dict[tuple[int, int, Fate, str | None], list[int]] = {}
+        out = self.out
         for offset in offsets:
-            handout = self.out.get(offset)
-            if handout is not None:
-                handouts.setdefault(handout, []).append(offset)
-        if handouts:
-            value["o"] = [
-                [each.popped_ms, each.due_ms, int(each.fate), each.attempt_id, some]
-                for each, some in handouts.items()
-            ]
+            each = out.get(offset)
+            if each is not None:
+                terms = (each.popped_ms, each.due_ms, each.fate, each.attempt_id)
+                same = leased.get(terms)
+                if same is None:
+                    leased[terms] = [offset]
+                else:
+                    same.append(offset)
+        if leased:
+            value["o"] = [(*terms, some) for terms, some in leased.items()]
         ready, times = self.ready, self.times
         if ready:
             value["r"] = [[offset, ready[offset]] for offset in offsets if offset in ready]

@@ -174,12 +174,13 @@ class Leases:
     def available(self, group: str, topic: str, queue_id: int, terms: Terms) -> int:
         """How many messages of a queue could be had now, wanted or not."""
         queue = self._queues.get((group, topic, queue_id))
-        if queue is not None and queue.out and terms.fate is Fate.ORDERED:
-            return len(_of_attempt(queue, terms.attempt_id))
         end = self._store.max_offset(topic, queue_id)
-        if queue is not None:
-            return max(0, end - queue.next) + len(queue.ready)
-        return end and max(0, end - self._position(group, topic, queue_id, terms.from_last))
+        if queue is None or self._offsets.get(group, topic, queue_id) != queue.committed:
+            return end and abs(end - self._position(group, topic, queue_id, terms.from_last))
+        if queue.out and terms.fate is Fate.ORDERED:
+            return len(_of_attempt(queue, terms.attempt_id))
+        # A queue that is shorter than it was needs a look, too: `take` sets things right.
+        return abs(end - queue.next) + len(queue.ready)
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that the group was never given."""
@@ -438,7 +439,7 @@ class Leases:
     def _commit(self, queue: QueueLeases) -> None:
         """Tell the group's cursors how far it is."""
         cursor = queue.cursor
-        if cursor != queue.committed:
+        if cursor != queue.committed and self._groups.get(queue.group) is not None:
             queue.committed = cursor
             self._offsets.commit(queue.group, queue.topic, queue.queue_id, cursor)
 

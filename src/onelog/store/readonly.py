@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from onelog.message import LogOffset, Message
-from onelog.store.checkpoint import Checkpoint
+from onelog.store.checkpoint import AbortMark, Checkpoint
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.dispatch import targets
@@ -43,14 +43,22 @@ def open_readonly(
 
 
 def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> StoreReader:
-    safe_offset = Checkpoint(folder / "checkpoint").safe_offset
-    queues = Queues(folder / "consumequeue", queue_file_entries(folder), writable=False)
+    checkpoint = Checkpoint(folder / "checkpoint")
+    stopped = not AbortMark(folder / "abort").present()
+    file_entries = queue_file_entries(folder)
+    queues = Queues(folder / "consumequeue", file_entries, writable=False)
     log = CommitLog(folder / "commitlog", segment_bytes(folder), writable=False)
     _warn_of_short_file(log)
     limit = log.segments[-1].start + log.segment_bytes if log.segments else 0
-    known = safe_offset if log.start <= safe_offset <= limit else int(log.start)
+    has_safe = log.start <= checkpoint.safe_offset <= limit
+    known = checkpoint.safe_offset if has_safe else int(log.start)
     for queue in queues:
-        known = max(known, _settle(queue, log))
+        _skip_deleted(queue, log)
+        if not (stopped and checkpoint.ours and has_safe):
+            known = max(known, _settle_end(queue, log))
+        # Most queues of a store are never read: do not keep a file of each mapped.
+        for file in range(queue.start // file_entries, queue.end // file_entries + 1):
+            queue.unmap(file)
     log.end = log.flushed = LogOffset(_log_end(log, known))
     geometry = index_geometry(folder, index_slots, index_entries)
     if geometry is None:
@@ -73,16 +81,20 @@ def _warn_of_short_file(log: CommitLog) -> None:
             )  # fmt: skip
 
 
-def _settle(queue: ConsumeQueue, log: CommitLog) -> int:
-    """Bound a queue by what the log really has; returns where its last record starts.
-
-    In front are entries of deleted segments. Behind the end may be entries that lead nowhere: of a
-    crash that nobody has recovered from yet, or of an earlier one that RocketMQ recovered from,
-    for it does not clear what it cuts.
-    """
+def _skip_deleted(queue: ConsumeQueue, log: CommitLog) -> None:
+    """Let a queue begin with the first message whose segment is still there."""
     log_start = log.start
     if queue.start < queue.end and queue.entry(queue.start)[0] < log_start:
         queue.start = queue.first_not_before(lambda entry: entry[0] < log_start)
+
+
+def _settle_end(queue: ConsumeQueue, log: CommitLog) -> int:
+    """Let a queue end with an entry that leads to its record; returns where that one starts.
+
+    Behind it may be entries that lead nowhere: of a crash that nobody has recovered from yet, or of
+    an earlier one that RocketMQ recovered from, for it does not clear what it cuts. After a clean
+    stop of OneLog there are none: what leads nowhere then is damage, and must show.
+    """
     low, high = queue.start, queue.end
     if low < high and not entry_is_real(queue, high - 1, log):
         while low < high:

@@ -26,6 +26,7 @@ TOPICS_MAX = 10_000
 TIMEOUT_MS = 900
 """A client waits three seconds for its answer, and there may be several name servers."""
 
+Address = tuple[str, int]
 Queues = dict[str, int]
 """How many queues of a topic can be read, by the name of the broker."""
 OnFound = Callable[[list[MessageQueue]], None]
@@ -41,6 +42,8 @@ class Routes:
         self._asking: dict[str, list[OnFound]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._peer: Peer | None = None
+        self._answers: Address | None = None
+        """The name server at the other end of `_peer`."""
 
     def find(self, topic: str, then: OnFound) -> None:
         """Hand over the topic's queues on all brokers, in order; at once if they are known."""
@@ -71,11 +74,12 @@ class Routes:
 
     async def _ask_somebody(self, topic: str) -> None:
         try:
-            for address in self._broker.config.nameserver_addresses:
+            for address in self._addresses():
                 try:
                     queues = await self._ask(address, topic)
                 except OnelogError as error:
-                    log.warning("name server %s:%d has no route for us: %s", *address, error)
+                    log.warning("name server %s:%d tells us no routes: %s", *address, error)
+                    self._leave()
                 else:
                     if len(self._known) >= TOPICS_MAX:
                         self._known.clear()
@@ -85,10 +89,22 @@ class Routes:
             for then in self._asking.pop(topic):
                 then(self._queues(topic))
 
-    async def _ask(self, address: tuple[str, int], topic: str) -> Queues:
+    def _addresses(self) -> list[Address]:
+        """The name servers, the one that answered last before the others."""
+        addresses = self._broker.config.nameserver_addresses
+        return sorted(addresses, key=lambda address: address != self._answers)
+
+    def _leave(self) -> None:
+        """A name server that does not answer may be half dead: ask it nothing more."""
+        if self._peer is not None:
+            self._peer.connection.close()
+        self._peer = self._answers = None
+
+    async def _ask(self, address: Address, topic: str) -> Queues:
         peer = self._peer
-        if peer is None or not peer.is_open:
+        if peer is None or not peer.is_open or address != self._answers:
             peer = self._peer = await Peer.connect(*address, timeout_ms=TIMEOUT_MS)
+            self._answers = address
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, b"", TIMEOUT_MS)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:

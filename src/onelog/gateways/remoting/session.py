@@ -23,10 +23,13 @@ from onelog.errors import (
     GroupNotFoundError,
     GroupPermissionError,
     InvalidGroupError,
+    InvalidLeaseTimeError,
     InvalidQueueError,
+    InvalidReceiptError,
     InvalidRequestError,
     InvalidTopicError,
     KeyNotFoundError,
+    LeaseNotFoundError,
     MessageError,
     NotPermittedError,
     NotSavedError,
@@ -41,6 +44,7 @@ from onelog.errors import (
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
     SystemTopicError,
+    TooManyLeasesError,
     TopicNotFoundError,
     TopicPermissionError,
     TransactionForeignError,
@@ -48,6 +52,7 @@ from onelog.errors import (
     TransactionNotFoundError,
     WireError,
 )
+from onelog.gateways.remoting.routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.remoting import RemotingSession
@@ -84,6 +89,10 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     NotPermittedError: ResponseCode.NO_PERMISSION,
     KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
     NotSavedError: ResponseCode.SYSTEM_ERROR,
+    LeaseNotFoundError: ResponseCode.NO_MESSAGE,
+    InvalidReceiptError: ResponseCode.MESSAGE_ILLEGAL,
+    InvalidLeaseTimeError: ResponseCode.INVALID_PARAMETER,
+    TooManyLeasesError: ResponseCode.SYSTEM_BUSY,
     TransactionNotFoundError: ResponseCode.SYSTEM_ERROR,
     TransactionForeignError: ResponseCode.SYSTEM_ERROR,
     TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
@@ -134,8 +143,11 @@ class Gateway:
     """How the ids of messages stored here begin."""
     added_properties: bytes = field(init=False)
     """What the broker adds to the properties of every message, as RocketMQ does."""
+    routes: Routes = field(init=False)
+    """Where topics are on other brokers."""
 
     def __post_init__(self) -> None:
+        self.routes = Routes(self.broker, self.clock.now_ms)
         self.refresh()
 
     def refresh(self) -> None:

@@ -247,9 +247,10 @@ class Checking:
                 f"says that the log is on disk up to {self._safe_offset}; it ends at {self._end}",
             )
         if self.state == "crashed":
+            whence = "" if self.log.stale_tails else f" from log offset {self._safe_offset} on"
             self.findings.note(
-                "the store was not stopped cleanly: the next start makes queues and index anew "
-                f"from log offset {self.log.trusted_end} on, and cuts what is not whole"
+                "the store was not stopped cleanly: the next start makes queues and index anew"
+                f"{whence}, and cuts what is not whole"
             )
         for queue in self.queues.values():
             name = f"topic {queue.topic!r} queue {queue.queue_id}"

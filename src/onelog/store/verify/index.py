@@ -210,14 +210,12 @@ class IndexWalk:
                     f"says {rows['seconds'][row]} s after the file's first message; it was stored "
                     f"{expected[row]} s after it",
                 )
-        for row in np.flatnonzero(~right).tolist():
+        for row in np.flatnonzero(~right & _must_be_right(log_view, rows)).tolist():
             self._look_up(log_view, file, file.cursor + row)
 
     def _look_up(self, log_view: LogView, file: IndexCheck, entry: int) -> None:
         """One entry by itself."""
         hashed, log, _, _ = file.entries[entry].item()
-        if log < log_view.log_start or (not log_view.settled and log >= log_view.trusted_end):
-            return
         found = log_view.at(log)
         if isinstance(found, Message):
             hashes = {
@@ -237,8 +235,10 @@ class IndexWalk:
     def finish(self, log_view: LogView) -> None:
         """The log has been walked: entries that are left over lead nowhere, or past its end."""
         for file in self._files:
-            for entry in range(file.cursor, file.next_entry):
-                self._look_up(log_view, file, entry)
+            for low in range(file.cursor, file.next_entry, _BLOCK_ENTRIES):
+                rows = file.entries[low : min(low + _BLOCK_ENTRIES, file.next_entry)]
+                for row in np.flatnonzero(_must_be_right(log_view, rows)).tolist():
+                    self._look_up(log_view, file, low + row)
             file.cursor = file.next_entry
             file.check_chains(running=log_view.running)
 
@@ -257,6 +257,13 @@ def _end_of_stretch(file: IndexCheck, end: int) -> int:
             return at + first
         at += len(past)
     return at
+
+
+def _must_be_right(log_view: LogView, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which entries are for records that are still there, and not yet to be indexed anew."""
+    end = np.inf if log_view.settled else log_view.trusted_end
+    wanted: npt.NDArray[np.bool_] = (rows["log"] >= log_view.log_start) & (rows["log"] < end)
+    return wanted
 
 
 def _records_of(stretch: Stretch, rows: Rows) -> tuple[Ints, npt.NDArray[np.bool_]]:

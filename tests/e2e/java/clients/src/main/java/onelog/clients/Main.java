@@ -39,6 +39,10 @@ public final class Main {
         SCENARIOS.put("linger", Outage::linger);
         SCENARIOS.put("smoke", Smoke::run);
         SCENARIOS.put("paced", Paced::run);
+        SCENARIOS.put("transactions", Transactions::courses);
+        SCENARIOS.put("transactions-victim", Transactions::victim);
+        SCENARIOS.put("transactions-heir", Transactions::heir);
+        SCENARIOS.put("replies", Replies::run);
     }
 
     private Main() {

@@ -1,0 +1,274 @@
+"""The records of timed messages, in RocketMQ's form (facts 3.9).
+
+    scheduled   topic rmq_sys_wheel_timer, queue 0: the message as it was sent, and then REAL_TOPIC,
+                REAL_QID, where it goes, and TIMER_OUT_MS, when
+    renewed     the same again, because the log's file with the old one is about to go; with
+                TIMER_ROLL_TIMES, and in TIMER_ROLL_FROM the queue offset of the old one
+    deletion    has TIMER_DEL_UNIQKEY, `<topic>+<unique key>`: that scheduled message is not to be
+                delivered; TIMER_OUT_MS says when it would have been
+    delivered   the message under its own topic, with when it was due, stored and delivered
+
+RocketMQ rounds TIMER_OUT_MS down to the second before the message is due, and delivers at the end
+of that second; here it is to the millisecond. `due_ms` reads both.
+
+Invariant: body, flag, birth and the sender's own properties are the same in each of these records.
+"""
+
+import re
+from typing import NamedTuple
+
+from onelog.core.delay import REAL_QUEUE_ID, REAL_TOPIC
+from onelog.core.topics import HALF_TOPIC, TIMER_TOPIC
+from onelog.errors import MessageError, PropertiesTooLargeError
+from onelog.message import (
+    PROPERTIES_BYTES_MAX,
+    RECORD_CRC,
+    UNIQUE_KEY,
+    Message,
+    NewMessage,
+    decode_properties,
+    encode_properties,
+    property_bytes,
+)
+
+DELAY_SECONDS = "TIMER_DELAY_SEC"
+DELAY_MS = "TIMER_DELAY_MS"
+DELIVER_MS = "TIMER_DELIVER_MS"
+DELETE_KEY = "TIMER_DEL_UNIQKEY"
+DUE_MS = "TIMER_OUT_MS"
+ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+ROLL_TIMES = "TIMER_ROLL_TIMES"
+ROLL_FROM = "TIMER_ROLL_FROM"
+RECALL_TAG = "_RECALL_TAG_"
+NEEDLE = b"TIMER_DEL"
+"""In the properties of every message that may be a timed one or a deletion."""
+
+_TIME_NEEDLES = tuple(
+    (name.encode() + b"\x01", unit_ms, is_span)
+    for name, unit_ms, is_span in (
+        (DELAY_SECONDS, 1_000, True),
+        (DELAY_MS, 1, True),
+        (DELIVER_MS, 1, False),
+    )
+)
+"""As RocketMQ has it, the first of them that is there counts."""
+_DUE_NEEDLE = DUE_MS.encode() + b"\x01"
+_LEVEL_NEEDLE = b"DELAY\x01"
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
+_OWN = re.compile(
+    rb"(?:\A|(?<=\x02))REAL_TOPIC\x01([^\x01\x02]+)\x02REAL_QID\x01([0-9]{1,9})\x02"
+    rb"TIMER_OUT_MS\x01([0-9]{1,18})\x02\Z"
+)
+"""What a scheduled message of ours ends with."""
+_RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
+_RESERVED_NEEDLE = re.compile(rb"REAL_|TIMER_(?:EN|DE)QUEUE|TIMER_ROLL")
+TAIL_BYTES = 28
+"""What a record's end has to be for `due_in_tail`."""
+_TAIL_HEAD = b"\x02" + _DUE_NEEDLE
+_SECOND_MS = 1_000
+
+
+class Scheduled(NamedTuple):
+    """What a record of the timer queue says. `deletes` is a key, `renews` a queue offset."""
+
+    due_ms: int
+    topic: str
+    unique_key: str | None
+    deletes: str | None = None
+    renews: int | None = None
+    is_copy: bool = False
+    """RocketMQ renewed it, and does not say which one: the last with its unique key."""
+
+
+def wanted_ms(properties: bytes, now_ms: int) -> int | None:
+    """When the sender wants the message to be delivered; None if it does not say.
+
+    A delay level goes before a time, and a message that has been through the wheel stays out.
+    """
+    if property_bytes(properties, _DUE_NEEDLE) is not None:
+        return None
+    if property_bytes(properties, _LEVEL_NEEDLE) not in (None, b"0"):
+        return None
+    for needle, unit_ms, is_span in _TIME_NEEDLES:
+        text = property_bytes(properties, needle)
+        if text is not None:
+            if not _NUMBER.fullmatch(text):
+                name = needle[:-1].decode()
+                raise MessageError(f"timer message illegal: {name} {text[:40]!r} is not a number")
+            return int(text) * unit_ms + (now_ms if is_span else 0)
+    return None
+
+
+def is_deletion(properties: bytes) -> bool:
+    """Whether the message is to delete another one."""
+    return property_bytes(properties, DELETE_KEY.encode() + b"\x01") is not None
+
+
+def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
+    """The message as it waits for its time."""
+    properties = message.properties
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    if _RESERVED_NEEDLE.search(properties):
+        named = decode_properties(properties)
+        for name in _RESERVED:
+            named.pop(name, None)
+        properties = encode_properties(named)
+    properties += (
+        f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QUEUE_ID}\x01{message.queue_id}\x02"
+        f"{DUE_MS}\x01{due_ms}\x02"
+    ).encode()
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise PropertiesTooLargeError(
+            f"properties of {len(properties)} bytes, with the message's own topic, are over the "
+            f"limit of {PROPERTIES_BYTES_MAX}"
+        )
+    return message._replace(topic=TIMER_TOPIC, queue_id=0, properties=properties)
+
+
+def deletion(
+    topic: str, unique_key: str, due_ms: int, group: str, now_ms: int, host: bytes
+) -> NewMessage:
+    """The record that takes a scheduled message back, as RocketMQ writes it."""
+    properties = {
+        "TAGS": RECALL_TAG,
+        UNIQUE_KEY: unique_key,
+        DELIVER_MS: str(due_ms),
+        "BORN_TIMESTAMP": str(now_ms),
+        "PGROUP": group,
+        REAL_TOPIC: topic,
+        REAL_QUEUE_ID: "0",
+        DUE_MS: str(due_ms),
+        DELETE_KEY: delete_key(topic, unique_key),
+    }
+    return NewMessage(
+        TIMER_TOPIC,
+        0,
+        b"0",
+        encode_properties({name: value for name, value in properties.items() if value}),
+        born_ms=now_ms,
+        born_host=host,
+        store_host=host,
+    )
+
+
+def delete_key(topic: str, unique_key: str) -> str:
+    """What a deletion names a scheduled message by."""
+    return f"{topic}+{unique_key}"
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def due_in_tail(tail: bytes) -> int | None:
+    """When a scheduled message is due, from the last `TAIL_BYTES` of its properties.
+
+    None if they do not tell: then `read` does. What does more than wait never ends like that.
+    """
+    if tail[:14] == _TAIL_HEAD and tail[14:27].isdigit() and tail[27] == 2:
+        return int(tail[14:27])
+    return None
+
+
+def read(message: Message) -> Scheduled:
+    """What a record of the timer queue says; `MessageError` if that is nothing useful."""
+    properties = decode_properties(message.properties)
+    topic, _ = _own_place(properties)
+    due_ms = _due_ms(message, properties)
+    unique_key = properties.get(UNIQUE_KEY)
+    deletes = properties.get(DELETE_KEY)
+    if deletes is not None:
+        return Scheduled(due_ms, topic, unique_key, deletes)
+    renews = properties.get(ROLL_FROM, "")
+    if renews.isascii() and renews.isdigit():
+        return Scheduled(due_ms, topic, unique_key, renews=int(renews))
+    return Scheduled(due_ms, topic, unique_key, is_copy=ROLL_TIMES in properties)
+
+
+def _due_ms(message: Message, properties: dict[str, str]) -> int:
+    text = properties.get(DUE_MS, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise MessageError(f"{DUE_MS} {text!r} is no time")
+    due_ms = int(text)
+    if ROLL_FROM in properties or _OWN.search(message.properties):
+        return due_ms
+    # RocketMQ's, or one with the store's checksum: if it was rounded, then by up to a second.
+    spent_ms = 0 if DELAY_SECONDS in properties or DELAY_MS in properties else message.store_ms
+    try:
+        wanted = wanted_ms(_without_due(properties), message.store_ms - spent_ms)
+    except MessageError:
+        return due_ms
+    if wanted is None or due_ms % 10:
+        return due_ms
+    return max(due_ms, min(due_ms + _SECOND_MS, wanted))
+
+
+def _without_due(properties: dict[str, str]) -> bytes:
+    return encode_properties({name: text for name, text in properties.items() if name != DUE_MS})
+
+
+def _own_place(properties: dict[str, str]) -> tuple[str, int]:
+    topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "")
+    if not topic or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
+        raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
+    return topic, int(queue_id)
+
+
+# -- what becomes of it ----------------------------------------------------------------------------
+
+
+def delivered(message: Message, now_ms: int) -> NewMessage:
+    """What consumers get; `MessageError` if the record does not say where."""
+    found = _OWN.search(message.properties)
+    if found is not None and found[1] != b"RMQ_SYS_TRANS_HALF_TOPIC":
+        topic, queue_id, kept = found[1].decode(), int(found[2]), message.properties[: found.start()]
+        due = found[3].decode()
+    else:
+        properties = decode_properties(message.properties)
+        topic, queue_id = _own_place(properties)
+        due = properties.get(DUE_MS, "")
+        for name in (*_RESERVED, DUE_MS, RECORD_CRC):
+            properties.pop(name, None)
+        kept = encode_properties(properties)
+    times = (
+        f"{DUE_MS}\x01{due}\x02{ENQUEUE_MS}\x01{message.store_ms}\x02{DEQUEUE_MS}\x01{now_ms}\x02"
+    ).encode()
+    if len(kept) + len(times) <= PROPERTIES_BYTES_MAX:
+        kept += times
+    return NewMessage(
+        topic,
+        queue_id,
+        message.body,
+        kept,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+    )
+
+
+def renewed(message: Message) -> NewMessage:
+    """The scheduled message once more."""
+    properties = decode_properties(message.properties)
+    _own_place(properties)
+    properties.pop(RECORD_CRC, None)
+    times = properties.get(ROLL_TIMES, "")
+    properties[ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
+    properties[ROLL_FROM] = str(message.queue_offset)
+    return NewMessage(
+        TIMER_TOPIC,
+        0,
+        message.body,
+        encode_properties(properties),
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+    )

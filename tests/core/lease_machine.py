@@ -1,0 +1,268 @@
+"""A machine that does with leases whatever it likes, and compares them with a simple model.
+
+Three groups read the same two queues, one for each fate of a message that is not acknowledged. All
+times are multiples of the wheel's tick, so that the model knows to the millisecond when a lease
+ends: when time moves on, never by itself.
+"""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from onelog.core.groups import GroupConfig
+from onelog.core.lease_queue import Fate
+from onelog.core.topics import dead_letter_topic
+from onelog.errors import LeaseNotFoundError
+from tests.core.leasing import Leased, Reader, reading
+
+QUEUES = 2
+RETRIES_MAX = 2
+FATES = {"retried": Fate.RETRY, "kept": Fate.STAY, "ordered": Fate.ORDERED}
+GROUPS = st.sampled_from(list(FATES))
+TIMES_MS = st.sampled_from([0, 100, 1_000, 1_000, 5_000, 60_000])
+PICK = st.integers(0, 1_000)
+
+
+@dataclass
+class Fact:
+    """What is known of one message for one group."""
+
+    body: bytes
+    queue_id: int
+    offset: int
+    state: str = "waiting"
+    """waiting, out, acknowledged or dead"""
+    times: int = 0
+    due_ms: int = 0
+    leased: Leased | None = None
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Nothing is lost, early, invisible for ever, or back after it was acknowledged."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.world = reading(self.folder, QUEUES).world
+        for group in FATES:
+            self.world.broker.groups.put(GroupConfig(group, retry_times_max=RETRIES_MAX))
+        self.readers = {group: Reader(self.world, group) for group in FATES}
+        self.facts: dict[str, dict[bytes, Fact]] = {group: {} for group in FATES}
+        self.stale: list[tuple[str, Leased]] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            try:
+                self._consume_everything()
+            finally:
+                self.world.close()
+                shutil.rmtree(self.folder)
+
+    def _consume_everything(self) -> None:
+        """Whatever happened: in the end every message was acknowledged, or is a dead letter."""
+        for group in FATES:
+            for _ in range(4 * len(self.facts[group]) + 4):
+                self.advance(60_000)
+                for leased in self._pop(group, 32, 60_000):
+                    self._ack(group, self.facts[group][leased.body])
+        for facts in self.facts.values():
+            assert {fact.state for fact in facts.values()} <= {"acknowledged", "dead"}
+        dead = {fact.body for fact in self.facts["retried"].values() if fact.state == "dead"}
+        assert set(self.world.bodies(dead_letter_topic("retried"))) == dead
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    @rule(queue_id=st.integers(0, QUEUES - 1), count=st.integers(1, 5))
+    def send(self, queue_id: int, count: int) -> None:
+        for _ in range(count):
+            body = b"%d" % len(self.facts["kept"])
+            offset = self.world.send(queue_id=queue_id, body=body).queue_offset
+            for facts in self.facts.values():
+                facts[body] = Fact(body, queue_id, offset)
+
+    @rule(group=GROUPS, count=st.integers(1, 8), invisible_ms=TIMES_MS)
+    def pop(self, group: str, count: int, invisible_ms: int) -> None:
+        blocked = self._blocked(group)
+        waiting = [
+            fact
+            for fact in self.facts[group].values()
+            if fact.state == "waiting" and fact.queue_id not in blocked
+        ]
+        got = self._pop(group, count, invisible_ms)
+        assert len(got) == min(count, len(waiting))
+        if FATES[group] is Fate.ORDERED:
+            for leased in got:
+                earlier = [
+                    fact
+                    for fact in self.facts[group].values()
+                    if fact.queue_id == leased.queue_id and fact.offset < leased.offset
+                ]
+                assert all(fact.state in ("out", "acknowledged") for fact in earlier)
+
+    def _blocked(self, group: str) -> set[int]:
+        facts = self.facts[group].values()
+        ordered = FATES[group] is Fate.ORDERED
+        return {fact.queue_id for fact in facts if ordered and fact.state == "out"}
+
+    def _pop(self, group: str, count: int, invisible_ms: int) -> list[Leased]:
+        got = self.readers[group].pop(count, invisible_ms=invisible_ms, fate=FATES[group])
+        for leased in got:
+            fact = self.facts[group][leased.body]
+            assert fact.state == "waiting", (fact, leased)
+            in_place = FATES[group] is not Fate.RETRY
+            assert fact.times == (leased.times if in_place else leased.message.reconsume_times)
+            fact.state, fact.leased = "out", leased
+            fact.due_ms = self.world.clock.now_ms() + invisible_ms
+        return got
+
+    def _out(self) -> list[tuple[str, Fact]]:
+        return [
+            (group, fact)
+            for group, facts in self.facts.items()
+            for fact in facts.values()
+            if fact.state == "out"
+        ]
+
+    def _pick_out(self, pick: int) -> tuple[str, Fact]:
+        out = self._out()
+        return out[pick % len(out)]
+
+    @precondition(lambda self: self._out())
+    @rule(pick=PICK)
+    def acknowledge(self, pick: int) -> None:
+        self._ack(*self._pick_out(pick))
+
+    def _ack(self, group: str, fact: Fact) -> None:
+        assert fact.leased is not None
+        self.readers[group].ack(fact.leased)
+        self.stale.append((group, fact.leased))
+        fact.state = "acknowledged"
+
+    @precondition(lambda self: self._out())
+    @rule(pick=PICK)
+    def acknowledge_a_batch(self, pick: int) -> None:
+        group, fact = self._pick_out(pick)
+        assert fact.leased is not None
+        one = fact.leased
+        together = [
+            other
+            for other in self.facts[group].values()
+            if other.state == "out"
+            and other.leased is not None
+            and (other.leased.topic, other.leased.queue_id, other.leased.handle)
+            == (one.topic, one.queue_id, one.handle)
+        ]
+        offsets = [other.leased.offset for other in together if other.leased is not None]
+        reader = self.readers[group]
+        done = reader.leases.acknowledge_some(
+            group, one.topic, one.queue_id, [*offsets, 10**6], one.handle
+        )
+        reader.end_tick()
+        assert done == len(together)
+        for other in together:
+            other.state = "acknowledged"
+
+    @precondition(lambda self: self._out())
+    @rule(pick=PICK, invisible_ms=TIMES_MS)
+    def change(self, pick: int, invisible_ms: int) -> None:
+        group, fact = self._pick_out(pick)
+        assert fact.leased is not None
+        old = fact.leased
+        fact.leased = self.readers[group].change(old, invisible_ms)
+        fact.due_ms = self.world.clock.now_ms() + invisible_ms
+        if FATES[group] is not Fate.ORDERED:
+            self.stale.append((group, old))
+
+    @precondition(lambda self: self.stale)
+    @rule(pick=PICK)
+    def acknowledge_with_a_stale_receipt(self, pick: int) -> None:
+        group, leased = self.stale[pick % len(self.stale)]
+        try:
+            self.readers[group].ack(leased)
+        except LeaseNotFoundError:
+            return
+        raise AssertionError(f"{leased} was accepted")
+
+    @rule(ms=TIMES_MS)
+    def advance(self, ms: int) -> None:
+        self.world.advance(ms)
+        self.world.end_tick()
+        self._expire()
+
+    def _expire(self) -> None:
+        now_ms = self.world.clock.now_ms()
+        for group, fact in self._out():
+            if fact.due_ms <= now_ms:
+                assert fact.leased is not None
+                self.stale.append((group, fact.leased))
+                if FATES[group] is Fate.RETRY and fact.times >= RETRIES_MAX:
+                    fact.state = "dead"
+                else:
+                    fact.state, fact.times = "waiting", fact.times + 1
+
+    @rule(group=GROUPS)
+    def crash_before_a_hand_over_is_recorded(self, group: str) -> None:
+        reader = self.readers[group]
+        self.world.broker.pop.pop(reader.request(fate=FATES[group]))
+        self.world.crash()
+
+    @precondition(lambda self: self._out())
+    @rule(pick=PICK)
+    def crash_before_an_acknowledgement_is_recorded(self, pick: int) -> None:
+        group, fact = self._pick_out(pick)
+        leased = fact.leased
+        assert leased is not None
+        self.readers[group].leases.acknowledge(
+            group, leased.topic, leased.queue_id, leased.offset, leased.handle
+        )
+        self.world.crash()
+
+    @rule()
+    def crash(self) -> None:
+        self.world.crash()
+
+    @rule(down_ms=TIMES_MS)
+    def restart(self, down_ms: int) -> None:
+        self.world.close()
+        self.world.clock.advance(down_ms)
+        self.world.start()
+        self.advance(0)
+
+    @rule()
+    def take_a_snapshot(self) -> None:
+        self.world.broker.lease_tables.snapshot(wait=True)
+
+    # -- what always holds ---------------------------------------------------------------------
+
+    @invariant()
+    def as_many_leases_are_open_as_the_model_says(self) -> None:
+        if hasattr(self, "folder"):
+            assert len(self.world.broker.leases) == len(self._out())
+
+    @invariant()
+    def cursors_are_at_the_first_message_that_is_not_finished(self) -> None:
+        for group, facts in getattr(self, "facts", {}).items():
+            for queue_id in range(QUEUES):
+                cursor = self.readers[group].cursor(queue_id)
+                if cursor is not None:
+                    unfinished = [
+                        fact.offset
+                        for fact in facts.values()
+                        if fact.queue_id == queue_id and not self._finished(group, fact)
+                    ]
+                    end = self.world.store.max_offset("orders", queue_id)
+                    assert cursor == min(unfinished, default=end)
+
+    def _finished(self, group: str, fact: Fact) -> bool:
+        moved = FATES[group] is Fate.RETRY and fact.times > 0
+        return moved or fact.state in ("acknowledged", "dead")
+
+
+LeaseMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, print_blob=True
+)

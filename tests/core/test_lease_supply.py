@@ -1,0 +1,86 @@
+"""What is handed out: what came back, then what is wanted of the unread; nothing that is gone."""
+
+from pathlib import Path
+
+from onelog.core.lease_retry import lease_retry_topic
+from onelog.message import NewMessage
+from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
+
+RETRY = lease_retry_topic(GROUP, TOPIC)
+
+
+def test_messages_that_are_not_wanted_are_passed_over(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(10):
+        reader.world.send(body=b"%d" % n, TAGS="odd" if n % 2 else "even")
+    leased = reader.pop(tags="odd")
+    assert bodies(leased) == [b"1", b"3", b"5", b"7", b"9"]
+    assert [each.offset for each in leased] == [1, 3, 5, 7, 9]
+    assert reader.cursor() == 1
+    reader.ack(*leased)
+    assert reader.cursor() == 10
+
+
+def test_where_nothing_is_wanted_the_cursor_goes_on(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for _ in range(10):
+        reader.world.send(TAGS="x")
+    assert reader.pop(tags="y") == []
+    assert reader.cursor() == 10
+    reader.world.crash()
+    assert reader.pop() == []
+
+
+def test_a_record_that_queues_share_is_leased_under_the_offset_of_each(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send()
+    for n in range(4):
+        message = NewMessage(
+            "elsewhere", 0, b"%d" % n, b"TAGS\x01%s\x02" % (b"ab"[n % 2 : n % 2 + 1])
+        )
+        reader.world.store.append([message._replace(extra_queues=(TOPIC,))])
+    assert [each.offset for each in reader.pop()] == [0, 1, 2, 3, 4]
+    reader.group = "others"
+    leased = reader.pop(tags="b")
+    assert [each.offset for each in leased] == [2, 4]
+    assert bodies(leased) == [b"1", b"3"]
+
+
+def test_one_that_stays_waits_for_a_member_that_wants_it(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send(body=b"a", TAGS="a")
+    reader.world.send(body=b"b", TAGS="b")
+    reader.take(fate=STAY)
+    reader.world.advance(LEASE_MS + TICK_MS)
+    assert bodies(reader.take(fate=STAY, tags="b")) == [b"b"]
+    assert bodies(reader.take(fate=STAY, tags="a")) == [b"a"]
+
+
+def test_a_queue_that_lost_its_end_is_followed(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send()
+    reader.pop()
+    queue = reader.leases._queues[GROUP, TOPIC, 0]
+    queue.next = 9
+    assert reader.pop() == []
+    for n in range(3):
+        reader.world.send(body=b"%d" % n)
+    assert len(reader.pop()) == 3
+
+
+def test_messages_that_retention_deleted_are_finished(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    world = reader.world
+    for _ in range(3):
+        world.send()
+    reader.take(1)
+    reader.take(1, fate=STAY)
+    again = reader.take(1, fate=ORDERED, attempt_id="a")
+    assert again == [], "others are out"
+    world.advance(LEASE_MS + TICK_MS)
+    world.clock.advance(1_000)
+    world.send(body=b"kept")
+    world.store.retain({TOPIC: 500, RETRY: 500})
+    assert world.store.min_offset(TOPIC, 0) == 3
+    assert bodies(reader.pop()) == [b"kept"]
+    assert reader.cursor() == 3
