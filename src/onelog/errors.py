@@ -231,3 +231,7 @@ class InvalidLeaseTimeError(OnelogError):
 
 class TooManyLeasesError(BrokerBusyError):
     """A group holds as many messages as it may; it must acknowledge some before it gets more."""
+
+
+class RecallError(OnelogError):
+    """A message that cannot be recalled: it is not scheduled here, or its time has come."""

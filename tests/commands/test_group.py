@@ -71,6 +71,26 @@ async def test_lag_per_queue_with_a_total(onelog: Run, cluster: LiveCluster) -> 
         assert text in shown
 
 
+async def test_members_that_subscribe_differently_are_pointed_out(
+    onelog: Run, cluster: LiveCluster
+) -> None:
+    await filled(cluster)
+    for client_id, expression in (("client-1", "a"), ("client-2", "a"), ("client-3", "b")):
+        client = await cluster.client()
+        await client.heartbeat(client_id, "readers", "orders", expression)
+    ended = await onelog("group", "describe", "readers", "--json")
+    assert ended.document["mismatch"] == {
+        "client-1": {"orders": "a"},
+        "client-2": {"orders": "a"},
+        "client-3": {"orders": "b"},
+    }
+    assert "members subscribe differently" in (await onelog("group", "describe", "readers")).out
+    await client.heartbeat("client-3", "readers", "orders", "a")
+    ended = await onelog("group", "describe", "readers", "--json")
+    assert ended.document["mismatch"] is None
+    assert "differently" not in (await onelog("group", "describe", "readers")).out
+
+
 async def test_the_list_has_members_and_lag(onelog: Run, cluster: LiveCluster) -> None:
     await filled(cluster)
     client = await cluster.client()

@@ -157,8 +157,36 @@ def test_a_difference_is_logged_once_and_can_be_asked_for(
         "b": frozenset({("orders", "TAG", "y")}),
     }
     assert caplog.text.count("subscribe differently") == 1
+    assert crowd.members.mismatched_groups() == ["g"]
     crowd.beat("b", "orders:x", version=3)
     assert group.mismatch == {}
+    assert crowd.members.mismatched_groups() == []
+    assert crowd.members.mismatches_total == 1
+
+
+def test_members_who_join_a_difference_make_no_more_noise(
+    crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    crowd.beat("a", "orders:x")
+    crowd.beat("b", "orders:y")
+    crowd.beat("c", "orders:y")
+    crowd.members.channel_closed("channel of b")
+    assert caplog.text.count("subscribe differently") == 1
+    crowd.beat("d", "orders:z")
+    assert caplog.text.count("subscribe differently") == 2
+    crowd.members.channel_closed("channel of a")
+    crowd.members.channel_closed("channel of d")
+    assert caplog.text.count("subscribe to the same again") == 1
+    crowd.beat("e", "orders:x")
+    assert crowd.members.mismatches_total == 2
+
+
+def test_tags_in_another_order_are_the_same(crowd: Crowd) -> None:
+    crowd.beat("a", "orders:x || y")
+    crowd.beat("b", "orders:y||x")
+    assert crowd.members.mismatched_groups() == []
+    assert crowd.members.mismatches_total == 0
 
 
 def test_who_consumes_a_topic_is_known_while_they_live(crowd: Crowd) -> None:

@@ -25,7 +25,9 @@ def sample_messages(count: int) -> Iterator[NewMessage]:
     """Topics, tags, keys, hosts, transactions, delays, inner batches, extra queues."""
     for number, message in enumerate(corpus(3, count, long_topic=True)):
         if number % 29 == 5:
-            yield message._replace(sys_flag=0, inner_count=5, extra_queues=("fan-out",))
+            yield message._replace(
+                topic="Orders", sys_flag=0, inner_count=5, extra_queues=("fan-out",)
+            )
         elif len(message.body) < 4000:
             yield message
 

@@ -149,3 +149,18 @@ def test_another_geometry_is_refused(tmp_path: Path) -> None:
     index.build()
     with pytest.raises(StoreVersionError, match="index_slots"):
         new_index(tmp_path, entries=101)
+
+
+def test_a_file_without_content_is_not_an_index_file(tmp_path: Path) -> None:
+    index = new_index(tmp_path)
+    add(index, 0, "k")
+    index.build()
+    (tmp_path / "29991231235959999").touch()
+    again = new_index(tmp_path)
+    assert list(again.find("t", "k", *ALWAYS)) == [0]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_very_long_key_does_not_make_the_others_long() -> None:
+    keys = [b"k%d" % n for n in range(2000)] + [b"x" * 30_000]
+    assert key_hashes(keys).tolist() == [key_hash(key.decode()) for key in keys]

@@ -154,6 +154,13 @@ def test_neighbouring_records_decode_one_after_the_other() -> None:
     assert [bytes(m.body) for m in decode_messages(memoryview(run))] == [b"0", b"1", b"2"]
 
 
+def test_bytes_that_are_no_run_of_records_are_told() -> None:
+    whole = record(NewMessage("t", 0, b"x"))
+    for bad in (bytes(200), whole + whole[:50], whole[:-1]):
+        with pytest.raises(StoreCorruptError, match="record"):
+            list(decode_messages(memoryview(bad)))
+
+
 def test_requiring_a_message_names_the_place_and_the_reason() -> None:
     with pytest.raises(StoreCorruptError, match="log offset 77: nothing is written here"):
         require_message(check(memoryview(bytes(99)), 0, 77), 77)

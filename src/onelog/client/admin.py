@@ -12,6 +12,7 @@ from typing import Self
 
 from onelog.client.address import parse_addresses
 from onelog.client.cluster import Clusters
+from onelog.client.dead_letters import DeadLetters
 from onelog.client.groups import Groups
 from onelog.client.messages import Messages
 from onelog.client.nodes import TIMEOUT_MS, Nodes
@@ -29,6 +30,9 @@ class Admin:
         self.groups = Groups(nodes, self.clusters, self.topics)
         self.positions = Positions(nodes, self.topics, self.groups)
         self.messages = Messages(nodes, self.clusters, self.topics, self.positions)
+        self.dead_letters = DeadLetters(
+            nodes, self.topics, self.groups, self.positions, self.messages
+        )
 
     @staticmethod
     def connect(

@@ -13,6 +13,12 @@ import msgspec
 from onelog.client.address import Address
 from onelog.client.cluster import Clusters
 from onelog.client.nodes import Failure, Gathered, Nodes, at_once
+from onelog.client.subscriptions import (
+    Filters,
+    differences,
+    differences_told,
+    read_running_info,
+)
 from onelog.client.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from onelog.errors import (
     ConsumersOfflineError,
@@ -21,7 +27,6 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
-from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import ConsumerConnection
 from onelog.wire.remoting.codes import RequestCode
@@ -88,6 +93,8 @@ class GroupMembers:
     message_model: str
     start_from: str
     subscriptions: dict[str, str]
+    differing: dict[str, Filters] = field(default_factory=dict)
+    """What each member subscribes to, by client id, while that is not the same for all."""
 
 
 NOBODY = GroupMembers((), "", "", "", {})
@@ -226,6 +233,7 @@ class Groups:
             first.message_model or "",
             first.consume_from_where or "",
             {topic: data.sub_string for topic, data in sorted(first.subscription_table.items())},
+            differences_told(answers),
         )
 
     async def _connections(self, address: Address, group: str) -> ConsumerConnection:
@@ -280,28 +288,34 @@ class Groups:
         if not settings and not members.members and not progress.queues:
             raise GroupNotFoundError(f"no broker knows a consumer group {group}")
         if with_owners and members.members:
-            progress = _with_owners(progress, await self._owners(group, members))
+            owners, differing = await self._ask_members(group, members)
+            progress = _with_owners(progress, owners)
+            members = replace(members, differing=members.differing or differing)
         failures = tuple(dict.fromkeys((*tables.failures, *progress.failures)))
         return GroupDescription(group, settings, members, progress, failures)
 
-    async def _owners(self, group: str, members: GroupMembers) -> dict[MessageQueue, str]:
-        """The member that has each queue, as far as the members themselves say."""
+    async def _ask_members(
+        self, group: str, members: GroupMembers
+    ) -> tuple[dict[MessageQueue, str], dict[str, Filters]]:
+        """Who has each queue, and how subscriptions differ, as far as the members tell."""
         sources = list((await self._sources()).values())
 
-        async def queues(member: Member) -> dict[MessageQueue, str]:
+        async def ask(member: Member) -> tuple[list[MessageQueue], Filters | None]:
             ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
             for address in sources:
                 try:
                     answer = await self._nodes.ask(
                         address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext
                     )
-                    return dict.fromkeys(_owned(answer.body), member.client_id)
+                    return read_running_info(answer.body)
                 except OnelogError:
                     continue  # Another broker may know it; and not every kind of client tells.
-            return {}
+            return [], None
 
-        found = await at_once(queues, members.members)
-        return {queue: client_id for each in found for queue, client_id in each.items()}
+        names = [member.client_id for member in members.members]
+        told = dict(zip(names, await at_once(ask, members.members), strict=True))
+        owners = {queue: name for name, (queues, _) in told.items() for queue in queues}
+        return owners, differences({name: filters for name, (_, filters) in told.items()})
 
     # Changes.
 
@@ -445,12 +459,6 @@ def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> Subscripti
         for name, value in change.attributes.items()
     }
     return msgspec.structs.replace(config, **{k: v for k, v in given.items() if v is not None})
-
-
-def _owned(running_info: bytes | bytearray | memoryview) -> list[MessageQueue]:
-    info = fastjson.loads(running_info, MessageQueue.from_members)
-    table = info.get("mqTable") if isinstance(info, dict) else None
-    return [key for key in table if isinstance(key, MessageQueue)] if table else []
 
 
 def _with_owners(progress: GroupProgress, owners: Mapping[MessageQueue, str]) -> GroupProgress:

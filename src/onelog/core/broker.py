@@ -36,6 +36,8 @@ from onelog.core.pull import Puller, PullResult, PullStatus
 from onelog.core.retry import Retry
 from onelog.core.stats import Stats
 from onelog.core.tables import LEASES_TOPIC, Tables, Versions
+from onelog.core.timer_renewal import CHECK_MS, TimerRenewal
+from onelog.core.timers import WATCH_MS, Timers
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
 from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule, Wait, Waiting
@@ -123,6 +125,11 @@ class Broker:
         self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
+        self.timers = Timers(
+            self.tables, store, self.publisher, clock, schedule, offload, store_host,
+            config.timer_delay_max_ms,
+        )  # fmt: skip
+        self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
         self.transactions = Transactions(
             OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
             clock, config.transaction_timeout_ms, store_host,
@@ -169,6 +176,7 @@ class Broker:
             self.tables.add(table)
         self.tables.add(self.transactions.table)
         self.tables.add(self.request_modes)
+        self.tables.add(self.timers)
         self.lease_tables.add(self.leases)
         if not self.tables.open():
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
@@ -176,6 +184,7 @@ class Broker:
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
+        self.timers.open()
         self.transactions.open()
         self.lease_tables.open()
         self.leases.open()
@@ -183,6 +192,8 @@ class Broker:
         self._every(self.config.client_scan_ms, self._expire)
         self._every(SAMPLE_MS, self._keep_house)
         self._every(self.config.transaction_check_interval_ms, self.checkback.check)
+        self._every(WATCH_MS, self.timers.watch)
+        self._every(CHECK_MS, self.timer_renewal.check)
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -214,6 +225,7 @@ class Broker:
         self._closed = True
         self.delay.close()
         self.publisher.end_of_tick()
+        self.timers.close()
         self.waiting.end_all()
         self.checkback.close()
         self.transactions.remember()
@@ -232,11 +244,13 @@ class Broker:
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.durability.timeout_ms = config.flush_timeout_ms
         self.transactions.timeout_ms = config.transaction_timeout_ms
+        self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
 
     def prepare_retention(self) -> None:
         """To be called before each round of `store.retain`: nothing is only in what goes."""
         self.checkback.prepare_retention()
+        self.timer_renewal.prepare_retention()
         self.tables.prepare_retention()
         self.lease_tables.prepare_retention()
 

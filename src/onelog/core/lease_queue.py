@@ -211,10 +211,10 @@ class QueueLeases:
         if leased:
             value["o"] = [(*terms, some) for terms, some in leased.items()]
         ready, times = self.ready, self.times
-        if ready:
-            value["r"] = [[offset, ready[offset]] for offset in offsets if offset in ready]
-        if times:
-            value["t"] = [[offset, times[offset]] for offset in offsets if offset in times]
+        if ready and (back := [(each, ready[each]) for each in offsets if each in ready]):
+            value["r"] = back
+        if times and (counted := [(each, times[each]) for each in offsets if each in times]):
+            value["t"] = counted
         return value
 
     def apply(self, value: dict[str, Any]) -> None:

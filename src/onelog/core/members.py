@@ -4,8 +4,8 @@ A member is a client on a channel; it stays as long as its heartbeats come and i
 Each member keeps the subscriptions it sent, and a pull is answered by its own: members that
 subscribe differently each get what they asked for, within the queues they were assigned. That they
 differ is a mistake nearly always (the queues of one member are never read with the other's filter),
-so it is logged once and can be asked for. What the group as a whole subscribes to is the union,
-with the youngest version of each topic.
+so it is logged once, counted, and can be asked for. What the group as a whole subscribes to is the
+union, with the youngest version of each topic.
 
 Invariant: a channel is in `_channels` exactly as long as it is in some group.
 """
@@ -20,6 +20,8 @@ from onelog.core.filters import Subscription
 
 log = logging.getLogger(__name__)
 
+Wishes = frozenset[tuple[str, str, str]]
+"""What a member subscribes to: topics, the kind of filter on each, and the filter."""
 ConsumeType = Literal["CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"]
 MessageModel = Literal["CLUSTERING", "BROADCASTING"]
 
@@ -55,10 +57,11 @@ class Member:
     seen_ms: int
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
-    def wishes(self) -> frozenset[tuple[str, str, str]]:
-        """What it subscribes to, without versions."""
+    def wishes(self) -> Wishes:
+        """What it subscribes to, without versions; `a || b` is the same as `b||a`."""
         return frozenset(
-            (sub.topic, sub.kind, sub.expression) for sub in self.subscriptions.values()
+            (sub.topic, sub.kind, " || ".join(sorted(sub.tags)) or sub.expression)
+            for sub in self.subscriptions.values()
         )
 
 
@@ -72,7 +75,7 @@ class LiveGroup:
     consume_from: str
     members: dict[Hashable, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    mismatch: dict[str, frozenset[tuple[str, str, str]]] = field(default_factory=dict)
+    mismatch: dict[str, Wishes] = field(default_factory=dict)
     """Client ids and what each subscribes to, while they differ; empty while they agree."""
 
     def unite(self) -> bool:
@@ -90,14 +93,18 @@ class LiveGroup:
 
     def _compare(self) -> None:
         wishes = {member.client.client_id: member.wishes() for member in self.members.values()}
-        differ = len(set(wishes.values())) > 1
-        if differ and wishes != self.mismatch:
+        before, now = set(self.mismatch.values()), set(wishes.values())
+        differ = len(now) > 1
+        # Members that come and go with the same wishes as others are no news.
+        if differ and now - before:
             log.warning(
                 "members of consumer group %s subscribe differently, so each message is filtered as"
                 " the member that reads its queue says: %s",
                 self.name,
                 {client: sorted(wish) for client, wish in wishes.items()},
             )
+        elif before and not differ:
+            log.info("members of consumer group %s subscribe to the same again", self.name)
         self.mismatch = wishes if differ else {}
 
 
@@ -123,6 +130,8 @@ class Members:
         self._channels: dict[Hashable, _Channel] = {}
         self.on_group_change: list[GroupListener] = []
         """Called with a group and its members when one came or left, or topics came or went."""
+        self.mismatches_total = 0
+        """How often members of a group began to subscribe differently."""
 
     # -- consumers -----------------------------------------------------------------------------
 
@@ -145,7 +154,7 @@ class Members:
         changed = joined
         if joined or subscriptions != member.subscriptions:
             member.subscriptions = subscriptions
-            changed = group.unite() or joined
+            changed = self._unite(group) or joined
         if changed and notify:
             self._tell(group)
         return changed
@@ -180,6 +189,12 @@ class Members:
             found = self._channels[channel] = _Channel()
         return found
 
+    def _unite(self, group: LiveGroup) -> bool:
+        agreed = not group.mismatch
+        changed = group.unite()
+        self.mismatches_total += bool(agreed and group.mismatch)
+        return changed
+
     def _tell(self, group: LiveGroup) -> None:
         # Who broadcasts does not share queues, so there is nothing to rebalance.
         if group.message_model == "BROADCASTING":
@@ -206,7 +221,7 @@ class Members:
         if not group.members:
             del self._groups[group_name]
             return
-        group.unite()
+        self._unite(group)
         if notify:
             self._tell(group)
 
@@ -266,6 +281,10 @@ class Members:
     def live_groups(self) -> list[LiveGroup]:
         """Every consumer group that has members."""
         return list(self._groups.values())
+
+    def mismatched_groups(self) -> list[str]:
+        """The groups whose members subscribe differently now."""
+        return [group.name for group in self._groups.values() if group.mismatch]
 
     def client_ids(self, group: str) -> list[str]:
         """The members' ids, in the order they joined."""

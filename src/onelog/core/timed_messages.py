@@ -8,8 +8,9 @@
                 delivered; TIMER_OUT_MS says when it would have been
     delivered   the message under its own topic, with when it was due, stored and delivered
 
-RocketMQ rounds TIMER_OUT_MS down to the second before the message is due, and delivers at the end
-of that second; here it is to the millisecond. `due_ms` reads both.
+RocketMQ rounds TIMER_OUT_MS down to a second before the message is due, and delivers at the end of
+that second. Here it is to the millisecond, and begins with a zero, which RocketMQ reads and never
+writes: so one of its messages is known, and not delivered a second too early.
 
 Invariant: body, flag, birth and the sender's own properties are the same in each of these records.
 """
@@ -30,6 +31,7 @@ from onelog.message import (
     encode_properties,
     property_bytes,
 )
+from onelog.store.record import CRC_PROPERTY_BYTES
 
 DELAY_SECONDS = "TIMER_DELAY_SEC"
 DELAY_MS = "TIMER_DELAY_MS"
@@ -44,29 +46,29 @@ RECALL_TAG = "_RECALL_TAG_"
 NEEDLE = b"TIMER_DEL"
 """In the properties of every message that may be a timed one or a deletion."""
 
-_TIME_NEEDLES = tuple(
-    (name.encode() + b"\x01", unit_ms, is_span)
-    for name, unit_ms, is_span in (
-        (DELAY_SECONDS, 1_000, True),
-        (DELAY_MS, 1, True),
-        (DELIVER_MS, 1, False),
-    )
+_TIMES = re.compile(
+    rb"(?:\A|\x02)(TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS)(?=\x01([^\x02]*))"
 )
+_PRECEDENCE = (DELAY_SECONDS.encode(), DELAY_MS.encode(), DELIVER_MS.encode())
 """As RocketMQ has it, the first of them that is there counts."""
 _DUE_NEEDLE = DUE_MS.encode() + b"\x01"
 _LEVEL_NEEDLE = b"DELAY\x01"
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 _OWN = re.compile(
     rb"(?:\A|(?<=\x02))REAL_TOPIC\x01([^\x01\x02]+)\x02REAL_QID\x01([0-9]{1,9})\x02"
-    rb"TIMER_OUT_MS\x01([0-9]{1,18})\x02\Z"
+    rb"TIMER_OUT_MS\x010([0-9]{1,18})\x02\Z"
 )
 """What a scheduled message of ours ends with."""
 _RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
 _RESERVED_NEEDLE = re.compile(rb"REAL_|TIMER_(?:EN|DE)QUEUE|TIMER_ROLL")
-TAIL_BYTES = 28
+_CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
+_HALF_TOPIC = HALF_TOPIC.encode()
+TAIL_BYTES = 29
 """What a record's end has to be for `due_in_tail`."""
-_TAIL_HEAD = b"\x02" + _DUE_NEEDLE
+_TAIL_HEAD = b"\x02" + _DUE_NEEDLE + b"0"
 _SECOND_MS = 1_000
+_ROOM_BYTES = 100
+"""For what `renewed` adds to the properties, and the store's checksum."""
 
 
 class Scheduled(NamedTuple):
@@ -86,18 +88,29 @@ def wanted_ms(properties: bytes, now_ms: int) -> int | None:
 
     A delay level goes before a time, and a message that has been through the wheel stays out.
     """
-    if property_bytes(properties, _DUE_NEEDLE) is not None:
+    times = _TIMES.findall(properties)
+    if not times or _is_settled(properties):
         return None
-    if property_bytes(properties, _LEVEL_NEEDLE) not in (None, b"0"):
-        return None
-    for needle, unit_ms, is_span in _TIME_NEEDLES:
-        text = property_bytes(properties, needle)
-        if text is not None:
-            if not _NUMBER.fullmatch(text):
-                name = needle[:-1].decode()
-                raise MessageError(f"timer message illegal: {name} {text[:40]!r} is not a number")
-            return int(text) * unit_ms + (now_ms if is_span else 0)
-    return None
+    name, text = times[0] if len(times) == 1 else min(times, key=_precedence)
+    if not _NUMBER.fullmatch(text):
+        raise MessageError(f"timer message illegal: {name.decode()} {text[:40]!r} is not a number")
+    if name == _PRECEDENCE[2]:
+        return int(text)
+    return now_ms + int(text) * (1_000 if name == _PRECEDENCE[0] else 1)
+
+
+def _precedence(time: tuple[bytes, bytes]) -> int:
+    return _PRECEDENCE.index(time[0])
+
+
+def _is_settled(properties: bytes) -> bool:
+    """Whether a time is of no account."""
+    if _DUE_NEEDLE in properties and property_bytes(properties, _DUE_NEEDLE) is not None:
+        return True
+    if _LEVEL_NEEDLE not in properties:
+        return False
+    level = property_bytes(properties, _LEVEL_NEEDLE)
+    return level is not None and level.isdigit() and int(level) > 0
 
 
 def is_deletion(properties: bytes) -> bool:
@@ -117,12 +130,12 @@ def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
         properties = encode_properties(named)
     properties += (
         f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QUEUE_ID}\x01{message.queue_id}\x02"
-        f"{DUE_MS}\x01{due_ms}\x02"
+        f"{DUE_MS}\x01{_exactly(due_ms)}\x02"
     ).encode()
-    if len(properties) > PROPERTIES_BYTES_MAX:
+    if len(properties) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
         raise PropertiesTooLargeError(
             f"properties of {len(properties)} bytes, with the message's own topic, are over the "
-            f"limit of {PROPERTIES_BYTES_MAX}"
+            f"limit of {PROPERTIES_BYTES_MAX - _ROOM_BYTES} for timed messages"
         )
     return message._replace(topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
@@ -139,7 +152,7 @@ def deletion(
         "PGROUP": group,
         REAL_TOPIC: topic,
         REAL_QUEUE_ID: "0",
-        DUE_MS: str(due_ms),
+        DUE_MS: _exactly(due_ms),
         DELETE_KEY: delete_key(topic, unique_key),
     }
     return NewMessage(
@@ -151,6 +164,10 @@ def deletion(
         born_host=host,
         store_host=host,
     )
+
+
+def _exactly(due_ms: int) -> str:
+    return f"0{due_ms}"
 
 
 def delete_key(topic: str, unique_key: str) -> str:
@@ -166,8 +183,8 @@ def due_in_tail(tail: bytes) -> int | None:
 
     None if they do not tell: then `read` does. What does more than wait never ends like that.
     """
-    if tail[:14] == _TAIL_HEAD and tail[14:27].isdigit() and tail[27] == 2:
-        return int(tail[14:27])
+    if tail[:15] == _TAIL_HEAD and tail[15:28].isdigit() and tail[28] == 2:
+        return int(tail[15:28])
     return None
 
 
@@ -191,21 +208,23 @@ def _due_ms(message: Message, properties: dict[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise MessageError(f"{DUE_MS} {text!r} is no time")
     due_ms = int(text)
-    if ROLL_FROM in properties or _OWN.search(message.properties):
+    if text[0] == "0":
         return due_ms
-    # RocketMQ's, or one with the store's checksum: if it was rounded, then by up to a second.
-    spent_ms = 0 if DELAY_SECONDS in properties or DELAY_MS in properties else message.store_ms
+    # RocketMQ has written it, and rounded the time down by up to a second.
+    unrounded = {name: text for name, text in properties.items() if name != DUE_MS}
     try:
-        wanted = wanted_ms(_without_due(properties), message.store_ms - spent_ms)
+        wanted = wanted_ms(encode_properties(unrounded), message.store_ms)
     except MessageError:
         return due_ms
-    if wanted is None or due_ms % 10:
-        return due_ms
-    return max(due_ms, min(due_ms + _SECOND_MS, wanted))
+    return due_ms if wanted is None else max(due_ms, min(due_ms + _SECOND_MS, wanted))
 
 
-def _without_due(properties: dict[str, str]) -> bytes:
-    return encode_properties({name: text for name, text in properties.items() if name != DUE_MS})
+def _own_end(properties: bytes) -> re.Match[bytes] | None:
+    """What we have put at the end of a scheduled message, if it is one of ours."""
+    found = _OWN.search(properties)
+    if found is None and properties[-CRC_PROPERTY_BYTES:].startswith(_CRC_NEEDLE):
+        return _OWN.search(properties[:-CRC_PROPERTY_BYTES])
+    return found
 
 
 def _own_place(properties: dict[str, str]) -> tuple[str, int]:
@@ -220,14 +239,14 @@ def _own_place(properties: dict[str, str]) -> tuple[str, int]:
 
 def delivered(message: Message, now_ms: int) -> NewMessage:
     """What consumers get; `MessageError` if the record does not say where."""
-    found = _OWN.search(message.properties)
-    if found is not None and found[1] != b"RMQ_SYS_TRANS_HALF_TOPIC":
-        topic, queue_id, kept = found[1].decode(), int(found[2]), message.properties[: found.start()]
-        due = found[3].decode()
+    found = _own_end(message.properties)
+    if found is not None and found[1] != _HALF_TOPIC:
+        topic, queue_id, due = found[1].decode(), int(found[2]), found[3].decode()
+        kept = message.properties[: found.start()]
     else:
         properties = decode_properties(message.properties)
         topic, queue_id = _own_place(properties)
-        due = properties.get(DUE_MS, "")
+        due = properties.get(DUE_MS, "").lstrip("0")
         for name in (*_RESERVED, DUE_MS, RECORD_CRC):
             properties.pop(name, None)
         kept = encode_properties(properties)

@@ -185,9 +185,7 @@ class TimerWheel:
     @property
     def count(self) -> int:
         """How many entries there are, with some that have left already."""
-        return (
-            sum(run.live for run in self._runs) + sum(map(len, self._sealed)) + len(self._open)
-        )
+        return sum(run.live for run in self._runs) + sum(map(len, self._sealed)) + len(self._open)
 
     def add(self, dues: Sequence[int], offsets: Sequence[int], end: int, last_at: int) -> None:
         """Enter what the messages from `self.end` up to `end` say; the last is at `last_at`."""
@@ -250,9 +248,7 @@ class TimerWheel:
         for run in self._runs:
             run.skip(self.progress)
             following = run.cursor + NEAR_COUNT
-            parts.append(
-                run.columns.part(slice(run.cursor, following)).pending(self.progress)
-            )
+            parts.append(run.columns.part(slice(run.cursor, following)).pending(self.progress))
             if following < len(run):
                 key = (int(run.columns.dues[following]), int(run.columns.offsets[following]))
                 bound = min(bound, key)
@@ -288,6 +284,10 @@ class TimerWheel:
         for stretch in (*self._sealed, self._open):
             found |= np.isin(~offsets, stretch.columns().offsets)
         return found
+
+    def is_cancelled(self, due_ms: int, offset: int) -> bool:
+        """The same for one message."""
+        return bool(self.cancelled(np.array([due_ms]), np.array([offset]))[0])
 
     def cancelled_halfway(self) -> dict[int, int]:
         """Messages whose cancellation has left, and they have not; with when they are due.
@@ -333,8 +333,10 @@ class TimerWheel:
             self._runs.pop(0).path.unlink(missing_ok=True)
 
     def _is_free(self, run: Run) -> bool:
-        return self._job is None or not isinstance(self._job.made_of, list) or (
-            run not in self._job.made_of
+        return (
+            self._job is None
+            or not isinstance(self._job.made_of, list)
+            or (run not in self._job.made_of)
         )
 
     def _seal(self) -> None:

@@ -40,6 +40,7 @@ OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SYSTEM_PREFIX = "rmq_sys_"
+TIMER_TOPIC = f"{SYSTEM_PREFIX}wheel_timer"
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 
@@ -53,6 +54,7 @@ UNSENDABLE_TOPICS = frozenset(
         OFFSET_MOVED_TOPIC,
         TABLES_TOPIC,
         LEASES_TOPIC,
+        TIMER_TOPIC,
     )
 )
 """Topics that clients may not send to: only the broker writes them."""
@@ -138,7 +140,7 @@ def system_topics(cluster: str, broker: str, queues: int, auto_create: bool) -> 
         TopicConfig(f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, 1, PERM_INHERIT),
         TopicConfig(HALF_TOPIC, 1, 1),
         TopicConfig(OP_HALF_TOPIC, 1, 1),
-        TopicConfig(f"{SYSTEM_PREFIX}wheel_timer", 1, 1),
+        TopicConfig(TIMER_TOPIC, 1, 1),
     ]
     if auto_create:
         found.append(TopicConfig(DEFAULT_TOPIC, queues, queues, everything))

@@ -154,6 +154,11 @@ class ConsumeQueue:
         self._maps.pop(file, None)
         self._budget.remove(self, file)
 
+    def unmap_all(self) -> None:
+        """Let go of every map."""
+        for file in list(self._maps):
+            self.unmap(file)
+
     # -- finding the end -----------------------------------------------------------------------
 
     def _find_end(self) -> int:

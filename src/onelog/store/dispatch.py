@@ -32,6 +32,8 @@ from onelog.message import (
 INNER_COUNT_MAX = 1_000_000
 EXTRA_QUEUES_MAX = 1_000
 _TAGS_NEEDLE = TAGS.encode() + b"\x01"
+_NEVER_SHARED = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
+"""Topics whose records are copies: what they say of extra queues was meant for the original."""
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
 # Operations on an enum's members are calls; these are done for every message.
 _COMMITTED = int(SysFlag.COMMITTED)
@@ -112,6 +114,8 @@ def with_dispatch_properties(
         flags |= SysFlag.INNER_BATCH
         added[INNER_COUNT] = str(count)
     if extra:
+        if message.topic.startswith(_NEVER_SHARED):
+            raise MessageError(f"messages of topic {message.topic!r} have no extra queues")
         if any("," in topic for topic in extra):
             raise MessageError(f"a comma in the name of an extra queue: {extra!r}")
         offsets = [reserve(t, queue_id_of(t, message.queue_id), count) for t in extra]
@@ -140,6 +144,8 @@ def targets(message: Message) -> Iterator[Target]:
         if stated.isascii() and stated.isdigit():
             count = min(max(1, int(stated)), INNER_COUNT_MAX)
     yield Target(message.topic, message.queue_id, message.queue_offset, count)
+    if message.topic.startswith(_NEVER_SHARED):
+        return
     names = property_value(message.properties, MULTI_DISPATCH)
     offsets = property_value(message.properties, MULTI_QUEUE_OFFSET)
     if not names or not offsets:

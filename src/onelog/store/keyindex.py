@@ -48,6 +48,8 @@ SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 _ALLOCATE_ENTRIES = 50_000
+_MATRIX_BYTES_MAX = 8 << 20
+"""One very long key must not make all others in the matrix as long."""
 _PENDING_MAX = 2_048
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _KEYS_NEEDLE = KEYS.encode() + b"\x01"
@@ -82,9 +84,9 @@ def key_hashes(keys: list[bytes]) -> npt.NDArray[np.int64]:
     """
     width = max(map(len, keys))
     padded = b"".join(keys)
-    if len(padded) != width * len(keys):
+    if len(padded) != width * len(keys) <= _MATRIX_BYTES_MAX:
         padded = b"".join([key.rjust(width, b"\0") for key in keys])
-    if not padded.isascii():
+    if len(padded) != width * len(keys) or not padded.isascii():
         return np.array([key_hash(key.decode("utf-8", "replace")) for key in keys], np.int64)
     matrix = np.frombuffer(padded, np.uint8)
     hashes = np.einsum(
@@ -256,6 +258,11 @@ class KeyIndex:
         self._pending: deque[Pending] = deque()
         self._noted = 0
         names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+        # A crash between making a file and giving it its size leaves one without content.
+        for path in [each for each in names if each.stat().st_size == 0]:
+            names.remove(path)
+            if writable:
+                path.unlink()
         # Replaced, never changed in place: the flush thread reads it without a lock.
         self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
         self._dirty: set[IndexFile] = set()

@@ -371,6 +371,7 @@ class MessageStore(StoreReader):
                 self._save_checkpoint(force=True)
                 self._abort.clear()
         finally:
+            self.queue_table.unmap()
             self._lock.release()
 
 

@@ -71,6 +71,11 @@ class Queues:
         for queues in list(self.by_topic.values()):
             yield from list(queues.values())
 
+    def unmap(self) -> None:
+        """Let go of all maps; they are made again when they are needed."""
+        for queue in self:
+            queue.unmap_all()
+
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files."""
         for queue in self.by_topic.pop(topic, {}).values():

@@ -16,7 +16,7 @@ from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ConsumeQueue, Entry
 from onelog.store.keyindex import KeyIndex, message_keys
 from onelog.store.queues import Queues
-from onelog.store.record import decode_messages, store_time_ms
+from onelog.store.record import check, decode_messages, store_time_ms
 
 OFFSET_MAX = (1 << 63) - 1
 _WARM_TAIL_BYTES = 64 << 20
@@ -185,7 +185,10 @@ class StoreReader:
                 break
             if not self.log.start <= at < self.log.end:
                 continue
-            message = self.log.message_at(at)
+            segment = self.log.segment_at(at)
+            message = check(segment.view, at - segment.start, at)
+            if not isinstance(message, Message):
+                continue  # An entry that is older, or more damaged, than its record.
             in_time = begin_ms <= message.store_ms <= end_ms
             if (
                 in_time

@@ -26,6 +26,7 @@ Invariant: `check` accepts exactly the records that `encode` writes for that pla
 """
 
 import functools
+import struct
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -208,10 +209,15 @@ def decode_messages(view: memoryview) -> Iterator[Message]:
     """Every record of a run of whole records, as a read returns them."""
     at = 0
     end = len(view)
-    while at < end:
-        message = decode_message(view, at)
-        yield message
-        at += message.size
+    try:
+        while at < end:
+            message = decode_message(view, at)
+            if message.size < RECORD_BYTES_MIN or at + message.size > end:
+                raise StoreCorruptError(f"a record of {message.size} bytes where {end - at} are")
+            yield message
+            at += message.size
+    except (struct.error, IndexError) as error:
+        raise StoreCorruptError(f"no record at byte {at} of a run of {end}: {error}") from None
 
 
 def store_time_ms(view: memoryview, at: int = 0) -> int:

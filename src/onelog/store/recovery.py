@@ -78,8 +78,8 @@ class Replay:
         if is_plain(flags, properties):
             self._put(message.topic, message.queue_id, message.queue_offset, 1, entry)
         else:
-            for topic, queue_id, offset, count in targets(message):
-                self._put(topic, queue_id, offset, count, entry)
+            for place in targets(message):
+                self._put(*place, entry)
         if properties:
             self._index.add(
                 (NewMessage(message.topic, 0, b"", properties, sys_flag=flags),),

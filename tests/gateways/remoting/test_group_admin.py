@@ -22,7 +22,7 @@ from onelog.wire.remoting.groups import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from onelog.wire.remoting.routes import TopicList
+from onelog.wire.remoting.routes import KVTable, TopicList
 from onelog.wire.remoting.runtime import ConsumerOffsets, DelayOffsets, ResetOffsetList
 from onelog.wire.remoting.stats import (
     ConsumeStats,
@@ -164,6 +164,22 @@ async def test_connections_of_a_consumer_group(desk: Desk) -> None:
     subscription = found.subscription_table["orders"]
     assert (subscription.sub_string, subscription.tags_set) == ("a || b", ["a", "b"])
     assert (subscription.code_set, subscription.sub_version) == ([97, 98], 9)
+
+
+async def test_members_that_subscribe_differently_are_told_apart(desk: Desk) -> None:
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    await desk.member("c1", "readers", "orders", expression="a")
+    agreed = await desk.told(code, consumerGroup="readers")
+    assert b"memberSubscriptions" not in bytes(agreed.body)
+    await desk.member("c2", "readers", "orders", expression="b || c")
+    found = ConsumerConnection.decode((await desk.told(code, consumerGroup="readers")).body)
+    assert found.member_subscriptions is not None
+    assert {
+        client_id: [(each.topic, each.sub_string) for each in subscriptions]
+        for client_id, subscriptions in found.member_subscriptions.items()
+    } == {"c1": [("orders", "a")], "c2": [("orders", "b || c")]}
+    runtime = KVTable.decode((await desk.told(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    assert (runtime["onelogMismatchedGroups"], runtime["onelogMismatchesTotal"]) == ("readers", "1")
 
 
 async def test_connections_of_producers(desk: Desk) -> None:

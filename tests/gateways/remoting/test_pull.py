@@ -181,3 +181,19 @@ async def test_bad_pulls_are_answered_with_their_code(
         asked = {"topic": "t", "offset": 0, **changed}
         assert (await both.pull(**asked)).code == code  # type: ignore[arg-type]
         assert bodies(await both.pull("t", 0)) == [b"x"]
+
+
+async def test_members_that_subscribe_differently_each_get_what_they_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with broker(tmp_path) as server, client(server) as one, client(server) as other:
+        for number, tag in enumerate("abab"):
+            await one.send("t", b"%d" % number, {"TAGS": tag})
+        await one.heartbeat("c1", "readers", "t", "a")
+        await other.heartbeat("c2", "readers", "t", "b")
+        for _ in range(2):
+            # Without a subscription of its own, a pull is filtered as its member said it.
+            how = {"consumerGroup": "readers", "sysFlag": 0}
+            assert bodies(await one.pull("t", 0, **how)) == [b"0", b"2"]
+            assert bodies(await other.pull("t", 0, **how)) == [b"1", b"3"]
+            await one.heartbeat("c1", "readers", "t", "a")

@@ -118,6 +118,19 @@ async def test_a_bad_request_is_answered_with_its_code_and_the_next_one_works(
         assert (await producer.send("t", b"good")).ext["queueOffset"] == "1"
 
 
+async def test_clients_cannot_say_into_which_queues_a_record_goes(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        trick = {"INNER_MULTI_DISPATCH": "victim", "INNER_MULTI_QUEUE_OFFSET": "999999999"}
+        await producer.send("t", b"x", {**trick, "INNER_NUM": "1000000", "TAGS": "a"}, f=0xFC)
+        batch = encode_batch([(0, b"y", encode_properties(trick))])
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0xF0, "g": 1, "h": 0}
+        assert (await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)).code == 0
+        for stored in messages(await producer.pull("t", 0)):
+            assert stored.sys_flag == 0
+            assert b"INNER_" not in stored.properties
+        assert server.store.max_offset("t", 0) == 2
+
+
 async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
         assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL

@@ -71,9 +71,10 @@ def test_garbage_is_a_wire_error_or_nothing(raw: bytes) -> None:
 )
 def test_garbled_records_are_a_wire_error_or_records(kind: str, fields: list[str]) -> None:
     try:
-        assert len(decode_trace("\x01".join([kind, *fields]).encode())) == 1
-    except WireError as error:
-        assert kind in str(error)
+        records = decode_trace("\x01".join([kind, *fields]).encode())
+    except WireError:
+        return
+    assert len(records) == 1
 
 
 @given(PUBLISHED | DELIVERED | CONSUMED | ENDED | RECALLED, st.data())
@@ -119,7 +120,9 @@ def test_what_a_consumer_writes_before_and_after() -> None:
         "SubAfter REQ id-1 15 false k1 4 1700000000215 readers",
     )
     before, after = decode_trace(body(*records))
-    assert before == Delivered(1_700_000_000_200, "DefaultRegion", "readers", "REQ", "id-1", 2, "k1")
+    assert before == Delivered(
+        1_700_000_000_200, "DefaultRegion", "readers", "REQ", "id-1", 2, "k1"
+    )
     assert after == Consumed(
         "REQ", "id-1", 15, False, "k1", Outcome.FAILED, 1_700_000_000_215, "readers"
     )

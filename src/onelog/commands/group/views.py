@@ -80,6 +80,7 @@ def description_document(found: GroupDescription) -> dict[str, Any]:
         "message_model": found.members.message_model,
         "start_from": found.members.start_from,
         "subscriptions": found.members.subscriptions,
+        "mismatch": found.members.differing or None,
         "members": [
             {
                 "client_id": member.client_id,
@@ -132,6 +133,8 @@ def description_views(found: GroupDescription, utc: bool) -> list[RenderableType
     if found.members.members:
         views.append(_members_table(found.members))
         views.append(_subscriptions_table(found.members))
+        if found.members.differing:
+            views.append(_mismatch_table(found.members))
     else:
         views.append(f"{show_text(found.name)} has no live members")
     views.append(_progress_table(found.progress, utc))
@@ -174,6 +177,19 @@ def _subscriptions_table(members: GroupMembers) -> Table:
     made = table("subscriptions", "topic", "filter")
     for topic, expression in members.subscriptions.items():
         made.add_row(show_text(topic), show_text(expression))
+    return made
+
+
+def _mismatch_table(members: GroupMembers) -> Table:
+    made = table(
+        "members subscribe differently: each reads its queues with its own filter, so messages that"
+        " only others want are passed over",
+        "client", "topic", "filter",
+    )  # fmt: skip
+    made.title_style = "bold red"
+    for client_id, filters in members.differing.items():
+        for topic, expression in filters.items():
+            made.add_row(show_text(client_id), show_text(topic), show_text(expression))
     return made
 
 

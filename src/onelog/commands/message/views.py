@@ -84,7 +84,7 @@ def messages_table(messages: Sequence[Found], utc: bool) -> Table:
             show_text(message.tags or "-"),
             show_text(" ".join(message.keys) or "-"),
             message.message_id,
-            _short_body(message),
+            short_body(message),
         )
     return made
 
@@ -94,7 +94,7 @@ def line(found: Found, utc: bool) -> str:
     message = found.message
     place = f"{found.broker}/{message.queue_id}@{message.queue_offset}"
     tags = f" [{show_text(message.tags)}]" if message.tags else ""
-    return f"{show_time(message.store_ms, utc=utc)} {place}{tags} {_short_body(message)}"
+    return f"{show_time(message.store_ms, utc=utc)} {place}{tags} {short_body(message)}"
 
 
 def details(
@@ -143,7 +143,8 @@ def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> 
     return made
 
 
-def _short_body(message: Message) -> str:
+def short_body(message: Message) -> str:
+    """The beginning of a body, on one line."""
     try:
         body = unpacked_body(message)
     except CompressionError as error:

@@ -54,6 +54,7 @@ def runtime_info(session: BrokerSession, command: Command) -> Answer:
         **_disk(broker),
         **_waiting_requests(),
         **_delayed(broker),
+        **_mismatches(broker),
     }
     return Answer(body=KVTable(table=table).encode())
 
@@ -174,6 +175,14 @@ def _delayed(broker: Broker) -> dict[str, str]:
         "timerCongestNum": "0",
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
+    }
+
+
+def _mismatches(broker: Broker) -> dict[str, str]:
+    """Consumer groups whose members subscribe differently: now, and how often they began to."""
+    return {
+        "onelogMismatchedGroups": " ".join(sorted(broker.members.mismatched_groups())),
+        "onelogMismatchesTotal": str(broker.members.mismatches_total),
     }
 
 

@@ -10,6 +10,7 @@ import logging
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.groups import GroupConfig, check_name
+from onelog.core.members import LiveGroup
 from onelog.core.offsets import cursor_key
 from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
 from onelog.gateways.remoting.attributes import GROUP_ATTRIBUTES, alter
@@ -31,6 +32,7 @@ from onelog.wire.remoting.clients import (
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
+    SubscriptionData,
 )
 from onelog.wire.remoting.codes import VERSION_WITH_QUEUE_MAPPINGS, RequestCode
 from onelog.wire.remoting.command import Command
@@ -132,12 +134,23 @@ def consumer_connections(session: BrokerSession, command: Command) -> Answer:
         connection_set=[connection_body(member.client) for member in group.members.values()],
         consume_from_where=group.consume_from,
         consume_type=group.consume_type,
+        member_subscriptions=_member_subscriptions(group),
         message_model=group.message_model,
         subscription_table={
             topic: subscription_body(each) for topic, each in group.subscriptions.items()
         },
     )
     return Answer(body=connections.encode())
+
+
+def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]] | None:
+    """What each member subscribes to, if that is not the same for all."""
+    if not group.mismatch:
+        return None
+    return {
+        member.client.client_id: [subscription_body(each) for each in member.subscriptions.values()]
+        for member in group.members.values()
+    }
 
 
 def producer_connections(session: BrokerSession, command: Command) -> Answer:

@@ -32,6 +32,12 @@ _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _HALF_NEEDLE = b"TRAN_MSG\x01true"
 _TIMED_NEEDLE = b"TIMER_DEL"
 """TIMER_DELAY_MS, TIMER_DELAY_SEC and TIMER_DELIVER_MS."""
+_RESERVED = "INNER_"
+_RESERVED_BYTES = _RESERVED.encode()
+"""How the properties begin that say into which queues, and how often, a record is entered. They are
+the store's; from a client they would count at the next recovery."""
+CLIENT_FLAGS = 0x703
+"""The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
 _counter = itertools.count()
 
 Token = tuple[BrokerSession, Command, int, str]
@@ -45,6 +51,8 @@ def send_message(session: BrokerSession, command: Command) -> None:
         return
     gateway = session.gateway
     properties = header.properties.encode()
+    if _RESERVED in header.properties:
+        properties = without_reserved(properties)
     if properties and properties[-1] != 2:
         properties += b"\x02"
     unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
@@ -60,7 +68,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         command.body,
         properties + gateway.added_properties,
         header.flag,
-        header.sys_flag,
+        header.sys_flag & CLIENT_FLAGS,
         header.born_ms,
         session.born_host,
         gateway.store_host,
@@ -73,6 +81,14 @@ def send_message(session: BrokerSession, command: Command) -> None:
     except TopicNotFoundError:
         _create_topic(session, header)
         _submit(session, header, message, token)
+
+
+def without_reserved(properties: bytes) -> bytes:
+    """The properties without those that only the store may set."""
+    if not properties.partition(_RESERVED_BYTES)[1]:
+        return properties
+    kept = [each for each in properties.split(b"\x02") if not each.startswith(_RESERVED_BYTES)]
+    return b"\x02".join(kept)
 
 
 def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, token: Token) -> None:
@@ -154,17 +170,20 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    shared = header.properties.encode()
+    shared = without_reserved(header.properties.encode())
     if shared and shared[-1] != 2:
         shared += b"\x02"
     shared += gateway.added_properties
     messages = []
+    flags = header.sys_flag & CLIENT_FLAGS
     for flag, body, properties in split_batch(command.body):
+        if properties.partition(_RESERVED_BYTES)[1]:
+            properties = without_reserved(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"
         messages.append(
             NewMessage(
-                header.topic, queue_id, body, properties + shared, flag, header.sys_flag,
+                header.topic, queue_id, body, properties + shared, flag, flags,
                 header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
             )
         )  # fmt: skip

@@ -37,6 +37,7 @@ from onelog.errors import (
     OnelogError,
     PeerClosedError,
     PeerTimeoutError,
+    RecallError,
     StatisticNotFoundError,
     StoreCorruptError,
     StoreError,
@@ -96,6 +97,7 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     TransactionNotFoundError: ResponseCode.SYSTEM_ERROR,
     TransactionForeignError: ResponseCode.SYSTEM_ERROR,
     TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
+    RecallError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 

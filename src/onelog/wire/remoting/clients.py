@@ -90,6 +90,9 @@ class ConsumerConnection(Body, frozen=True):
     connection_set: list[Connection] = field(default_factory=list)
     consume_from_where: str | None = None
     consume_type: str | None = None
+    member_subscriptions: dict[str, list[SubscriptionData]] | None = None
+    """By client id, while members subscribe differently. Only OneLog tells; RocketMQ's tools read
+    over it."""
     message_model: str | None = None
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
 

@@ -305,7 +305,7 @@ def _fields_of(record: TraceRecord) -> list[_Value]:
                 given.message_id, given.retry_times, given.keys, *_given(given.client_host),
             ]  # fmt: skip
         case Consumed() as done:
-            dated = [done.time_ms, done.group] if done.time_ms or done.group else []
+            dated: list[_Value] = [done.time_ms, done.group] if done.time_ms or done.group else []
             return [
                 "SubAfter", done.request_id, done.message_id, done.cost_ms, done.success,
                 done.keys, done.outcome, *dated,

@@ -25,7 +25,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * Makes the official clients of one scenario and shuts them down, last made first.
  *
- * <p>Members of a group live in one JVM, so each gets its own instance name: that is what makes their client ids differ.
+ * <p>Members of a group live in one JVM, so each gets an instance name of its own: that makes their client ids differ.
  */
 final class Clients implements AutoCloseable {
     private static final String AUTO_CREATE_TOPIC = "TBW102";

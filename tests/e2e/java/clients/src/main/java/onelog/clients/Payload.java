@@ -6,7 +6,8 @@ import java.util.SplittableRandom;
 import java.util.zip.CRC32;
 
 /**
- * Bodies that prove themselves, in printable letters: number (16 hexadecimal digits), checksum of number and filler (8), filler.
+ * Bodies that prove themselves, in printable letters: number (16 hexadecimal digits), checksum of number and filler
+ * (8 digits), filler.
  *
  * <p>Invariant: {@code number(body(n, size)) == n}, and any change of the bytes makes {@code number} return -1.
  */

@@ -1,0 +1,128 @@
+"""Timed messages that wait for longer than the log is kept.
+
+A scheduled message is in a file of the log that retention will delete. When two thirds of the
+retention time have passed, it is written again, to the same queue, and its new record says which
+one it stands for (RocketMQ calls that rolling). Messages that will be delivered before their file
+can go are left alone.
+
+Invariant: before retention deletes a file, no pending message is only in it.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from onelog.clock import Clock
+from onelog.core import timed_messages
+from onelog.core.publish import Publisher
+from onelog.core.timer_runs import Columns
+from onelog.core.timers import Timers
+from onelog.core.topics import TIMER_TOPIC
+from onelog.core.waiting import Schedule
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.message import NewMessage
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CHECK_MS = 60_000
+"""How often to look for old messages."""
+_ROUND_COUNT = 200
+_PAUSE_MS = 10
+
+
+class TimerRenewal:
+    """Writes scheduled messages again before their records go."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        store: MessageStore,
+        publisher: Publisher,
+        clock: Clock,
+        schedule: Schedule,
+    ) -> None:
+        self._timers = timers
+        self._store = store
+        self._publisher = publisher
+        self._clock = clock
+        self._schedule = schedule
+        self._round: Iterator[Columns] | None = None
+
+    def check(self) -> None:
+        """Begin to renew what is old, some at a time, unless that is being done."""
+        keep_ms = self._store.config.retention_ms
+        old_ms = self._clock.now_ms() - keep_ms * 2 // 3
+        if self._round is None and self._is_any_older(old_ms):
+            end = int(self._store.offset_by_time(TIMER_TOPIC, 0, old_ms))
+            self._round = self._chunks(end, self._clock.now_ms() + keep_ms // 6)
+            self._renew_some()
+
+    def _is_any_older(self, time_ms: int) -> bool:
+        """Whether some message that may be pending was stored before a time."""
+        wheel, store = self._timers.wheel, self._store
+        oldest = max(wheel.position, int(store.min_offset(TIMER_TOPIC, 0)))
+        if oldest >= wheel.end:
+            return False
+        stored_ms = store.store_time(TIMER_TOPIC, 0, oldest)
+        return stored_ms is not None and stored_ms < time_ms
+
+    def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
+        for found in self._timers.wheel.pending_below(end, due_after_ms):
+            for at in range(0, len(found.dues), _ROUND_COUNT):
+                yield found.part(slice(at, at + _ROUND_COUNT))
+
+    def _renew_some(self) -> None:
+        if self._round is None or self._timers.is_closed:
+            return
+        try:
+            chunk = next(self._round, None)
+            if chunk is not None:
+                self._renew(chunk)
+                self._schedule(_PAUSE_MS, self._renew_some)
+                return
+        except StoreError as error:
+            log.error("timed messages cannot be renewed, until the next look: %s", error)
+        self._round = None
+
+    def _renew(self, chunk: Columns) -> int:
+        """Write messages again that are still pending; how many."""
+        wheel = self._timers.wheel
+        chunk = chunk.pending(wheel.progress)
+        chunk = chunk.part(~wheel.cancelled(*chunk))
+        copies = [
+            copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
+        ]
+        if copies:
+            self._publisher.write_now(copies)
+            self._timers.collect_all()
+        return len(copies)
+
+    def _renewed(self, offset: int) -> NewMessage | None:
+        try:
+            return timed_messages.renewed(self._timers.message(offset))
+        except (OffsetOutOfRangeError, MessageError) as error:
+            log.error("the timed message at queue offset %d is lost: %s", offset, error)
+            return None
+
+    def prepare_retention(self) -> None:
+        """Before log files are deleted: renew everything that waits in one that may be."""
+        store = self._store
+        end = 0
+        expired_ms = self._clock.now_ms() - store.config.retention_ms
+        if self._is_any_older(expired_ms + 1):
+            end = int(store.offset_by_time(TIMER_TOPIC, 0, expired_ms + 1))
+        if store.retention.disk(store.folder) >= store.config.disk_force_percent:
+            end = max(end, self._end_of_forced())
+        count = sum(map(self._renew, self._chunks(end, -1))) if end else 0
+        if count:
+            log.info("%d timed messages were renewed, as their log files may be deleted", count)
+
+    def _end_of_forced(self) -> int:
+        """The queue offset behind the messages in files that go, however fresh, to free space."""
+        segments = self._store.log.segments
+        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
+        if queue is None or len(segments) < 2:
+            return 0
+        number = min(self._store.config.retention_files_per_round, len(segments) - 1)
+        kept_from = segments[number].start
+        return queue.first_not_before(lambda entry: entry[0] < kept_from)

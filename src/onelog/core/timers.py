@@ -1,0 +1,479 @@
+"""Timed messages: delivered at a time of the sender's choice, to the millisecond.
+
+A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is written to the one queue of
+rmq_sys_wheel_timer instead, where it can be found again after any crash. The timers read that queue
+as it grows (`collect`), whoever wrote to it, and enter in the wheel when each message is due; on
+start they read what the wheel does not know yet, in the same way.
+
+What falls due is written to its own topic in one append together with the record of the progress,
+so that not even a killed process delivers twice; only a torn write (lost power) can. A message is
+taken back by another one in the same queue, a deletion, which is collected before anything that is
+due later is delivered.
+
+    table    "progress": {"position": p, "steps": [[end, due, offset], ...]}
+             nothing below queue offset p is pending; for the steps see `timer_progress`
+
+Invariant: a scheduled message is pending until the progress covers it; nothing is delivered before
+its time; of what was recalled with success nothing is delivered at all.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core import timed_messages
+from onelog.core.publish import OnStored, Publisher
+from onelog.core.tables import Change, Tables
+from onelog.core.timed_messages import NEEDLE, TAIL_BYTES, Scheduled
+from onelog.core.timer_progress import Entry, Progress
+from onelog.core.timer_wheel import TimerWheel
+from onelog.core.topics import TIMER_TOPIC
+from onelog.core.waiting import Schedule
+from onelog.errors import (
+    MessageError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    RecallError,
+    StoreError,
+)
+from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.store.message_store import MessageStore
+from onelog.store.record import CRC_PROPERTY_BYTES, decode_message
+
+log = logging.getLogger(__name__)
+
+FOLDER = "onelog-timers"
+TICK_MS = 5
+"""Messages that are due within a tick are delivered together, at its end."""
+COLLECT_MS = 2
+"""After a message was postponed, how long until it is looked for in the queue."""
+WATCH_MS = 1_000
+_ROUND_COUNT = 256
+_ROUND_BYTES = 1 << 20
+_COLLECT_COUNT = 2_000
+_TROUBLE_MS = 1_000
+_WARM_BYTES = 64 << 20
+"""How close to the log's end records are in the page cache anyway."""
+_WARM_COUNT = 2_000
+_KEY = "progress"
+_FOR_EVER = (1 << 62) - 1
+
+
+class Timers:
+    """Postpones messages, delivers them in time, and takes them back."""
+
+    name = "timers"
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        publisher: Publisher,
+        clock: Clock,
+        schedule: Schedule,
+        offload: Callable[[Callable[[], None]], None],
+        store_host: bytes,
+        delay_max_ms: int,
+    ) -> None:
+        self.delay_max_ms = delay_max_ms
+        self.wheel = TimerWheel(store.folder / FOLDER, offload)
+        self._tables = tables
+        self._store = store
+        self._publisher = publisher
+        self._clock = clock
+        self._schedule = schedule
+        self._offload = offload
+        self._store_host = store_host
+        self._recorded: tuple[int, Progress] | None = None
+        self._cancelled: dict[int, int] = {}
+        self._recalling: set[int] = set()
+        self._collecting = False
+        self._due_of_last_ms: int | None = None
+        self._armed_ms: int | None = None
+        self._fills_seen = 0
+        self._tail_end = CRC_PROPERTY_BYTES if store.config.record_crc else 0
+        self._closed = False
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        assert key == _KEY
+        progress = Progress.from_json(value["steps"])
+        self._recorded = (int(value["position"]), progress)
+        self.wheel.progress = progress
+
+    def entries(self) -> dict[str, Any]:
+        """The progress, once there is any."""
+        return {} if self._recorded is None else {_KEY: _as_json(*self._recorded)}
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take over messages with a time, and deliver what fell due while nobody was here."""
+        self._publisher.before_store.append((NEEDLE, self.postpone))
+        begin = int(self._store.min_offset(TIMER_TOPIC, 0))
+        end = int(self._store.max_offset(TIMER_TOPIC, 0))
+        position, progress = self._recorded or (0, self._rocketmq_progress(end))
+        self.wheel.load(max(position, begin), end, progress, self._place_of)
+        self.collect_all()
+        self._cancelled = self.wheel.cancelled_halfway()
+        self._arm()
+
+    def _rocketmq_progress(self, end: int) -> Progress:
+        """What RocketMQ has delivered, if it was here before."""
+        try:
+            data = (self._store.folder / "config" / "timercheck").read_bytes()
+        except FileNotFoundError:
+            return Progress()
+        read_ms = int.from_bytes(data[:8], "big", signed=True)
+        return Progress().after(read_ms, _FOR_EVER, end)
+
+    def close(self) -> None:
+        """Deliver nothing more, and leave little to do for the next start."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.collect_all()
+            self.wheel.close()
+            if self._recorded != (self.wheel.position, self.wheel.progress) and self.wheel.end:
+                self._tables.write([self._change(self.wheel.progress)])
+        except StoreError as error:
+            log.error("the next start has to read timed messages again: %s", error)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is delivered."""
+        return self._closed
+
+    def watch(self) -> None:
+        """Look after everything that nobody was told of: called every `WATCH_MS`.
+
+        Messages that came on unusual ways, a clock that was set forward, and work that failed.
+        """
+        self.collect()
+        self.wheel.work()
+        if self._armed_ms is not None and self._armed_ms < self._clock.now_ms() - TICK_MS:
+            self._time_passed(self._armed_ms)
+
+    def _place_of(self, offset: int) -> int:
+        """Where in the log the message at a queue offset is."""
+        return next((at for at, _, _ in self._store.entries(TIMER_TOPIC, 0, offset, 1)), -1)
+
+    # -- messages come -------------------------------------------------------------------------
+
+    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
+        """Store a message that may be a timed one; see `Publisher.submit`.
+
+        `on_stored` gets the token in a list, and after it when the message is due, or None if it
+        need not wait.
+        """
+        self._due_of_last_ms = None
+        receipt = [token, None]
+        self._publisher.submit(message, on_stored, receipt)
+        receipt[1] = self._due_of_last_ms
+
+    def postpone(self, message: NewMessage) -> NewMessage:
+        """The message as it waits for its time; one that need not wait comes back as it is."""
+        due_ms = self._due_ms(message)
+        if due_ms is None:
+            return message
+        self._due_of_last_ms = due_ms
+        if not self._collecting:
+            self._expect_more()
+        return timed_messages.scheduled(message, due_ms)
+
+    def _due_ms(self, message: NewMessage) -> int | None:
+        if message.sys_flag & TRANSACTION_MASK not in (0, SysFlag.COMMITTED):
+            return None
+        now_ms = self._clock.now_ms()
+        due_ms = timed_messages.wanted_ms(message.properties, now_ms)
+        if due_ms is None:
+            return None
+        if due_ms <= now_ms:
+            if timed_messages.is_deletion(message.properties):
+                raise MessageError("timer message illegal: what it deletes has been delivered")
+            return None
+        if due_ms - now_ms > self.delay_max_ms:
+            raise MessageError(
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{self.delay_max_ms}ms (broker.timer_delay_max_ms)"
+            )
+        return due_ms
+
+    def _expect_more(self) -> None:
+        if not self._collecting and not self._closed:
+            self._collecting = True
+            self._schedule(COLLECT_MS, self._collect_soon)
+
+    def _collect_soon(self) -> None:
+        self._collecting = False
+        if not self._closed:
+            self.collect()
+
+    def collect(self) -> None:
+        """Enter in the wheel what has come since the last time, or the first part of it."""
+        if self._collect_some():
+            self._expect_more()
+        self._arm()
+
+    def collect_all(self) -> None:
+        """Enter everything that has come."""
+        while self._collect_some():
+            pass
+
+    def _collect_some(self) -> bool:
+        """Collect a bounded number of messages; whether there are more."""
+        store, wheel = self._store, self.wheel
+        end = int(store.max_offset(TIMER_TOPIC, 0))
+        begin = max(wheel.end, int(store.min_offset(TIMER_TOPIC, 0)))
+        if begin >= end:
+            return False
+        dues: list[int] = []
+        offsets: list[int] = []
+        offset, at = begin, -1
+        tail_end = self._tail_end
+        for at, size, _ in store.entries(TIMER_TOPIC, 0, begin, _COLLECT_COUNT):
+            view = store.record(at, size)
+            tail_at = size - tail_end
+            due_ms = timed_messages.due_in_tail(bytes(view[tail_at - TAIL_BYTES : tail_at]))
+            if due_ms is not None:
+                dues.append(due_ms)
+                offsets.append(offset)
+            else:
+                for entry in self._read(decode_message(view), offset):
+                    dues.append(entry[0])
+                    offsets.append(entry[1])
+            offset += 1
+        wheel.add(dues, offsets, offset, at)
+        return offset < end
+
+    def _read(self, message: Message, offset: int) -> list[Entry]:
+        """What a record that is more than a scheduled message of ours says."""
+        try:
+            read = timed_messages.read(message)
+        except MessageError as error:
+            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+            return []
+        if read.deletes is not None:
+            return self._deleted(read, offset)
+        entries = [(read.due_ms, offset)]
+        if read.renews is not None:
+            entries.append((read.due_ms, ~read.renews))
+        elif read.is_copy and read.unique_key is not None:
+            found = self._find(read.topic, read.unique_key, offset)
+            entries += [(due_ms, ~at) for due_ms, at in found]
+        return entries
+
+    def _deleted(self, read: Scheduled, offset: int) -> list[Entry]:
+        """The entries that cancel what a deletion names. It must have come before it."""
+        key = read.deletes or ""
+        topic, plus, unique_key = key.rpartition("+")
+        names = [(topic, unique_key)] if plus else []
+        # Before 5.2, RocketMQ's deletions named the unique key alone.
+        names.append((read.topic, key))
+        found = [entry for name in names for entry in self._find(*name, offset)]
+        self._recalling.difference_update(at for _, at in found)
+        return [(due_ms, ~at) for due_ms, at in found]
+
+    def _find(self, topic: str, unique_key: str, end: int) -> list[Entry]:
+        """The pending messages of a topic with a unique key, newest first; often just one.
+
+        They are below queue offset `end`.
+        """
+        found: list[Entry] = []
+        for at in self._store.find_by_key(TIMER_TOPIC, unique_key):
+            message = self._store.message_at(at)
+            try:
+                read = timed_messages.read(message)
+            except MessageError:
+                continue
+            entry = (read.due_ms, int(message.queue_offset))
+            if (
+                read.deletes is None
+                and (read.topic, read.unique_key) == (topic, unique_key)
+                and entry[1] < end
+                and not self.wheel.progress.covers(*entry)
+                and not self._is_cancelled(entry)
+            ):
+                found.append(entry)
+        return found
+
+    def _is_cancelled(self, entry: Entry) -> bool:
+        return entry[1] in self._cancelled or self.wheel.is_cancelled(*entry)
+
+    # -- messages go ---------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wait for the next message, unless that is being done."""
+        due_ms = self.wheel.next_due_ms()
+        self._warm()
+        if due_ms is None or self._closed:
+            return
+        wake_ms = -(-due_ms // TICK_MS) * TICK_MS
+        if self._armed_ms is None or wake_ms < self._armed_ms:
+            self._wake_in(wake_ms - self._clock.now_ms())
+
+    def _wake_in(self, wait_ms: int) -> None:
+        wait_ms = max(0, wait_ms)
+        self._armed_ms = self._clock.now_ms() + wait_ms
+        self._schedule(wait_ms, partial(self._time_passed, self._armed_ms))
+
+    def _time_passed(self, armed_ms: int) -> None:
+        """Deliver what is due, unless this timer was overtaken by one for an earlier time."""
+        if self._closed or armed_ms != self._armed_ms:
+            return
+        self._armed_ms = None
+        try:
+            if self._collect_some():
+                self._expect_more()
+            has_more = self._deliver_due()
+        except StoreError as error:
+            log.error("timed messages have to wait: %s", error)
+            self.wheel.drop_cache()
+            self._wake_in(_TROUBLE_MS)
+            return
+        if has_more:
+            self._wake_in(1 if self._recalling else 0)
+        else:
+            self._arm()
+
+    def _deliver_due(self) -> bool:
+        """Deliver a bounded number of due messages; whether more are due."""
+        now_ms = self._clock.now_ms()
+        taken = self.wheel.take(now_ms, _ROUND_COUNT)
+        due: list[NewMessage] = []
+        size = passed = 0
+        for due_ms, offset in taken:
+            if size > _ROUND_BYTES or offset in self._recalling:
+                break
+            passed += 1
+            if offset < 0:
+                self._cancelled[~offset] = due_ms
+            elif offset in self._cancelled:
+                del self._cancelled[offset]
+            elif (message := self._delivered(offset, now_ms)) is not None:
+                due.append(message)
+                size += len(message.body)
+        if passed < len(taken):
+            self.wheel.drop_cache()
+        if passed:
+            self._write(due, taken[passed - 1])
+        return len(taken) == _ROUND_COUNT or passed < len(taken)
+
+    def _delivered(self, offset: int, now_ms: int) -> NewMessage | None:
+        """The message as consumers get it, or None if it cannot be delivered."""
+        try:
+            return timed_messages.delivered(self.message(offset), now_ms)
+        except (OffsetOutOfRangeError, MessageError) as error:
+            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+            return None
+
+    def message(self, offset: int) -> Message:
+        """The record at an offset of the timer queue."""
+        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
+        if queue is None or not queue.start <= offset < queue.end:
+            raise OffsetOutOfRangeError("retention deleted it before it was due")
+        at, size, _ = queue.entry(offset)
+        return decode_message(self._store.record(at, size))
+
+    def _write(self, due: list[NewMessage], last: Entry) -> None:
+        """Deliver, and record that everything up to `last` has left."""
+        change = self._change(self.wheel.progress.after(*last, self.wheel.end))
+        try:
+            self._publisher.write_now([*due, *self._tables.record([change])])
+        except MessageError:
+            for message in due:
+                try:
+                    self._publisher.write_now([message])
+                except MessageError as error:
+                    log.error("a timed message to %s is dropped: %s", message.topic, error)
+            self._tables.write([change])
+        else:
+            self._tables.apply([change])
+        if self._cancelled:
+            self._cancelled = {at: ms for at, ms in self._cancelled.items() if ms >= last[0]}
+        assert self._recorded is not None
+        self.wheel.forget_below(self._recorded[0])
+        self.wheel.fill_ahead()
+
+    def _change(self, progress: Progress) -> Change:
+        return (self.name, _KEY, _as_json(self.wheel.position, progress))
+
+    def _warm(self) -> None:
+        """Have a worker read what is due next, so that the loop need not wait for the disk."""
+        if self.wheel.fills == self._fills_seen:
+            return
+        self._fills_seen = self.wheel.fills
+        warm_from = self._store.log_end - _WARM_BYTES
+        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
+        if queue is None or warm_from <= self._store.log_min:
+            return
+        cold_end = queue.first_not_before(lambda entry: entry[0] < warm_from)
+        cold = [at for at in self.wheel.upcoming() if queue.start <= at < cold_end]
+        if cold:
+            ranges = [queue.entry(offset)[:2] for offset in cold[:_WARM_COUNT]]
+            self._offload(partial(self._read_ranges, ranges))
+
+    def _read_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """The worker's part of `_warm`."""
+        for at, size in ranges:
+            try:
+                self._store.read_cold(at, size)
+            except OnelogError:
+                return
+
+    # -- messages are taken back ---------------------------------------------------------------
+
+    def recall(
+        self,
+        topic: str,
+        unique_key: str,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        group: str = "",
+    ) -> None:
+        """Take a scheduled message back; `RecallError` if it is not there, or due already."""
+        self.collect_all()
+        pending = self._find(topic, unique_key, self.wheel.end)
+        if not pending:
+            raise RecallError(
+                f"recall failed, no message of topic {topic} with the unique key {unique_key} is "
+                "scheduled here: it was delivered or recalled, or never came"
+            )
+        now_ms = self._clock.now_ms()
+        due_ms, offset = pending[0]
+        if due_ms <= now_ms or offset in self._recalling:
+            raise RecallError(
+                f"recall failed, message {unique_key} is "
+                + ("being recalled" if offset in self._recalling else "being delivered")
+            )
+        deletion = timed_messages.deletion(
+            topic, unique_key, due_ms, group, now_ms, self._store_host
+        )
+        self._recalling.update(at for _, at in pending)
+        try:
+            self._publisher.put(deletion, self._recalled, (on_stored, token, pending))
+        except OnelogError:
+            self._recalling.difference_update(at for _, at in pending)
+            raise
+        self._expect_more()
+
+    def _recalled(
+        self,
+        recall: tuple[OnStored, Any, list[Entry]],
+        appended: Appended | None,
+        error: OnelogError | None,
+    ) -> None:
+        on_stored, token, pending = recall
+        if appended is None:
+            self._recalling.difference_update(at for _, at in pending)
+        on_stored(token, appended, error)
+
+
+def _as_json(position: int, progress: Progress) -> dict[str, Any]:
+    return {"position": position, "steps": progress.as_json()}
