@@ -15,6 +15,7 @@ import typer
 
 from onelog import __version__
 from onelog.commands import cluster, config, dlq, group, message, serve, store, topic
+from onelog.commands.message import tracing
 from onelog.errors import OnelogError
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app.command("config")(config.config)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
+message.app.command("trace")(tracing.trace_message)
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")

@@ -1,7 +1,7 @@
 """A machine that does with leases whatever it likes, and compares them with a simple model.
 
 Three groups read the same two queues, one for each fate of a message that is not acknowledged. All
-times are multiples of the wheel's tick, so that the model knows to the millisecond when a lease
+times are multiples of the deadlines' tick, so that the model knows to the millisecond when a lease
 ends: when time moves on, never by itself.
 """
 
@@ -54,6 +54,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.readers = {group: Reader(self.world, group) for group in FATES}
         self.facts: dict[str, dict[bytes, Fact]] = {group: {} for group in FATES}
         self.stale: list[tuple[str, Leased]] = []
+        for queue_id in range(QUEUES):
+            self.send(queue_id, 3)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -181,7 +183,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stale)
     @rule(pick=PICK)
     def acknowledge_with_a_stale_receipt(self, pick: int) -> None:
-        group, leased = self.stale[pick % len(self.stale)]
+        group, leased = self.stale[-1 - pick % min(len(self.stale), 4)]
         try:
             self.readers[group].ack(leased)
         except LeaseNotFoundError:

@@ -61,8 +61,28 @@ def test_each_form_has_the_message_and_its_own_place() -> None:
         assert "__CRC32#" not in properties, "a checksum of another record"
     assert [form.sys_flag for form in forms] == [8, 0, 0, 0]
     assert [form.prepared_offset for form in forms] == [700, 0, 0, 0]
-    times = [decode_properties(form.properties)["TRANSACTION_CHECK_TIMES"] for form in forms]
-    assert times == ["2", "2", "2", "0"]
+    times = [decode_properties(form.properties).get("TRANSACTION_CHECK_TIMES") for form in forms]
+    assert times == ["2", "2", "2", None]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["TRAN_MSG", "XTRAN_MSG", "REAL_TOPIC", "REAL_QID", "PGROUP", "A"]),
+            st.sampled_from(["true", "x", "TRAN_MSG"]),
+        )
+    )
+)
+def test_whatever_the_sender_calls_its_properties_the_broker_has_the_last_word(
+    pairs: list[tuple[str, str]],
+) -> None:
+    given = "".join(f"{name}\x01{value}\x02" for name, value in [("PGROUP", "g"), *pairs]).encode()
+    of = stored(prepared(NewMessage("orders", 3, b"x", given.removesuffix(b"\x02"))))
+    found = committed(of, 0)
+    assert (found.topic, found.queue_id) == ("orders", 3)
+    own = {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"}
+    kept = {name: value for name, value in pairs if name not in own}
+    assert decode_properties(found.properties) == {"PGROUP": "g", **kept}
 
 
 def test_properties_without_room_for_the_count_go_without_it() -> None:

@@ -277,12 +277,15 @@ def test_who_waits_for_an_ordered_queue_is_woken_when_it_is_free(tmp_path: Path)
     reader.world.send()
     ended: list[bool] = []
     request = reader.request(1, 0, fate=ORDERED)
-    for free in (lambda leased: reader.ack(leased), lambda _: reader.world.advance(2 * LEASE_MS)):
+    for expires in (False, True):
         leased = reader.pop(1, fate=ORDERED)[0]
         reader.world.broker.pop.hold(request, 60_000, lambda _, late: ended.append(late), None)
         assert ended == []
-        free(leased)
-        reader.world.end_tick()
+        if expires:
+            reader.world.advance(2 * LEASE_MS)
+            reader.world.end_tick()
+        else:
+            reader.ack(leased)
         assert ended == [False]
         ended.clear()
 

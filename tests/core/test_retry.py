@@ -1,11 +1,17 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from onelog.core.groups import GroupConfig
 from onelog.core.topics import TopicConfig
-from onelog.errors import GroupNotFoundError, OffsetOutOfRangeError, TopicPermissionError
+from onelog.errors import (
+    GroupNotFoundError,
+    InvalidGroupError,
+    OffsetOutOfRangeError,
+    TopicPermissionError,
+)
 from onelog.message import (
     SCHEDULE_TOPIC,
     Message,
@@ -86,6 +92,83 @@ def test_the_consumer_may_name_the_delay_and_no_delay_is_longer_than_the_last(
     assert waiting_message(orders, 5).reconsume_times == 1
     send_back(orders, failed(orders, 0), 99)
     assert waiting_message(orders, 18).reconsume_times == 1
+
+
+EXPONENTIAL = {
+    "type": "EXPONENTIAL",
+    "exponentialRetryPolicy": {"initial": 250, "max": 900, "multiplier": 2},
+}
+CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 250, 500, 900]}}
+
+
+@pytest.mark.parametrize("policy", [EXPONENTIAL, CUSTOMIZED])
+def test_the_delay_is_what_the_policy_of_the_group_says(
+    orders: World, policy: dict[str, Any]
+) -> None:
+    orders.broker.admin.update_group(GroupConfig("readers", retry_policy=policy))
+    log_offset = orders.send("orders", TAGS="a").log_offset
+    for times, delay_ms in enumerate((250, 500, 900, 900)):
+        send_back(orders, log_offset)
+        orders.advance(delay_ms - 1)
+        assert len(orders.messages("%RETRY%readers")) == times
+        orders.advance(60)
+        again = orders.messages("%RETRY%readers")[-1]
+        assert (again.reconsume_times, again.tags) == (times + 1, "a")
+        log_offset = again.log_offset
+
+
+def test_a_level_that_the_consumer_names_goes_before_the_policy(orders: World) -> None:
+    orders.broker.admin.update_group(GroupConfig("readers", retry_policy=EXPONENTIAL))
+    send_back(orders, failed(orders, 0), 2)
+    orders.advance(4_999)
+    assert orders.store.max_offset("%RETRY%readers", 0) == 1
+    orders.advance(1)
+    assert orders.store.max_offset("%RETRY%readers", 0) == 2
+
+
+def test_retries_by_a_policy_end_with_the_dead_letters_too(orders: World) -> None:
+    group = GroupConfig("readers", retry_policy=EXPONENTIAL, retry_times_max=1)
+    orders.broker.admin.update_group(group)
+    send_back(orders, orders.send("orders").log_offset)
+    orders.advance(1_000)
+    send_back(orders, orders.messages("%RETRY%readers")[0].log_offset)
+    orders.advance(1_000)
+    (letter,) = orders.messages("%DLQ%readers")
+    assert letter.reconsume_times == 2
+    assert len(orders.messages("%RETRY%readers")) == 1
+
+
+def test_a_policy_that_makes_no_sense_is_refused_and_one_that_is_there_means_levels(
+    orders: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    nonsense = GroupConfig("readers", retry_policy={"type": "LINEAR"})
+    with pytest.raises(InvalidGroupError, match="LINEAR"):
+        orders.broker.admin.update_group(nonsense)
+    # As it would be after taking over the files of another broker.
+    orders.broker.tables.write([("groups", "readers", msgspec.to_builtins(nonsense))])
+    send_back(orders, failed(orders, 0))
+    assert waiting_message(orders, 3).reconsume_times == 1
+    assert "readers retries by delay levels" in caplog.text
+
+
+@pytest.mark.parametrize("wish", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_timed_message_is_not_timed_again_when_it_fails(
+    orders: World, wish: str, level: int
+) -> None:
+    due_ms = orders.clock.now_ms() + 5_000
+    given: Any = {
+        "TIMER_DELAY_MS": "5000", "TIMER_DELAY_SEC": "5", "TIMER_DELIVER_MS": str(due_ms),
+    }  # fmt: skip
+    orders.send("orders", **{wish: given[wish]})
+    assert orders.messages("orders") == []
+    orders.advance(5_100)
+    (message,) = orders.messages("orders")
+    send_back(orders, message.log_offset, level)
+    if level == 0:
+        orders.advance(10_000)
+    (again,) = orders.messages("%RETRY%readers" if level == 0 else "%DLQ%readers")
+    assert wish not in decode_properties(again.properties)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A server of this module's own: after any transaction a thread of RocketMQ 5.5.0 
 (apache/rocketmq issue 10966), which would slow down whoever uses it next.
 """
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ SERVERS: dict[str, type[OnelogPeer] | type[RocketmqPeer]] = {
     "onelog": OnelogPeer,
     "rocketmq": RocketmqPeer,
 }
+STORES = {"onelog": "data/store", "rocketmq": "store"}
+"""Where in its folder each of them has its store."""
 
 
 @pytest.fixture(scope="module", params=list(SERVERS))
@@ -69,6 +72,28 @@ def test_a_producer_that_is_killed_before_the_commit_has_its_transactions_ended_
     ) as victim:
         assert victim.wait_for("halves")["stored"] == 20
     done = run(transaction_server, client, topic, tmp_path, "transactions-heir", 200, messages=20)
+    assert done["asked"] == 20
+    assert done["received"] == 10
+    assert done["duplicates"] == 0
+    assert done["rolled_back_but_received"] == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("rocketmq", "onelog"), ("onelog", "rocketmq")])
+def test_open_transactions_go_on_under_the_other_broker(
+    first: str, second: str, topic: str, tmp_path: Path
+) -> None:
+    with SERVERS[first](tmp_path / "first") as killed:
+        with Scenario(
+            tmp_path, "5.5.0", "transactions-victim", killed.nameservers, topic=topic, messages=20
+        ) as victim:
+            victim.wait_for("halves")
+        # While the broker runs: what the other one finds is what a kill would leave.
+        place = tmp_path / "second" / STORES[second]
+        place.parent.mkdir(parents=True)
+        source = tmp_path / "first" / STORES[first]
+        subprocess.run(["cp", "-r", "--sparse=always", source, place], check=True)
+    with SERVERS[second](tmp_path / "second") as server:
+        done = run(server, "5.5.0", topic, tmp_path, "transactions-heir", 200, messages=20)
     assert done["asked"] == 20
     assert done["received"] == 10
     assert done["duplicates"] == 0

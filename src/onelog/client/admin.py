@@ -18,6 +18,7 @@ from onelog.client.messages import Messages
 from onelog.client.nodes import TIMEOUT_MS, Nodes
 from onelog.client.positions import Positions
 from onelog.client.topics import Topics
+from onelog.client.traces import Traces
 
 
 class Admin:
@@ -33,6 +34,7 @@ class Admin:
         self.dead_letters = DeadLetters(
             nodes, self.topics, self.groups, self.positions, self.messages
         )
+        self.traces = Traces(self.topics, self.messages)
 
     @staticmethod
     def connect(

@@ -485,5 +485,6 @@ def _memory_bytes() -> int:
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     return system_topics(
-        config.cluster, config.name, config.default_topic_queues, config.auto_create_topics
-    )
+        config.cluster, config.name, config.default_topic_queues, config.auto_create_topics,
+        config.trace,
+    )  # fmt: skip

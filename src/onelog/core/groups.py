@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from onelog.core.retry_policy import parse_policy
 from onelog.core.tables import Change, DataVersion, Tables, Versions
 from onelog.errors import GroupNotFoundError, InvalidGroupError
 
@@ -74,13 +75,14 @@ def check_name(name: str) -> None:
 
 
 def _check_settings(config: GroupConfig) -> None:
-    """`InvalidGroupError` for numbers that no broker should act upon."""
+    """`InvalidGroupError` for numbers and policies that no broker should act upon."""
     for what, value, most in (
         ("retryQueueNums", config.retry_queues, RETRY_QUEUES_MAX),
         ("retryMaxTimes", config.retry_times_max, RETRY_TIMES_MAX),
     ):
         if not -1 <= value <= most:
             raise InvalidGroupError(f"group {config.name}: {what} {value} is outside -1..{most}")
+    parse_policy(config.retry_policy)
 
 
 class Groups:

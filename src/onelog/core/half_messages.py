@@ -29,8 +29,7 @@ from onelog.message import (
     Message,
     NewMessage,
     SysFlag,
-    decode_properties,
-    encode_properties,
+    property_bytes,
     property_value,
 )
 
@@ -45,6 +44,14 @@ REMOVE_TAG = b"d"
 OFFSETS_PER_OPERATION_MAX = 200
 """RocketMQ keeps the body of an operation within 4,096 bytes; an offset has up to 19 digits."""
 _COMMITTED = int(SysFlag.COMMITTED)
+_MARK_NEEDLE = HALF_MARK.encode() + b"\x01"
+_GROUP_NEEDLE = PRODUCER_GROUP.encode() + b"\x01"
+_TOPIC_NEEDLE = REAL_TOPIC.encode() + b"\x01"
+_QUEUE_NEEDLE = REAL_QUEUE_ID.encode() + b"\x01"
+_CHECKS_NEEDLE = CHECK_TIMES.encode() + b"\x01"
+_UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
+_TRANSACTION_ID_NEEDLE = TRANSACTION_ID.encode() + b"\x01"
+_CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _OPERATION_PROPERTIES = b"TAGS\x01" + REMOVE_TAG + b"\x02"
 
 
@@ -55,47 +62,56 @@ def is_half(properties: bytes) -> bool:
 
 def prepared(message: NewMessage) -> NewMessage:
     """The message as it waits for the end of its transaction; `MessageError` if it cannot."""
-    properties = decode_properties(message.properties)
-    if not properties.get(PRODUCER_GROUP):
+    properties = message.properties
+    if not property_bytes(properties, _GROUP_NEEDLE):
         raise MessageError(
             f"a message of a transaction names its producer group in {PRODUCER_GROUP}"
         )
-    unique_key = properties.get(UNIQUE_KEY)
+    unique_key = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     if unique_key:
-        properties[TRANSACTION_ID] = unique_key
-    properties[REAL_TOPIC] = message.topic
-    properties[REAL_QUEUE_ID] = str(message.queue_id)
-    encoded = encode_properties(properties)
-    if len(encoded) > PROPERTIES_BYTES_MAX:
+        properties = _with(properties, _TRANSACTION_ID_NEEDLE, unique_key)
+    properties = _with(properties, _TOPIC_NEEDLE, message.topic.encode())
+    properties = _with(properties, _QUEUE_NEEDLE, b"%d" % message.queue_id)
+    if len(properties) > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLargeError(
-            f"properties of {len(encoded)} bytes, with the message's own topic, are over the limit "
-            f"of {PROPERTIES_BYTES_MAX}"
+            f"properties of {len(properties)} bytes, with the message's own topic, are over the "
+            f"limit of {PROPERTIES_BYTES_MAX}"
         )
     return message._replace(
         topic=HALF_TOPIC,
         queue_id=0,
-        properties=encoded,
+        properties=properties,
         sys_flag=message.sys_flag & ~TRANSACTION_MASK,
     )
 
 
-def own_place(properties: dict[str, str]) -> tuple[str, int]:
+def own_place(properties: bytes) -> tuple[str, int]:
     """The topic and queue that a half message is meant for; `MessageError` if it names none."""
-    topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "")
-    if not topic or not (queue_id.isascii() and queue_id.isdigit()):
+    topic = property_bytes(properties, _TOPIC_NEEDLE)
+    queue_id = property_bytes(properties, _QUEUE_NEEDLE) or b""
+    if not topic or not queue_id.isdigit():
         raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
-    return topic, int(queue_id)
+    return topic.decode("utf-8", "replace"), int(queue_id)
 
 
 def committed(half: Message, checks: int) -> NewMessage:
     """What consumers get, after the producer was asked `checks` times."""
     properties = _properties(half, checks)
     topic, queue_id = own_place(properties)
-    for name in (HALF_MARK, REAL_TOPIC, REAL_QUEUE_ID):
-        properties.pop(name, None)
-    return _copy(half, topic, queue_id, properties)._replace(
-        sys_flag=half.sys_flag & ~TRANSACTION_MASK | _COMMITTED,
-        prepared_offset=half.log_offset,
+    for needle in (_MARK_NEEDLE, _TOPIC_NEEDLE, _QUEUE_NEEDLE):
+        properties = _without(properties, needle)
+    return NewMessage(
+        topic,
+        queue_id,
+        half.body,
+        properties,
+        half.flag,
+        half.sys_flag & ~TRANSACTION_MASK | _COMMITTED,
+        half.born_ms,
+        half.born_host,
+        half.store_host,
+        half.reconsume_times,
+        half.log_offset,
     )
 
 
@@ -112,27 +128,17 @@ def checked_out(half: Message, checks: int) -> NewMessage:
 
 def resumed(given_up: Message) -> NewMessage:
     """A half message, from one that was checked out, with all checks before it again."""
-    properties = _properties(given_up, 0)
+    properties = _without(_properties(given_up, 0), _CHECKS_NEEDLE)
     own_place(properties)
-    properties[CHECK_TIMES] = "0"
     return _copy(given_up, HALF_TOPIC, 0, properties)
 
 
-def _properties(half: Message, checks: int) -> dict[str, str]:
-    properties = decode_properties(half.properties)
-    # The store writes its checksum anew; one that is carried along would be a wrong one.
-    properties.pop(RECORD_CRC, None)
-    if checks and len(half.properties) + len(CHECK_TIMES) + 12 <= PROPERTIES_BYTES_MAX:
-        properties[CHECK_TIMES] = str(checks)
-    return properties
-
-
-def _copy(half: Message, topic: str, queue_id: int, properties: dict[str, str]) -> NewMessage:
+def _copy(half: Message, topic: str, queue_id: int, properties: bytes) -> NewMessage:
     return NewMessage(
         topic,
         queue_id,
         half.body,
-        encode_properties(properties),
+        properties,
         half.flag,
         half.sys_flag,
         half.born_ms,
@@ -140,6 +146,35 @@ def _copy(half: Message, topic: str, queue_id: int, properties: dict[str, str]) 
         half.store_host,
         half.reconsume_times,
     )
+
+
+def _properties(half: Message, checks: int) -> bytes:
+    # The store writes its checksum anew; one that is carried along would be a wrong one.
+    properties = _without(half.properties, _CRC_NEEDLE)
+    if checks and len(properties) + len(_CHECKS_NEEDLE) + 12 <= PROPERTIES_BYTES_MAX:
+        properties = _with(properties, _CHECKS_NEEDLE, b"%d" % checks)
+    return properties
+
+
+def _with(properties: bytes, needle: bytes, value: bytes) -> bytes:
+    """The properties with this one, whatever its value was; the needle is its name and 0x01."""
+    properties = _without(properties, needle)
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    return properties + needle + value + b"\x02"
+
+
+def _without(properties: bytes, needle: bytes) -> bytes:
+    """The properties without this one, however often it is there."""
+    at = properties.find(needle)
+    while at >= 0:
+        if at and properties[at - 1] != 2:
+            at = properties.find(needle, at + 1)
+            continue
+        end = properties.find(b"\x02", at) + 1
+        properties = properties[:at] + (properties[end:] if end else b"")
+        at = properties.find(needle, at)
+    return properties
 
 
 # -- operations ----------------------------------------------------------------------------------

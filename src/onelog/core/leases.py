@@ -32,7 +32,7 @@ from onelog.core.pull import Puller
 from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
-from onelog.core.wheel import Wheel
+from onelog.core.deadlines import Deadlines
 from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
@@ -105,7 +105,7 @@ class Leases:
         self._group_leases_max = group_leases_max
         self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
         self._supply = Supply(store, puller)
-        self._wheel: Wheel[Handout] = Wheel(clock, schedule, self._expire)
+        self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
         self._freed: set[QueueLeases] = set()
@@ -138,7 +138,7 @@ class Leases:
                 continue
             queue.settle()
             for handout in dict.fromkeys(queue.out.values()):
-                self._wheel.add(handout, handout.due_ms)
+                self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
             for popped_ms in queue.ready.values():
                 self._raise_floor(popped_ms)
@@ -152,7 +152,7 @@ class Leases:
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
-        self._wheel.close()
+        self._deadlines.close()
         self._journal.end_of_tick()
 
     def __len__(self) -> int:
@@ -270,7 +270,7 @@ class Leases:
         due_ms = self._clock.now_ms() + terms.invisible_ms
         handout = Handout(queue, stamp, due_ms, terms.fate, terms.attempt_id, offsets)
         queue.hand_out(handout, queue.next, found.next_offset)
-        self._wheel.add(handout, due_ms)
+        self._deadlines.add(handout, due_ms)
         self._counts[queue.group] = self._counts.get(queue.group, 0) + len(offsets)
         self._offsets.pulled(queue.group, queue.topic, queue.queue_id, queue.next)
         self._journal.changed(queue)
@@ -347,13 +347,13 @@ class Leases:
         handout = queue.out[offset]
         handout.left -= 1
         if not handout.left:
-            self._wheel.remove(handout, handout.due_ms)
+            self._deadlines.remove(handout, handout.due_ms)
         self._counts[queue.group] -= 1
 
     def _lease_anew(self, handout: Handout) -> None:
         """Put a message that was out under other terms under these."""
         handout.queue.lease_anew(handout.offsets[0], handout)
-        self._wheel.add(handout, handout.due_ms)
+        self._deadlines.add(handout, handout.due_ms)
         self._counts[handout.queue.group] += 1
         self._journal.changed(handout.queue)
 
@@ -369,7 +369,7 @@ class Leases:
                     self._give_back(handout, offset)
                     continue
                 if size >= _ROUND_BYTES:
-                    self._wheel.add(handout, handout.due_ms)
+                    self._deadlines.add(handout, handout.due_ms)
                     break
                 try:
                     copy = self._moved(handout, offset)
@@ -401,7 +401,7 @@ class Leases:
             handout.queue.topic, handout.queue.group, error,
         )  # fmt: skip
         handout.due_ms = self._clock.now_ms() + _TROUBLE_MS
-        self._wheel.add(handout, handout.due_ms)
+        self._deadlines.add(handout, handout.due_ms)
 
     def _move_all(self, moves: Moves) -> None:
         """Write the messages, and that their leases are over, in one append."""
@@ -446,7 +446,7 @@ class Leases:
     def _clear(self, queue: QueueLeases, offset: int) -> None:
         """Drop all leases of the queue."""
         for handout in dict.fromkeys(queue.out.values()):
-            self._wheel.remove(handout, handout.due_ms)
+            self._deadlines.remove(handout, handout.due_ms)
             self._raise_floor(handout.popped_ms)
         if queue.out:
             self._counts[queue.group] -= len(queue.out)

@@ -14,6 +14,7 @@ Invariant: each receipt is answered exactly once. A message that cannot be store
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -51,6 +52,12 @@ went wrong. With `FlushTimeoutError` both are given: the message is stored, but 
 Transform = Callable[[NewMessage], NewMessage]
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one that is no batch."""
+
+_TOPIC, _BODY, _PROPERTIES, _COPIES = (
+    itemgetter(NewMessage._fields.index(name))
+    for name in ("topic", "body", "properties", "inner_count")
+)
+_SIZE = itemgetter(Appended._fields.index("size"))
 
 UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
@@ -132,12 +139,13 @@ class Publisher:
         if messages[0].topic.startswith(RETRY_PREFIX):
             raise MessageError("batch request does not support retry group")
         first = self._admit(messages[0])
-        body_bytes_max = self.body_bytes_max
-        for message in messages:
-            if (
-                not 0 < len(message.body) <= body_bytes_max
-                or len(message.properties) > PROPERTIES_BYTES_MAX
-            ):
+        sizes = list(map(len, map(_BODY, messages)))
+        if (
+            not min(sizes) > 0
+            or max(sizes) > self.body_bytes_max
+            or max(map(len, map(_PROPERTIES, messages))) > PROPERTIES_BYTES_MAX
+        ):
+            for message in messages:
                 self._check_size(message)
         if first is not messages[0]:
             messages = [
@@ -287,22 +295,17 @@ class Publisher:
 
     def _account(self, messages: Sequence[NewMessage], appended: list[Appended]) -> None:
         """Count what was stored, and wake who waits for it."""
-        bucket = self._stats.topic_put.newest
-        count = size = 0
-        for message, where in zip(messages, appended, strict=True):
-            copies = message.inner_count
-            count += copies
-            size += where.size
-            cell = bucket.get(message.topic)
-            if cell is None:
-                bucket[message.topic] = [copies, where.size, 1]
-            else:
-                cell[0] += copies
-                cell[1] += where.size
-                cell[2] += 1
+        count = sum(map(_COPIES, messages))
+        size = sum(map(_SIZE, appended))
         totals = self._stats.totals
         totals.put_count += count
         totals.put_bytes += size
+        bucket = self._stats.topic_put.newest
+        if len(set(map(_TOPIC, messages))) == 1:
+            _add(bucket, messages[0].topic, count, size, len(messages))
+        else:
+            for message, where in zip(messages, appended, strict=True):
+                _add(bucket, message.topic, message.inner_count, where.size, 1)
         if self._waiting.keys:
             for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
                 self._waiting.arrived(topic, queue_id)
@@ -310,6 +313,16 @@ class Publisher:
                 for topic in message.extra_queues:
                     light = topic.startswith(LIGHT_QUEUE_PREFIX)
                     self._waiting.arrived(topic, 0 if light else message.queue_id)
+
+
+def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times: int) -> None:
+    cell = bucket.get(topic)
+    if cell is None:
+        bucket[topic] = [copies, size, times]
+    else:
+        cell[0] += copies
+        cell[1] += size
+        cell[2] += times
 
 
 def _answer(

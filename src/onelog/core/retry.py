@@ -1,17 +1,22 @@
 """Failed messages: where one goes that a consumer could not handle.
 
 It is written again, with its delivery count one higher: to the group's retry topic, with a delay
-level that grows with the count; or, when it has failed too often or the consumer gives it up, to
-the group's dead-letter topic. The rules are RocketMQ's (facts 3.12).
+that grows with the count; or, when it has failed too often or the consumer gives it up, to the
+group's dead-letter topic. The rules are RocketMQ's (facts 3.12). How long the delay is, the
+consumer may say (a level); else the group's policy does (see `retry_policy`); without one, the
+table of levels, from the third on.
 
 Invariant: what is written again has the body, flag, properties and birth of the original, which can
 be found through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 """
 
+import logging
 from random import Random
 
 from onelog.core.groups import GroupConfig, Groups
 from onelog.core.locks import Locks
+from onelog.core.retry_policy import RetryPolicy, parse_policy
+from onelog.core.timed_messages import DELAY_MS, DELAY_SECONDS, DELIVER_MS, DUE_MS
 from onelog.core.topics import (
     RETRY_PREFIX,
     TopicConfig,
@@ -19,7 +24,7 @@ from onelog.core.topics import (
     dead_letter_topic,
     retry_topic,
 )
-from onelog.errors import TopicPermissionError
+from onelog.errors import InvalidGroupError, TopicPermissionError
 from onelog.message import (
     DELAY_LEVEL,
     RECORD_CRC,
@@ -28,6 +33,8 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
+
+log = logging.getLogger(__name__)
 
 ORIGIN_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
@@ -69,12 +76,13 @@ class Retry:
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         # The store writes its checksum anew; one that is carried along would be a wrong one.
         properties.pop(RECORD_CRC, None)
+        for name in (DELAY_LEVEL, DELAY_SECONDS, DELAY_MS, DELIVER_MS):
+            properties.pop(name, None)  # A wish of its sender, which has been fulfilled.
         allowed = group.retry_times_max if retries_max is None else retries_max
         if delay_level < 0 or message.reconsume_times >= allowed:
             target = self._dead_letter_topic(group_name)
-            properties.pop(DELAY_LEVEL, None)
         else:
-            properties[DELAY_LEVEL] = str(delay_level or _FIRST_LEVEL + message.reconsume_times)
+            _postpone(properties, group, delay_level, message.reconsume_times)
         return NewMessage(
             target.name,
             self._random.randrange(max(1, target.write_queues)),
@@ -123,3 +131,23 @@ class Retry:
             queue_id=self._random.randrange(max(1, target.write_queues)),
             properties=encode_properties(properties),
         )
+
+
+def _postpone(properties: dict[str, str], group: GroupConfig, level: int, times: int) -> None:
+    """Have a message wait that failed so many times before."""
+    policy = None if level else _policy(group)
+    if policy is None:
+        properties[DELAY_LEVEL] = str(level or _FIRST_LEVEL + times)
+    else:
+        # That it was due before says nothing about the next time.
+        properties.pop(DUE_MS, None)
+        properties[DELAY_MS] = str(policy(times))
+
+
+def _policy(group: GroupConfig) -> RetryPolicy | None:
+    try:
+        return parse_policy(group.retry_policy)
+    except InvalidGroupError as error:
+        # Read from another broker's files; better late by a level than not at all.
+        log.warning("group %s retries by delay levels: %s", group.name, error)
+        return None

@@ -53,9 +53,10 @@ _PRECEDENCE = (DELAY_SECONDS.encode(), DELAY_MS.encode(), DELIVER_MS.encode())
 """As RocketMQ has it, the first of them that is there counts."""
 _DUE_NEEDLE = DUE_MS.encode() + b"\x01"
 _LEVEL_NEEDLE = b"DELAY\x01"
+_TOPIC_NEEDLE = REAL_TOPIC.encode() + b"\x01"
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 _OWN = re.compile(
-    rb"(?:\A|(?<=\x02))REAL_TOPIC\x01([^\x01\x02]+)\x02REAL_QID\x01([0-9]{1,9})\x02"
+    rb"REAL_TOPIC\x01([^\x01\x02]+)\x02REAL_QID\x01([0-9]{1,9})\x02"
     rb"TIMER_OUT_MS\x010([0-9]{1,18})\x02\Z"
 )
 """What a scheduled message of ours ends with."""
@@ -221,10 +222,10 @@ def _due_ms(message: Message, properties: dict[str, str]) -> int:
 
 def _own_end(properties: bytes) -> re.Match[bytes] | None:
     """What we have put at the end of a scheduled message, if it is one of ours."""
-    found = _OWN.search(properties)
-    if found is None and properties[-CRC_PROPERTY_BYTES:].startswith(_CRC_NEEDLE):
-        return _OWN.search(properties[:-CRC_PROPERTY_BYTES])
-    return found
+    if properties[-CRC_PROPERTY_BYTES:].startswith(_CRC_NEEDLE):
+        properties = properties[:-CRC_PROPERTY_BYTES]
+    at = properties.rfind(_TOPIC_NEEDLE)
+    return _OWN.match(properties, at) if at == 0 or properties[at - 1] == 2 else None
 
 
 def _own_place(properties: dict[str, str]) -> tuple[str, int]:

@@ -63,6 +63,8 @@ class Progress:
     def after(self, due_ms: int, offset: int, end: int) -> "Progress":
         """The progress when everything below `end` that is due up to this entry has left too."""
         higher = [step for step in self.steps if (step.due_ms, step.offset) > (due_ms, offset)]
+        if higher and higher[-1].end >= end:
+            return self
         return Progress((*higher, Step(end, due_ms, offset)))
 
     def as_json(self) -> list[list[int]]:

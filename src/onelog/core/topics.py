@@ -125,8 +125,14 @@ def check_name(name: str) -> None:
         )
 
 
-def system_topics(cluster: str, broker: str, queues: int, auto_create: bool) -> list[TopicConfig]:
-    """The topics RocketMQ has from the start. `queues` is what auto-created topics get at most."""
+def system_topics(
+    cluster: str, broker: str, queues: int, auto_create: bool, trace: bool = True
+) -> list[TopicConfig]:
+    """The topics RocketMQ has from the start. `queues` is what auto-created topics get at most.
+
+    RocketMQ has the topic of traces only if it is told to (traceTopicEnable), although it tells its
+    clients to trace; here it is there as long as clients are told so.
+    """
     everything = PERM_READ_WRITE | PERM_INHERIT
     found = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1),
@@ -142,6 +148,8 @@ def system_topics(cluster: str, broker: str, queues: int, auto_create: bool) -> 
         TopicConfig(OP_HALF_TOPIC, 1, 1),
         TopicConfig(TIMER_TOPIC, 1, 1),
     ]
+    if trace:
+        found.append(TopicConfig(TRACE_TOPIC, 1, 1))
     if auto_create:
         found.append(TopicConfig(DEFAULT_TOPIC, queues, queues, everything))
     return found

@@ -385,7 +385,7 @@ def message_keys(properties: bytes) -> list[bytes]:
     """The keys under which a message is indexed: its unique id, then the tokens of KEYS."""
     # The usual cases of `property_bytes`, without its call: this is done for every message.
     before, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
-    if found and before and before[-1] != 2:
+    if before and found and before[-1] != 2:
         unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     else:
         unique = rest.partition(b"\x02")[0]

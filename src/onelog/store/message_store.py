@@ -48,6 +48,9 @@ from onelog.store.segment import disk_error
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
 
+Run = tuple[ConsumeQueue, int, int]
+"""A queue, and where in the list the messages for it begin and end."""
+
 
 class MessageStore(StoreReader):
     """A store open for writing."""
@@ -130,33 +133,49 @@ class MessageStore(StoreReader):
         store_ms = max(self._clock.now_ms(), self.last_append_ms)
         by_topic = self.queue_table.by_topic
         body_max, properties_max = self.config.body_bytes_max, self._properties_max
-        queues: list[ConsumeQueue] = []
+        runs: list[Run] = []
         offsets: list[int] = []
+        run_topic, run_id, run_start, at = "", -1, 0, 0
+        queue: ConsumeQueue | None = None
         try:
             for message in messages:
                 topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(body) > body_max or len(properties) > properties_max:
                     self._refuse_size(message)
                 if flags & TRANSACTION_MASK or extra or count != 1:
-                    self._release(queues)
+                    self._release(runs)
                     return self._append_special(messages, store_ms)
-                try:
-                    queue = by_topic[topic][queue_id]
-                except KeyError:
-                    queue = self.queue_table.get(topic, queue_id)
-                queues.append(queue)
-                offsets.append(queue.reserve(1))
+                if queue_id != run_id or topic != run_topic:
+                    if queue is not None:
+                        self._end_run(runs, offsets, queue, run_start, at)
+                    try:
+                        queue = by_topic[topic][queue_id]
+                    except KeyError:
+                        queue = self.queue_table.get(topic, queue_id)
+                    run_topic, run_id, run_start = topic, queue_id, at
+                at += 1
+            if queue is not None:
+                self._end_run(runs, offsets, queue, run_start, at)
             appended = self.log.append(messages, offsets, store_ms)
         except BaseException:
-            self._release(queues)
+            self._release(runs)
             raise
-        self._enter(messages, queues, appended, store_ms)
+        self._enter(messages, runs, appended, store_ms)
         return appended
+
+    @staticmethod
+    def _end_run(
+        runs: list[Run], offsets: list[int], queue: ConsumeQueue, start: int, end: int
+    ) -> None:
+        """Neighbours in the list that go to one queue get their offsets together."""
+        runs.append((queue, start, end))
+        first = queue.reserve(end - start)
+        offsets += range(first, first + end - start)
 
     def _enter(
         self,
         messages: Sequence[NewMessage],
-        queues: list[ConsumeQueue],
+        runs: list[Run],
         appended: list[Appended],
         store_ms: int,
     ) -> None:
@@ -164,15 +183,18 @@ class MessageStore(StoreReader):
         pack, tags_code = ENTRY.pack, self._tags_codes.of
         entries: dict[ConsumeQueue, list[bytes]] = {}
         has_properties = False
-        for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
-            code = 0
-            if properties := message[3]:
-                has_properties = True
-                code = tags_code(message[0], properties, store_ms)
-            try:
-                entries[queue].append(pack(log_offset, size, code))
-            except KeyError:
-                entries[queue] = [pack(log_offset, size, code)]
+        for queue, start, end in runs:
+            packed = entries.get(queue)
+            if packed is None:
+                packed = entries[queue] = []
+            for message, (log_offset, _, size) in zip(
+                messages[start:end], appended[start:end], strict=True
+            ):
+                code = 0
+                if properties := message[3]:
+                    has_properties = True
+                    code = tags_code(message[0], properties, store_ms)
+                packed.append(pack(log_offset, size, code))
         for queue, packed in entries.items():
             queue.put(b"".join(packed))
             if not queue.dirty:
@@ -230,7 +252,8 @@ class MessageStore(StoreReader):
                 entered.append(targets)
             appended = self.log.append(records, offsets, store_ms)
         except BaseException:
-            self._release(reserved)
+            for queue in reserved:
+                queue.release()
             raise
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = self._tags_codes.of(message.topic, message.properties, store_ms)
@@ -242,8 +265,8 @@ class MessageStore(StoreReader):
         self._entered_until(appended, store_ms)
         return appended
 
-    def _release(self, queues: Sequence[ConsumeQueue]) -> None:
-        for queue in queues:
+    def _release(self, runs: Sequence[Run]) -> None:
+        for queue, _, _ in runs:
             queue.release()
 
     def _check_sizes(self, message: NewMessage) -> None:

@@ -175,18 +175,20 @@ def send_batch(session: BrokerSession, command: Command) -> None:
         shared += b"\x02"
     shared += gateway.added_properties
     messages = []
-    flags = header.sys_flag & CLIENT_FLAGS
+    topic, flags, new = header.topic, header.sys_flag & CLIENT_FLAGS, tuple.__new__
+    born = (header.born_ms, session.born_host, gateway.store_host, header.reconsume_times)
     for flag, body, properties in split_batch(command.body):
         if properties.partition(_RESERVED_BYTES)[1]:
             properties = without_reserved(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"
+        # What calling the class does, at half the price.
         messages.append(
-            NewMessage(
-                header.topic, queue_id, body, properties + shared, flag, flags,
-                header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
+            new(
+                NewMessage,
+                (topic, queue_id, body, properties + shared, flag, flags, *born, 0, 1, ()),
             )
-        )  # fmt: skip
+        )
     token = (session, command, queue_id, "")
     try:
         session.broker.submit_batch(messages, _batch_stored, token)

@@ -101,6 +101,7 @@ def as_properties(config: Config) -> dict[str, str]:
         "brokerRole": "SLAVE" if broker.broker_id else "ASYNC_MASTER",
         "haListenPort": str(broker.port + 1),
         "storePathCommitLog": f"{broker.store_path}/commitlog",
+        "traceTopicEnable": _show(broker.trace),
         "timerWheelEnable": "false",
     }
     return found | {key: _show(value_of(config, key)) for key in SETTINGS}

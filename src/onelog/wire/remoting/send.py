@@ -193,6 +193,7 @@ def split_batch(body: Buffer) -> list[BatchedMessage]:
     data = body if isinstance(body, bytes) else bytes(body)
     messages: list[BatchedMessage] = []
     at, end = 0, len(data)
+    new = tuple.__new__  # Half the price of calling the class.
     try:
         while at < end:
             size, _, _, flag, body_bytes = _BATCHED.unpack_from(data, at)
@@ -205,7 +206,7 @@ def split_batch(body: Buffer) -> list[BatchedMessage]:
             ):
                 raise WireError(f"message {len(messages)} of the batch has wrong lengths")
             messages.append(
-                BatchedMessage(flag, data[body_at:body_end], data[body_end + 2 : at]),
+                new(BatchedMessage, (flag, data[body_at:body_end], data[body_end + 2 : at]))
             )
     except (struct.error, IndexError):
         raise WireError(f"message {len(messages)} of the batch is cut off") from None

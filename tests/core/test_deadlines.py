@@ -2,20 +2,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.clock import ManualClock
-from onelog.core.wheel import Wheel
+from onelog.core.deadlines import Deadlines
 from tests.core.world import ManualTimer
 
 TICK_MS = 100
 
 
 class Bench:
-    """A wheel on a clock that tests move, and what it handed over when."""
+    """Deadlines on a clock that tests move, and what it handed over when."""
 
     def __init__(self, round_max: int = 32) -> None:
         self.clock = ManualClock(1_000_000)
         self.timer = ManualTimer(self.clock)
         self.handed: list[tuple[int, list[str]]] = []
-        self.wheel: Wheel[str] = Wheel(
+        self.deadlines: Deadlines[str] = Deadlines(
             self.clock, self.timer.schedule, self._due, tick_ms=TICK_MS, round_max=round_max
         )
 
@@ -23,7 +23,7 @@ class Bench:
         self.handed.append((self.clock.now_ms() - 1_000_000, things))
 
     def add(self, thing: str, in_ms: int) -> None:
-        self.wheel.add(thing, self.clock.now_ms() + in_ms)
+        self.deadlines.add(thing, self.clock.now_ms() + in_ms)
 
 
 def test_things_are_handed_over_at_their_time_and_together_if_they_share_a_tick() -> None:
@@ -46,9 +46,9 @@ def test_a_thing_that_was_taken_out_is_not_handed_over() -> None:
     bench = Bench()
     bench.add("stays", 100)
     bench.add("goes", 100)
-    bench.wheel.remove("goes", bench.clock.now_ms() + 100)
-    bench.wheel.remove("never there", bench.clock.now_ms() + 900)
-    assert len(bench.wheel) == 1
+    bench.deadlines.remove("goes", bench.clock.now_ms() + 100)
+    bench.deadlines.remove("never there", bench.clock.now_ms() + 900)
+    assert len(bench.deadlines) == 1
     bench.timer.advance(1_000)
     assert bench.handed == [(100, ["stays"])]
 
@@ -57,7 +57,7 @@ def test_many_things_of_one_moment_come_in_rounds_in_their_order() -> None:
     bench = Bench(round_max=3)
     for n in range(7):
         bench.add(str(n), 100)
-    bench.wheel.remove("4", bench.clock.now_ms() + 100)
+    bench.deadlines.remove("4", bench.clock.now_ms() + 100)
     bench.timer.advance(100)
     assert bench.handed == [(100, ["0", "1", "2"]), (100, ["3", "5", "6"])]
 
@@ -73,10 +73,10 @@ def test_an_earlier_deadline_overtakes_without_leaving_timers_behind() -> None:
     assert len(bench.timer) <= 2
 
 
-def test_a_closed_wheel_is_silent() -> None:
+def test_a_closed_one_is_silent() -> None:
     bench = Bench()
     bench.add("x", 100)
-    bench.wheel.close()
+    bench.deadlines.close()
     bench.timer.advance(1_000)
     assert bench.handed == []
 

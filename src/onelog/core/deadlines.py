@@ -19,7 +19,7 @@ from onelog.core.waiting import Schedule
 Thing = TypeVar("Thing", bound=Hashable)
 
 
-class Wheel(Generic[Thing]):
+class Deadlines(Generic[Thing]):
     """Things, by the tick in which they are due."""
 
     def __init__(
