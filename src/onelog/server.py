@@ -187,7 +187,14 @@ class BrokerServer:
             await asyncio.sleep(RETENTION_SECONDS)
             try:
                 self.broker.prepare_retention()
-                self.store.retain()
+                done = self.store.retain(self.broker.topics.retention_ms())
+                for group, count in self.broker.admin.unread(done.messages_deleted).items():
+                    log.warning(
+                        "retention (%s) deleted %d messages that group %s had not read",
+                        done.reason or "a topic's own time",
+                        count,
+                        group,
+                    )
             except OnelogError as error:
                 log.error("retention failed, and is tried again: %s", error)
 

@@ -186,3 +186,12 @@ def test_system_topics_are_listed(orders: World) -> None:
     listed = orders.broker.admin.system_topics()
     assert "TBW102" in listed
     assert "orders" not in listed
+
+
+def test_what_retention_deleted_unread_is_counted_by_group(orders: World) -> None:
+    orders.broker.offsets.commit("fast", "orders", 0, 2)
+    orders.broker.offsets.commit("slow", "orders", 0, 0)
+    queue = orders.store.queue_table.find("orders", 0)
+    assert queue is not None
+    queue.start = 2
+    assert orders.broker.admin.unread({("orders", 0): 2}) == {"slow": 2}

@@ -365,7 +365,11 @@ class WheelMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(offset >= 0 for _, offset in self.pending))
     @rule(data=st.data())
     def one_is_cancelled(self, data: st.DataObject) -> None:
-        waiting = sorted(e for e in self.pending if e[1] >= 0 and e[0] > self.now_ms)
+        waiting = sorted(
+            entry
+            for entry in self.pending
+            if entry[0] > self.now_ms and entry[1] >= 0 and entry[1] not in self.cancelled
+        )
         if waiting:
             due_ms, offset = data.draw(st.sampled_from(waiting))
             self.pending.add((due_ms, ~offset))

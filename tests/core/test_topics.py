@@ -6,6 +6,7 @@ from onelog.config import BrokerConfig
 from onelog.core.topics import (
     DEFAULT_TOPIC,
     PERM_READ,
+    TRACE_TOPIC,
     UNSENDABLE_TOPICS,
     TopicConfig,
     alter_attributes,
@@ -158,6 +159,15 @@ def test_a_changed_number_of_default_queues_reaches_the_name_servers(world: Worl
     assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 2
 
 
+def test_the_topic_of_traces_is_there_while_clients_are_told_to_trace(world: World) -> None:
+    assert world.broker.topics.require(TRACE_TOPIC) == TopicConfig(TRACE_TOPIC, 1, 1)
+    world.send(TRACE_TOPIC, body=b"trace")
+    world.broker.reconfigure(replace(world.broker_config, trace=False))
+    assert world.broker.topics.get(TRACE_TOPIC) is None
+    world.broker.reconfigure(world.broker_config)
+    assert world.bodies(TRACE_TOPIC) == [b"trace"]
+
+
 def test_a_retry_topic_becomes_ordered_with_its_group_and_stays_so(world: World) -> None:
     topics = world.broker.topics
     topics.ensure(TopicConfig("%RETRY%g", 1, 1))
@@ -173,3 +183,10 @@ def test_attributes_are_added_changed_and_taken_away() -> None:
         "a": "9",
         "c": "3",
     }
+
+
+def test_topics_may_have_a_retention_time_of_their_own(world: World) -> None:
+    world.broker.topics.put(TopicConfig("long", attributes={"reserve.time": "240"}))
+    world.broker.topics.put(TopicConfig("usual"))
+    world.broker.topics.put(TopicConfig("odd", attributes={"reserve.time": "-1"}))
+    assert world.broker.topics.retention_ms() == {"long": 240 * 3_600_000}

@@ -5,7 +5,7 @@ topics of a group are shown, what a reset may do) are those of RocketMQ's admin 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onelog.clock import Clock
@@ -164,6 +164,18 @@ class Admin:
     def groups_of_topic(self, topic: str) -> list[str]:
         """Who consumes a topic, now or by a position it keeps."""
         return sorted(self._members.groups_of_topic(topic) | set(self._offsets.groups_of(topic)))
+
+    def unread(self, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
+        """Of messages that retention just deleted, how many each group had not read yet."""
+        lost: dict[str, int] = {}
+        for (topic, queue_id), count in deleted.items():
+            start = self._store.min_offset(topic, queue_id)
+            for group in self._offsets.groups_of(topic):
+                position = self._offsets.get(group, topic, queue_id)
+                if position is not None and position < start:
+                    missed = min(count, start - position)
+                    lost[group] = lost.get(group, 0) + missed
+        return lost
 
     # -- groups --------------------------------------------------------------------------------
 

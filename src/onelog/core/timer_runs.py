@@ -60,6 +60,15 @@ class Columns(NamedTuple):
         """The entries that have not left."""
         return self.part(~progress.covered(self.dues, self.offsets))
 
+    def useful(self, progress: Progress) -> "Columns":
+        """The entries of messages that have not left.
+
+        What cancels a message is of use as long as that one, though it leaves before it: of many
+        that are due at once, some may leave before a restart and some after.
+        """
+        messages = np.where(self.offsets < 0, ~self.offsets, self.offsets)
+        return self.part(~progress.covered(self.dues, messages))
+
     def cancelled(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
         """Which of these messages are cancelled by one of the entries, which are in order."""
         begins = np.searchsorted(self.dues, dues, "left")
@@ -83,15 +92,8 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def merge(parts: Sequence[Columns], progress: Progress) -> Columns:
-    """What is still of use of the entries, in order.
-
-    That is neither a message that has left, nor what would cancel it, nor both of a pair that meets
-    here. What cancels a message stays as long as that one, though it leaves before it: of many that
-    are due at once, some may leave before a restart and some after.
-    """
-    entries = join(parts)
-    messages = np.where(entries.offsets < 0, ~entries.offsets, entries.offsets)
-    left = entries.part(~progress.covered(entries.dues, messages))
+    """What is still of use of the entries, in order; not both of a pair that cancel each other."""
+    left = join(parts).useful(progress)
     cancels = ~left.offsets[left.offsets < 0]
     if len(cancels):
         met = cancels[np.isin(cancels, left.offsets)]

@@ -248,14 +248,14 @@ class TimerWheel:
         for run in self._runs:
             run.skip(self.progress)
             following = run.cursor + NEAR_COUNT
-            parts.append(run.columns.part(slice(run.cursor, following)).pending(self.progress))
+            parts.append(run.columns.part(slice(run.cursor, following)))
             if following < len(run):
                 key = (int(run.columns.dues[following]), int(run.columns.offsets[following]))
                 bound = min(bound, key)
-        parts += [
-            stretch.columns().pending(self.progress) for stretch in (*self._sealed, self._open)
-        ]
+        for stretch in (*self._sealed, self._open):
+            parts.append(stretch.columns().useful(self.progress))
         self._forget_open_if(len(parts[-1].dues) == 0)
+        parts = [part.pending(self.progress) for part in parts]
         entries = join(parts)
         if bound != _NEVER or len(entries.dues) > 2 * NEAR_COUNT:
             entries, bound = _first(entries, bound)

@@ -243,6 +243,19 @@ class Topics:
         """Every topic, in the order of creation."""
         return list(self._topics.values())
 
+    def retention_ms(self) -> dict[str, int]:
+        """The topics that have a retention time of their own ("reserve.time", in hours)."""
+        hours = {
+            config.name: config.attributes.get("reserve.time", "")
+            for config in self.all()
+            if config.attributes
+        }
+        return {
+            name: int(value) * 3_600_000
+            for name, value in hours.items()
+            if value.isdecimal() and int(value) > 0
+        }
+
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
         own = name in (TABLES_TOPIC, LEASES_TOPIC)

@@ -1,4 +1,4 @@
-"""How `onelog message trace` shows the story of a message: tables for people, a document for programs."""
+"""How `onelog message trace` shows a message's story: tables for people, documents for programs."""
 
 from typing import Any
 
@@ -61,7 +61,8 @@ def views(trace: MessageTrace, utc: bool) -> list[RenderableType]:
 
 
 def _steps_table(trace: MessageTrace, utc: bool) -> Table:
-    keys = f", keys {show_text(' '.join(trace.first.keys))}" if _has_keys(trace) else ""
+    words = trace.first.keys if trace.first else []
+    keys = f", keys {show_text(' '.join(words))}" if words else ""
     made = table(
         f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
         "time", ">since birth", "step", "group", "where", ">retry", ">took", "note",
@@ -78,10 +79,6 @@ def _steps_table(trace: MessageTrace, utc: bool) -> Table:
             _note(step, utc),
         )
     return made
-
-
-def _has_keys(trace: MessageTrace) -> bool:
-    return trace.first is not None and bool(trace.first.keys)
 
 
 def _note(step: Step, utc: bool) -> str:
