@@ -25,14 +25,14 @@ def main() -> int:
         prog="python -m benchmarks", description="Measure OneLog, side by side with its peers."
     )
     parser.add_argument(
-        "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default: store"
+        "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default: all"
     )
     parser.add_argument(
         "--quick", action="store_true", help="less data, under a minute; nothing is kept"
     )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write test data")
     given = parser.parse_args()
-    names = list(dict.fromkeys(given.suites)) or ["store"]
+    names = list(dict.fromkeys(given.suites)) or [name for name in SUITES if _is_here(name)]
     unknown = [name for name in names if not _is_here(name)]
     if unknown:
         here = ", ".join(name for name in SUITES if _is_here(name))

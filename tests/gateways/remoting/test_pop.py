@@ -14,7 +14,7 @@ from onelog.errors import StoreFullError
 from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.remoting.live import bodies, client
-from tests.gateways.remoting.popping import GROUP, TOPIC, Popper, popping
+from tests.gateways.remoting.popping import GROUP, TOPIC, Popped, Popper, popping
 
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 
@@ -185,7 +185,7 @@ async def test_messages_of_topic_and_retry_topic_may_share_an_answer(tmp_path: P
     async with popping(tmp_path) as (server, member):
         await member.send(b"old")
         await member.pop(invisibleTime=0)
-        while server.store.max_offset(RETRY, 0) == 0:
+        while server.store.max_offset(RETRY, 0) == 0:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0.02)
         await member.send(b"new")
         got = await member.pop()
@@ -240,7 +240,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
         def forged(place: int, value: object) -> str:
             return " ".join([*token[:place], str(value), *token[place + 1 :]])
 
-        cases = [
+        cases: list[tuple[Popped, dict[str, object], ResponseCode]] = [
             (one, {}, ResponseCode.NO_MESSAGE),
             (two, {"extraInfo": forged(1, int(token[1]) + 1)}, ResponseCode.NO_MESSAGE),
             (two, {"offset": 7, "extraInfo": forged(7, 7)}, ResponseCode.NO_MESSAGE),
