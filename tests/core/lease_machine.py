@@ -56,6 +56,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.stale: list[tuple[str, Leased]] = []
         for queue_id in range(QUEUES):
             self.send(queue_id, 3)
+        self.pop(2, 1_000)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -70,8 +71,11 @@ class LeaseMachine(RuleBasedStateMachine):
         for group in FATES:
             for _ in range(4 * len(self.facts[group]) + 4):
                 self.advance(60_000)
-                for leased in self._pop(group, 32, 60_000):
+                got = self._pop(group, 32, 60_000)
+                for leased in got:
                     self._ack(group, self.facts[group][leased.body])
+                if not got:
+                    break
         for facts in self.facts.values():
             assert {fact.state for fact in facts.values()} <= {"acknowledged", "dead"}
         dead = {fact.body for fact in self.facts["retried"].values() if fact.state == "dead"}
@@ -87,8 +91,12 @@ class LeaseMachine(RuleBasedStateMachine):
             for facts in self.facts.values():
                 facts[body] = Fact(body, queue_id, offset)
 
-    @rule(group=GROUPS, count=st.integers(1, 8), invisible_ms=TIMES_MS)
-    def pop(self, group: str, count: int, invisible_ms: int) -> None:
+    @rule(count=st.integers(1, 8), invisible_ms=TIMES_MS)
+    def pop(self, count: int, invisible_ms: int) -> None:
+        for group in FATES:
+            self._pop_all_there_is(group, count, invisible_ms)
+
+    def _pop_all_there_is(self, group: str, count: int, invisible_ms: int) -> None:
         blocked = self._blocked(group)
         waiting = [
             fact
@@ -135,9 +143,20 @@ class LeaseMachine(RuleBasedStateMachine):
         return out[pick % len(out)]
 
     @precondition(lambda self: self._out())
-    @rule(pick=PICK)
-    def acknowledge(self, pick: int) -> None:
-        self._ack(*self._pick_out(pick))
+    @rule(
+        how=st.sampled_from(["one", "batch", "change", "change", "stale"]),
+        pick=PICK,
+        invisible_ms=TIMES_MS,
+    )
+    def end_or_change_a_lease(self, how: str, pick: int, invisible_ms: int) -> None:
+        if how == "one":
+            self._ack(*self._pick_out(pick))
+        elif how == "batch":
+            self._acknowledge_a_batch(pick)
+        elif how == "change":
+            self._change(pick, invisible_ms)
+        elif self.stale:
+            self._acknowledge_with_a_stale_receipt(pick)
 
     def _ack(self, group: str, fact: Fact) -> None:
         assert fact.leased is not None
@@ -145,9 +164,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.stale.append((group, fact.leased))
         fact.state = "acknowledged"
 
-    @precondition(lambda self: self._out())
-    @rule(pick=PICK)
-    def acknowledge_a_batch(self, pick: int) -> None:
+    def _acknowledge_a_batch(self, pick: int) -> None:
         group, fact = self._pick_out(pick)
         assert fact.leased is not None
         one = fact.leased
@@ -169,9 +186,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for other in together:
             other.state = "acknowledged"
 
-    @precondition(lambda self: self._out())
-    @rule(pick=PICK, invisible_ms=TIMES_MS)
-    def change(self, pick: int, invisible_ms: int) -> None:
+    def _change(self, pick: int, invisible_ms: int) -> None:
         group, fact = self._pick_out(pick)
         assert fact.leased is not None
         old = fact.leased
@@ -180,9 +195,7 @@ class LeaseMachine(RuleBasedStateMachine):
         if FATES[group] is not Fate.ORDERED:
             self.stale.append((group, old))
 
-    @precondition(lambda self: self.stale)
-    @rule(pick=PICK)
-    def acknowledge_with_a_stale_receipt(self, pick: int) -> None:
+    def _acknowledge_with_a_stale_receipt(self, pick: int) -> None:
         group, leased = self.stale[-1 - pick % min(len(self.stale), 4)]
         try:
             self.readers[group].ack(leased)
@@ -207,37 +220,33 @@ class LeaseMachine(RuleBasedStateMachine):
                 else:
                     fact.state, fact.times = "waiting", fact.times + 1
 
-    @rule(group=GROUPS)
-    def crash_before_a_hand_over_is_recorded(self, group: str) -> None:
-        reader = self.readers[group]
-        self.world.broker.pop.pop(reader.request(fate=FATES[group]))
+    @rule(
+        how=st.sampled_from(["crash", "hand over", "acknowledge", "snapshot", "restart"]),
+        group=GROUPS,
+        pick=PICK,
+        down_ms=TIMES_MS,
+    )
+    def come_back(self, how: str, group: str, pick: int, down_ms: int) -> None:
+        """Crash, maybe with something that is not recorded yet; or stop cleanly for a while."""
+        if how == "restart":
+            self.world.close()
+            self.world.clock.advance(down_ms)
+            self.world.start()
+            self.advance(0)
+            return
+        if how == "snapshot":
+            self.world.broker.lease_tables.snapshot(wait=True)
+        elif how == "hand over":
+            request = self.readers[group].request(fate=FATES[group])
+            self.world.broker.pop.pop(request)
+        elif how == "acknowledge" and self._out():
+            owner, fact = self._pick_out(pick)
+            leased = fact.leased
+            assert leased is not None
+            self.readers[owner].leases.acknowledge(
+                owner, leased.topic, leased.queue_id, leased.offset, leased.handle
+            )
         self.world.crash()
-
-    @precondition(lambda self: self._out())
-    @rule(pick=PICK)
-    def crash_before_an_acknowledgement_is_recorded(self, pick: int) -> None:
-        group, fact = self._pick_out(pick)
-        leased = fact.leased
-        assert leased is not None
-        self.readers[group].leases.acknowledge(
-            group, leased.topic, leased.queue_id, leased.offset, leased.handle
-        )
-        self.world.crash()
-
-    @rule()
-    def crash(self) -> None:
-        self.world.crash()
-
-    @rule(down_ms=TIMES_MS)
-    def restart(self, down_ms: int) -> None:
-        self.world.close()
-        self.world.clock.advance(down_ms)
-        self.world.start()
-        self.advance(0)
-
-    @rule()
-    def take_a_snapshot(self) -> None:
-        self.world.broker.lease_tables.snapshot(wait=True)
 
     # -- what always holds ---------------------------------------------------------------------
 
@@ -266,5 +275,5 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 LeaseMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=60, stateful_step_count=50, deadline=None, print_blob=True
 )

@@ -132,12 +132,13 @@ def test_a_place_never_gets_the_same_handle_twice(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     handles = []
-    for _ in range(5):
-        leased = reader.take(fate=STAY, invisible_ms=0)[0]
-        handles.append(leased.handle)
-        reader.world.advance(0 if len(handles) % 2 else TICK_MS)
-        reader.world.clock.advance(-500 if len(handles) == 2 else 0)
-        reader.world.advance(TICK_MS + 500)
+    for set_back_ms in (0, 500):
+        for _ in range(2):
+            handles.append(reader.take(fate=STAY, invisible_ms=0)[0].handle)
+            reader.world.advance(0)
+        reader.world.clock.advance(-set_back_ms)
+        reader.world.restart()
+    handles.append(reader.take(fate=STAY)[0].handle)
     assert handles == sorted(set(handles))
 
 
@@ -311,6 +312,15 @@ def test_leases_survive(tmp_path: Path, how: str) -> None:
     reader.ack(longer)
     assert reader.cursor() == 6
     assert reader.world.bodies(RETRY) == [b"4", b"5"]
+
+
+def test_a_clean_stop_records_what_the_tick_had_begun(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send()
+    reader.world.broker.pop.pop(reader.request())
+    reader.world.restart()
+    assert len(reader.leases) == 1
+    assert reader.pop() == []
 
 
 def test_what_fell_due_while_the_broker_was_down_comes_back_at_once(tmp_path: Path) -> None:

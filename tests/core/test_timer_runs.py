@@ -112,10 +112,10 @@ def test_the_cursor_stops_before_a_late_one(tmp_path: Path) -> None:
     assert run.cursor == 1
 
 
-def test_messages_that_are_cancelled_are_found() -> None:
+def test_entries_are_found() -> None:
     ordered = columns([(5, ~9), (5, ~4), (5, 4), (7, 5)])
-    found = ordered.cancelled(np.array([5, 5, 7, 4, 9]), np.array([4, 3, 5, 4, 4]))
-    assert found.tolist() == [True, False, False, False, False]
+    found = ordered.has(np.array([5, 5, 5, 7, 4, 9]), np.array([~4, 4, 3, 5, 4, 4]))
+    assert found.tolist() == [True, True, False, True, False, False]
 
 
 def test_a_merge_drops_what_is_of_no_use_any_more() -> None:

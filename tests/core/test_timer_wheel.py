@@ -207,8 +207,9 @@ def test_a_cancelled_message_is_told_before_it_comes(tmp_path: Path, small: None
     wheel = made(tmp_path)
     add(wheel, 50, 60, 50)
     wheel.add([50, 60], [~2, ~1], 5, place_of(4))
-    assert wheel.is_cancelled(50, 2)
-    assert not wheel.is_cancelled(50, 0)
+    assert not wheel.is_pending(50, 2)
+    assert not wheel.is_pending(50, 9)
+    assert wheel.is_pending(50, 0)
     assert leave_all(wheel, 99) == [(50, ~2), (50, 0), (50, 2), (60, ~1), (60, 1)]
 
 
@@ -217,8 +218,8 @@ def test_cancellations_in_files_are_found(tmp_path: Path, small: None) -> None:
     add(wheel, *[500] * 40)
     wheel.add([500] * 8, [~offset for offset in range(8)], 48, place_of(47))
     assert not wheel._open
-    found = wheel.cancelled(np.full(10, 500), np.arange(10))
-    assert found.tolist() == [True] * 8 + [False] * 2
+    found = wheel.pending(np.full(10, 500), np.arange(10))
+    assert found.tolist() == [False] * 8 + [True] * 2
 
 
 def test_after_a_restart_in_the_middle_of_a_moment_it_is_known_who_was_cancelled(

@@ -30,6 +30,7 @@ class OnelogPeer:
         *,
         sync_flush: bool = False,
         nameservers: str | None = None,
+        delay_levels: str | None = None,
         broker_name: str = "broker-a",
     ) -> None:
         self.folder = folder
@@ -43,6 +44,8 @@ class OnelogPeer:
             "ONELOG_BROKER_NAME": broker_name,
             "HOME": str(folder),
         }
+        if delay_levels is not None:
+            self._environment["ONELOG_STORE_DELAY_LEVELS"] = delay_levels
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:

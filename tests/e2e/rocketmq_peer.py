@@ -36,11 +36,13 @@ class RocketmqPeer:
         heap: tuple[str, ...] = SMALL_BROKER_HEAP,
         sync_flush: bool = False,
         nameservers: str | None = None,
+        delay_levels: str | None = None,
     ) -> None:
         self.folder = folder
         self._heap = heap
         self._sync_flush = sync_flush
         self._nameserver_port, self._broker_port = free_ports()
+        self._delay_levels = delay_levels
         self._own_nameserver = nameservers is None
         self.nameservers = nameservers or f"127.0.0.1:{self._nameserver_port}"
         self.broker_address = f"127.0.0.1:{self._broker_port}"
@@ -74,6 +76,8 @@ class RocketmqPeer:
             "flushDiskType": "SYNC_FLUSH" if self._sync_flush else "ASYNC_FLUSH",
             "enablePropertyFilter": "true",
         }
+        if self._delay_levels is not None:
+            settings["messageDelayLevel"] = self._delay_levels
         config = self._write("broker.conf", settings)
         self._spawn("broker.BrokerStartup", config, (*self._heap, *_EXPORTS))
 

@@ -130,20 +130,24 @@ class Broker:
             config.timer_delay_max_ms,
         )  # fmt: skip
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
-        self.transactions = Transactions(
-            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
-            clock, config.transaction_timeout_ms, store_host,
-        )  # fmt: skip
-        self.checkback = CheckBack(
-            self.transactions, store, self.topics, self.members, self.publisher, clock, schedule,
-            config.transaction_check_max,
-        )  # fmt: skip
+        self._wire_transactions(store_host)
         self._wire_leases(call_soon, offload, random, store_host)
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_transactions(self, store_host: bytes) -> None:
+        store, clock, config = self.store, self._clock, self.config
+        self.transactions = Transactions(
+            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
+            clock, config.transaction_timeout_ms, store_host,
+        )  # fmt: skip
+        self.checkback = CheckBack(
+            self.transactions, store, self.topics, self.members, self.publisher, clock,
+            self._schedule, config.transaction_check_max,
+        )  # fmt: skip
 
     def _wire_leases(
         self,

@@ -24,7 +24,7 @@ from onelog.core import half_messages
 from onelog.core.delay import REAL_TOPIC
 from onelog.core.offsets import Offsets
 from onelog.core.tables import Change, Tables
-from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, SYSTEM_PREFIX
+from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from onelog.errors import StoreCorruptError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
 from onelog.store.message_store import MessageStore
@@ -36,7 +36,7 @@ GROUP = "CID_RMQ_SYS_TRANS"
 _POSITION = "position"
 _OPS_PER_READ = 1_000
 _OP_BYTES_PER_READ = 1 << 20
-_DETOURS = (SCHEDULE_TOPIC, f"{SYSTEM_PREFIX}wheel_timer")
+_DETOURS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where a committed message may be instead of in its own topic."""
 
 

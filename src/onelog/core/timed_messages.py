@@ -61,7 +61,7 @@ _OWN = re.compile(
 )
 """What a scheduled message of ours ends with."""
 _RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
-_RESERVED_NEEDLE = re.compile(rb"REAL_|TIMER_(?:EN|DE)QUEUE|TIMER_ROLL")
+_RESERVED_NEEDLE = re.compile(rb"REAL_|TIMER_(?:ENQUEUE|DEQUEUE|ROLL|DEL_UNIQ)")
 _CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _HALF_TOPIC = HALF_TOPIC.encode()
 TAIL_BYTES = 29
@@ -124,14 +124,18 @@ def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
     properties = message.properties
     if properties and properties[-1] != 2:
         properties += b"\x02"
+    last = ""
     if _RESERVED_NEEDLE.search(properties):
         named = decode_properties(properties)
         for name in _RESERVED:
             named.pop(name, None)
+        key = named.pop(DELETE_KEY, None)
+        if key is not None:
+            last = f"{DELETE_KEY}\x01{key}\x02"
         properties = encode_properties(named)
     properties += (
         f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QUEUE_ID}\x01{message.queue_id}\x02"
-        f"{DUE_MS}\x01{_exactly(due_ms)}\x02"
+        f"{DUE_MS}\x01{_exactly(due_ms)}\x02{last}"
     ).encode()
     if len(properties) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
         raise PropertiesTooLargeError(

@@ -87,8 +87,7 @@ class TimerRenewal:
     def _renew(self, chunk: Columns) -> int:
         """Write messages again that are still pending; how many."""
         wheel = self._timers.wheel
-        chunk = chunk.pending(wheel.progress)
-        chunk = chunk.part(~wheel.cancelled(*chunk))
+        chunk = chunk.part(wheel.pending(*chunk))
         copies = [
             copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
         ]
@@ -107,6 +106,7 @@ class TimerRenewal:
     def prepare_retention(self) -> None:
         """Before log files are deleted: renew everything that waits in one that may be."""
         store = self._store
+        self._timers.collect_all()
         end = 0
         expired_ms = self._clock.now_ms() - store.config.retention_ms
         if self._is_any_older(expired_ms + 1):

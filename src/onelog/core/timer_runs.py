@@ -69,15 +69,15 @@ class Columns(NamedTuple):
         messages = np.where(self.offsets < 0, ~self.offsets, self.offsets)
         return self.part(~progress.covered(self.dues, messages))
 
-    def cancelled(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of these messages are cancelled by one of the entries, which are in order."""
+    def has(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these are among the entries, which are in order."""
         begins = np.searchsorted(self.dues, dues, "left")
         ends = np.searchsorted(self.dues, dues, "right")
         found = np.zeros(len(dues), np.bool_)
         for number in np.flatnonzero(begins < ends):
             same = self.offsets[begins[number] : ends[number]]
-            place = int(np.searchsorted(same, ~offsets[number]))
-            found[number] = place < len(same) and same[place] == ~offsets[number]
+            place = int(np.searchsorted(same, offsets[number]))
+            found[number] = place < len(same) and same[place] == offsets[number]
         return found
 
 

@@ -276,18 +276,22 @@ class TimerWheel:
 
     # -- cancellations -------------------------------------------------------------------------
 
-    def cancelled(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of these messages are cancelled by an entry that has not left."""
+    def pending(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these messages are here, have not left, and are not cancelled."""
+        left = self.progress.covered(dues, offsets)
+        return ~left & self._has(dues, offsets) & ~self._has(dues, ~offsets)
+
+    def _has(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
         found = np.zeros(len(dues), np.bool_)
         for run in self._runs:
-            found |= run.columns.cancelled(dues, offsets)
+            found |= run.columns.has(dues, offsets)
         for stretch in (*self._sealed, self._open):
-            found |= np.isin(~offsets, stretch.columns().offsets)
+            found |= np.isin(offsets, stretch.columns().offsets)
         return found
 
-    def is_cancelled(self, due_ms: int, offset: int) -> bool:
+    def is_pending(self, due_ms: int, offset: int) -> bool:
         """The same for one message."""
-        return bool(self.cancelled(np.array([due_ms]), np.array([offset]))[0])
+        return bool(self.pending(np.array([due_ms]), np.array([offset]))[0])
 
     def cancelled_halfway(self) -> dict[int, int]:
         """Messages whose cancellation has left, and they have not; with when they are due.

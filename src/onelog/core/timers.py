@@ -230,6 +230,10 @@ class Timers:
         store, wheel = self._store, self.wheel
         end = int(store.max_offset(TIMER_TOPIC, 0))
         begin = max(wheel.end, int(store.min_offset(TIMER_TOPIC, 0)))
+        if begin > wheel.end:
+            lost = begin - wheel.end
+            log.error("%d timed messages were deleted by retention as soon as they came", lost)
+            wheel.add([], [], begin, -1)
         if begin >= end:
             return False
         dues: list[int] = []
@@ -296,14 +300,17 @@ class Timers:
                 read.deletes is None
                 and (read.topic, read.unique_key) == (topic, unique_key)
                 and entry[1] < end
-                and not self.wheel.progress.covers(*entry)
-                and not self._is_cancelled(entry)
+                and self._is_pending(entry)
             ):
                 found.append(entry)
         return found
 
-    def _is_cancelled(self, entry: Entry) -> bool:
-        return entry[1] in self._cancelled or self.wheel.is_cancelled(*entry)
+    def _is_pending(self, entry: Entry) -> bool:
+        """Whether a message will be delivered; one that is just being collected will."""
+        due_ms, offset = entry
+        if offset >= self.wheel.end:
+            return not self.wheel.progress.covers(due_ms, offset)
+        return offset not in self._cancelled and self.wheel.is_pending(due_ms, offset)
 
     # -- messages go ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from onelog.store.consumequeue import ENTRY, ConsumeQueue
 from onelog.store.dispatch import TagsCodes, is_plain, targets
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
+from onelog.store.readonly import entry_is_real
 from onelog.store.record import Broken, check
 
 _FLUSH_RECORDS = 4_096
@@ -201,32 +202,13 @@ def drop_stale_entries(queue: ConsumeQueue, log: CommitLog) -> None:
     entry is real if the record it points at says that it belongs there.
     """
     last = queue.last_entry()
-    if last is None or _is_real(queue, queue.end - 1, log):
+    if last is None or entry_is_real(queue, queue.end - 1, log):
         return
     low, high = queue.start, queue.end - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if _is_real(queue, middle, log) else (low, middle)
+        low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
     queue.cut(low)
-
-
-def _is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
-    log_offset, size, _ = queue.entry(offset)
-    if log_offset < log.start:
-        return True  # Its segment was deleted; the queue still counts from there.
-    if not log.segments or log_offset >= log.segments[-1].start + log.segment_bytes:
-        return False
-    segment = log.segment_at(log_offset)
-    found = check(segment.view, log_offset - segment.start, log_offset)
-    return (
-        isinstance(found, Message)
-        and found.size == size
-        and any(
-            (t.topic, t.queue_id) == (queue.topic, queue.queue_id)
-            and t.queue_offset <= offset < t.queue_offset + t.entries
-            for t in targets(found)
-        )
-    )
 
 
 def _cut(log: CommitLog, end: int) -> int:

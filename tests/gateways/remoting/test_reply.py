@@ -87,6 +87,23 @@ async def test_a_reply_reaches_the_requester_and_is_acknowledged_when_it_has_it(
         assert decode_properties(stored.properties) == REPLY
 
 
+async def test_what_only_the_broker_may_say_of_a_record_is_not_taken_from_a_replier(
+    tmp_path: Path,
+) -> None:
+    async with (
+        broker(tmp_path) as server,
+        client(server) as requester,
+        client(server) as replier,
+    ):
+        await requester.heartbeat("requester", "g", "t")
+        answer = send_reply(replier, {**REPLY, "INNER_NUM": "9"}, f=0x8C)
+        requester.peer.reply(await pushed(requester))
+        assert (await answer).code == ResponseCode.SUCCESS
+        (stored,) = messages(await replier.pull(REPLY_TOPIC, 0))
+        assert stored.sys_flag == 0
+        assert decode_properties(stored.properties) == REPLY
+
+
 async def test_the_long_form_of_the_request_is_understood(tmp_path: Path) -> None:
     async with (
         broker(tmp_path) as server,

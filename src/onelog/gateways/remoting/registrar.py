@@ -12,15 +12,10 @@ from collections.abc import Awaitable, Callable
 from onelog.core.broker import Broker
 from onelog.core.topics import TopicConfig
 from onelog.errors import OnelogError, PeerClosedError
+from onelog.gateways.remoting.bodies import topic_body, version_body
 from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.registration import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicTable,
-    encode_registration,
-)
-from onelog.wire.remoting.registration import TopicConfig as WireTopic
+from onelog.wire.remoting.registration import RegisterBrokerBody, TopicTable, encode_registration
 
 log = logging.getLogger(__name__)
 
@@ -122,29 +117,11 @@ class Registrar:
 
     def body(self) -> RegisterBrokerBody:
         """All topics of this broker."""
-        version = self._broker.topics.version
         return RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicTable(
-                data_version=DataVersion(
-                    counter=version.counter,
-                    state_version=version.state_version,
-                    timestamp=version.timestamp_ms,
-                ),
+                data_version=version_body(self._broker.topics.version),
                 topic_config_table={
-                    topic.name: _wire_topic(topic) for topic in self._broker.topics.all()
+                    topic.name: topic_body(topic) for topic in self._broker.topics.all()
                 },
             )
         )
-
-
-def _wire_topic(topic: TopicConfig) -> WireTopic:
-    return WireTopic(
-        attributes=topic.attributes,
-        order=topic.order,
-        perm=topic.perm,
-        read_queue_nums=topic.read_queues,
-        topic_filter_type=topic.filter_type,
-        topic_name=topic.name,
-        topic_sys_flag=topic.sys_flag,
-        write_queue_nums=topic.write_queues,
-    )

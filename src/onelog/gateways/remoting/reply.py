@@ -18,7 +18,7 @@ from onelog.errors import (
     PeerTimeoutError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.send import pick_queue
+from onelog.gateways.remoting.send import CLIENT_FLAGS, pick_queue, without_reserved
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ PUSH_TIMEOUT_MS = 10_000
 def send_reply(session: BrokerSession, command: Command) -> Answer | None:
     """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
     header = decode_send_header(command)
-    properties = header.properties.encode()
+    properties = without_reserved(header.properties.encode())
     if properties and properties[-1] != 2:
         properties += b"\x02"
     client_id = property_value(properties, REPLY_TO)
@@ -70,7 +70,7 @@ def _admitted(
         command.body,
         properties,
         header.flag,
-        header.sys_flag,
+        header.sys_flag & CLIENT_FLAGS,
         header.born_ms,
         session.born_host,
         gateway.store_host,

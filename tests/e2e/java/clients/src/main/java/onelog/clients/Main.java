@@ -37,6 +37,8 @@ public final class Main {
         SCENARIOS.put("sql", Filters::sql);
         SCENARIOS.put("restart", Outage::restart);
         SCENARIOS.put("linger", Outage::linger);
+        SCENARIOS.put("retries", Retries::run);
+        SCENARIOS.put("tracing", Tracing::run);
         SCENARIOS.put("smoke", Smoke::run);
         SCENARIOS.put("paced", Paced::run);
         SCENARIOS.put("transactions", Transactions::courses);

@@ -1,0 +1,150 @@
+"""Timed messages that wait for longer than the log is kept."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from onelog.core import timer_wheel
+from onelog.core.timers import COLLECT_MS, TICK_MS
+from onelog.core.topics import TIMER_TOPIC
+from onelog.errors import StoreFullError
+from onelog.message import NewMessage, decode_properties, encode_properties
+from tests.core.world import SMALL_STORE, World
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+RETENTION_MS = 6 * HOUR_MS
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[World]:
+    config = replace(SMALL_STORE, retention_ms=RETENTION_MS)
+    with mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4, MERGE_RUNS=3):
+        world = World(tmp_path / "store", config)
+        world.topic("orders")
+        yield world
+        world.close()
+
+
+def retain(world: World) -> int:
+    """A round of retention, as the server does it; how many files were deleted."""
+    world.broker.prepare_retention()
+    return world.store.retention.run({}, manual=True).segments_deleted
+
+
+def fill_a_segment(world: World) -> None:
+    for _ in range(11):
+        world.send("orders", 3, b"x" * 100_000)
+
+
+def live(world: World, hours: int) -> None:
+    """Time passes, with other messages, and retention every hour."""
+    for _ in range(hours):
+        fill_a_segment(world)
+        world.advance(HOUR_MS)
+        retain(world)
+
+
+def test_a_message_outlives_the_files_of_the_log_and_comes_in_time_once(orders: World) -> None:
+    begin = orders.clock.now_ms()
+    for number in range(20):
+        orders.send("orders", 0, b"%d" % number, TIMER_DELAY_MS=str(30 * HOUR_MS + number))
+    live(orders, 29)
+    assert orders.store.log_min > 20 << 20
+    assert orders.bodies("orders") == []
+    orders.restart()
+    live(orders, 2)
+    assert orders.bodies("orders") == [b"%d" % number for number in range(20)]
+    for number, message in enumerate(orders.messages("orders")):
+        assert 0 <= message.store_ms - (begin + 30 * HOUR_MS + number) <= TICK_MS
+
+
+def test_messages_that_are_due_soon_are_not_written_again(orders: World) -> None:
+    orders.send("orders", body=b"soon", TIMER_DELAY_MS=str(4 * HOUR_MS + 1))
+    orders.send("orders", body=b"later", TIMER_DELAY_MS=str(8 * HOUR_MS))
+    live(orders, 5)
+    records = [decode_properties(each.properties) for each in orders.messages(TIMER_TOPIC)]
+    assert [record.get("TIMER_ROLL_FROM") for record in records] == [None, None, "1"]
+    assert orders.bodies("orders") == [b"soon"]
+
+
+def test_recalled_messages_are_not_written_again_and_renewed_ones_can_be_recalled(
+    orders: World,
+) -> None:
+    for key in ("A", "B", "C"):
+        orders.send("orders", body=key.encode(), UNIQ_KEY=key, TIMER_DELAY_MS=str(12 * HOUR_MS))
+    orders.broker.timers.recall("orders", "A", orders.on_stored)
+    orders.end_tick()
+    live(orders, 5)
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 3 + 1 + 2
+    orders.broker.timers.recall("orders", "B", orders.on_stored)
+    orders.end_tick()
+    orders.crash()
+    live(orders, 10)
+    assert orders.bodies("orders") == [b"C"]
+
+
+def test_many_are_renewed_some_at_a_time(orders: World) -> None:
+    for number in range(1_000):
+        own = encode_properties({"TIMER_DELAY_MS": str(20 * HOUR_MS + number)})
+        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+    orders.end_tick()
+    orders.advance(4 * HOUR_MS + 61_000)
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 2_000
+    orders.advance(4 * HOUR_MS)
+    orders.advance(12 * HOUR_MS)
+    assert len(orders.bodies("orders")) == 1_000
+
+
+def test_before_files_go_by_force_what_waits_in_them_is_renewed(orders: World) -> None:
+    orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(HOUR_MS))
+    for _ in range(3):
+        fill_a_segment(orders)
+    orders.store.retention.disk = lambda folder: 99.0
+    assert retain(orders) == 3
+    orders.store.refuse_writes(None)
+    orders.store.retention.disk = lambda folder: 10.0
+    orders.advance(HOUR_MS + TICK_MS)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_without_old_messages_nothing_is_written(orders: World) -> None:
+    orders.send("orders", TIMER_DELAY_MS=str(HOUR_MS))
+    orders.advance(2 * HOUR_MS)
+    orders.broker.offsets.flush()
+    end = orders.store.log_end
+    orders.advance(30 * HOUR_MS)
+    orders.broker.prepare_retention()
+    assert orders.store.log_end == end
+
+
+def test_a_full_disk_puts_renewal_off(orders: World, caplog: pytest.LogCaptureFixture) -> None:
+    orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(20 * HOUR_MS))
+    with mock.patch.object(orders.store, "append", side_effect=StoreFullError("no room")):
+        orders.advance(4 * HOUR_MS + 61_000)
+    assert "cannot be renewed" in caplog.text
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 1
+    orders.advance(61_000)
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 2
+
+
+def test_what_retention_took_all_the_same_is_reported(
+    orders: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders.send("orders", body=b"lost", TIMER_DELAY_MS=str(HOUR_MS))
+    orders.advance(COLLECT_MS)
+    orders.send("orders", body=b"not even read", TIMER_DELAY_MS=str(HOUR_MS))
+    for _ in range(3):
+        fill_a_segment(orders)
+    orders.send("orders", 1, body=b"kept", TIMER_DELAY_MS=str(HOUR_MS))
+    orders.store.retention.disk = lambda folder: 99.0
+    assert orders.store.retention.run({}).segments_deleted == 3
+    orders.store.refuse_writes(None)
+    orders.advance(2 * HOUR_MS)
+    assert "1 timed messages were deleted by retention as soon as they came" in caplog.text
+    assert "retention deleted it before it was due" in caplog.text
+    assert orders.bodies("orders", 1) == [b"kept"]
+    assert orders.bodies("orders") == []
