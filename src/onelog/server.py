@@ -26,6 +26,7 @@ from onelog.gateways.remoting import (
     group_admin,
     pop,
     pull,
+    recall,
     reply,
     send,
     topic_admin,
@@ -54,6 +55,7 @@ HANDLERS: dict[int, Handler] = {
     **transactions.HANDLERS,
     **reply.HANDLERS,
     **pop.HANDLERS,
+    **recall.HANDLERS,
     **assignment.HANDLERS,
 }
 

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
 _TRIGGER = DELAY_LEVEL.encode() + b"\x01"
+_TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+"""A level goes before a time, which must not be obeyed when the message is sent on."""
 _ROUND_COUNT = 256
 _ROUND_BYTES = 1 << 20
 _TROUBLE_MS = 1_000
@@ -205,7 +207,7 @@ def restore(message: Message) -> NewMessage:
     queue_id = properties.get(REAL_QUEUE_ID, "")
     if not topic or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
         raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
-    for name in (DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", RECORD_CRC):
+    for name in (DELAY_LEVEL, *_TIMES, RECORD_CRC):
         properties.pop(name, None)
     return NewMessage(
         topic,

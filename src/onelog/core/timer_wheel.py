@@ -226,8 +226,8 @@ class TimerWheel:
         return min(entries[0] for entries in (self._near[-1:] + self._arrived[:1]))
 
     def upcoming(self) -> list[int]:
-        """The queue offsets of messages that are next, as far as they are in memory."""
-        return [offset for _, offset in self._near if offset >= 0]
+        """The queue offsets of messages that are next, in order, as far as they are in memory."""
+        return [offset for _, offset in reversed(self._near) if offset >= 0]
 
     def fill_ahead(self) -> None:
         """Fill the cache before it is empty; not between `take` and its record."""
@@ -252,8 +252,8 @@ class TimerWheel:
             if following < len(run):
                 key = (int(run.columns.dues[following]), int(run.columns.offsets[following]))
                 bound = min(bound, key)
-        for stretch in (*self._sealed, self._open):
-            parts.append(stretch.columns().useful(self.progress))
+        memory = (*self._sealed, self._open)
+        parts += [stretch.columns().useful(self.progress) for stretch in memory]
         self._forget_open_if(len(parts[-1].dues) == 0)
         parts = [part.pending(self.progress) for part in parts]
         entries = join(parts)

@@ -149,6 +149,12 @@ class Timers:
         """Whether nothing more is delivered."""
         return self._closed
 
+    @property
+    def checkpoint(self) -> tuple[int, int]:
+        """What RocketMQ would save: all up to a time has left, and below a queue offset too."""
+        steps = self.wheel.progress.steps
+        return steps[-1].due_ms if steps else 0, self.wheel.position
+
     def watch(self) -> None:
         """Look after everything that nobody was told of: called every `WATCH_MS`.
 

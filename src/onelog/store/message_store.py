@@ -27,7 +27,7 @@ from onelog.errors import (
     StoreFullError,
     StoreVersionError,
 )
-from onelog.message import PROPERTIES_BYTES_MAX, TRANSACTION_MASK, Appended, NewMessage
+from onelog.message import PROPERTIES_BYTES_MAX, Appended, NewMessage
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ConsumeQueue
@@ -47,6 +47,8 @@ from onelog.store.segment import disk_error
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
+_UNDECIDED = 0x4
+"""The bit that half and rolled-back messages have, and committed ones do not."""
 
 Run = tuple[ConsumeQueue, int, int]
 """A queue, and where in the list the messages for it begin and end."""
@@ -142,7 +144,7 @@ class MessageStore(StoreReader):
                 topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(body) > body_max or len(properties) > properties_max:
                     self._refuse_size(message)
-                if flags & TRANSACTION_MASK or extra or count != 1:
+                if flags & _UNDECIDED or extra or count != 1:
                     self._release(runs)
                     return self._append_special(messages, store_ms)
                 if queue_id != run_id or topic != run_topic:

@@ -1,6 +1,7 @@
 """The broker itself, as admin tools ask for it."""
 
 import shutil
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -244,7 +245,20 @@ async def test_a_broker_without_slaves(desk: Desk) -> None:
 async def test_what_is_not_there_is_said_to_be_missing_or_empty(desk: Desk) -> None:
     answer = await desk.told(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     assert RequestModes.decode(answer.body) == RequestModes()
-    for code in (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS):
-        answer = await desk.ask(code)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "null" in (answer.remark or "")
+    answer = await desk.ask(RequestCode.GET_TIMER_METRICS)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "null" in (answer.remark or "")
+
+
+async def test_the_timer_checkpoint_says_how_far_timed_messages_are_delivered(desk: Desk) -> None:
+    world = desk.world
+    world.topic("timed")
+    world.send("timed", TIMER_DELAY_MS="100")
+    world.send("timed", TIMER_DELAY_MS="5000")
+    assert (await runtime(desk))["timerOffsetBehind"] == "2"
+    world.advance(200)
+    answer = await desk.told(RequestCode.GET_TIMER_CHECK_POINT)
+    read_ms, _, position, *_ = struct.unpack(">7q", bytes(answer.body))
+    assert (read_ms, position) == (world.begin_ms + 100, 0)
+    table = await runtime(desk)
+    assert (table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "2")

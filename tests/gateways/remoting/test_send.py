@@ -104,7 +104,8 @@ async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
         ({"b": "unknown", "c": "NO_SUCH"}, ResponseCode.TOPIC_NOT_EXIST, "unknown"),
         ({"i": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
         ({"i": "TRAN_MSG\x01true\x02"}, ResponseCode.MESSAGE_ILLEGAL, "producer group"),
-        ({"i": "TIMER_DELAY_MS\x01500\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
+        ({"i": "TIMER_DELAY_MS\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
+        ({"i": "TIMER_DELAY_SEC\x01999999999\x02"}, ResponseCode.MESSAGE_ILLEGAL, "max delay"),
     ],
 )
 async def test_a_bad_request_is_answered_with_its_code_and_the_next_one_works(

@@ -8,11 +8,13 @@ and with it commands to run (CVE-2023-33246).
 import ipaddress
 import logging
 import shutil
+import struct
 
 from onelog import __version__
 from onelog.config import SETTINGS
 from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
+from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
@@ -30,6 +32,7 @@ VERSION_NAME = "V5_5_0"
 """The RocketMQ that OneLog answers as; see `codes.VERSION`."""
 FORBIDDEN = frozenset(("brokerConfigPath", "rocketmqHome", "configBlackList"))
 """Settings of RocketMQ through which others took brokers over. There are none of them here."""
+_TIMER_CHECKPOINT = struct.Struct(">7q")
 BUFFERS_UNLIMITED = 2**31 - 1
 QUEUES = {
     "send": 10_000,
@@ -168,11 +171,13 @@ def _delayed(broker: Broker) -> dict[str, str]:
         for level, (position, end) in broker.delay.progress().items()
         if end
     }
+    wheel = broker.timers.wheel
+    behind = int(broker.store.max_offset(TIMER_TOPIC, 0)) - wheel.end
     return {
         **levels,
         "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        "timerOffsetBehind": str(behind),
+        "timerCongestNum": str(wheel.count),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }
@@ -284,12 +289,13 @@ def request_modes(session: BrokerSession, command: Command) -> Answer:
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
-    """GET_TIMER_CHECK_POINT: what RocketMQ says when timerWheelEnable is false."""
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
+    """GET_TIMER_CHECK_POINT: how far timed messages are delivered, as RocketMQ's slaves ask."""
+    read_ms, position = session.broker.timers.checkpoint
+    return Answer(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
 
 
 def timer_metrics(session: BrokerSession, command: Command) -> Answer:
-    """GET_TIMER_METRICS: what RocketMQ says when timerWheelEnable is false."""
+    """GET_TIMER_METRICS: how many messages of each topic wait is not counted here."""
     return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 
+from onelog.core.timed_messages import wanted_ms
 from onelog.core.topics import RETRY_PREFIX, TopicConfig
 from onelog.errors import (
     FlushTimeoutError,
@@ -16,11 +17,13 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.recall import answer_timed
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
+from onelog.wire.remoting.recall_handle import RecallHandle
 from onelog.wire.remoting.send import (
     SendHeader,
     decode_send_header,
@@ -31,7 +34,7 @@ from onelog.wire.remoting.send import (
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _HALF_NEEDLE = b"TRAN_MSG\x01true"
 _TIMED_NEEDLE = b"TIMER_DEL"
-"""TIMER_DELAY_MS, TIMER_DELAY_SEC and TIMER_DELIVER_MS."""
+"""In TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS and TIMER_DEL_UNIQKEY."""
 _RESERVED = "INNER_"
 _RESERVED_BYTES = _RESERVED.encode()
 """How the properties begin that say into which queues, and how often, a record is entered. They are
@@ -41,6 +44,8 @@ CLIENT_FLAGS = 0x703
 _counter = itertools.count()
 
 Token = tuple[BrokerSession, Command, int, str]
+TimedReceipt = tuple[tuple[Token, str], int | None]
+"""What `Timers.submit` gives back: the token with the topic, and when the message is due."""
 
 
 def send_message(session: BrokerSession, command: Command) -> None:
@@ -74,7 +79,6 @@ def send_message(session: BrokerSession, command: Command) -> None:
         gateway.store_host,
         header.reconsume_times,
     )
-    _check_kind(session, message)
     token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
     try:
         _submit(session, header, message, token)
@@ -97,14 +101,10 @@ def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, tok
         session.broker.publisher.submit_retry(message, most, _stored, token)
     elif _HALF_NEEDLE in message.properties:
         session.broker.transactions.prepare(message, _stored, token)
+    elif message.properties.find(_TIMED_NEEDLE) >= 0:
+        session.broker.timers.submit(message, _timed_stored, (token, header.topic))
     else:
         session.broker.submit(message, _stored, token)
-
-
-def _check_kind(session: BrokerSession, message: NewMessage) -> None:
-    """Refuse what would otherwise be delivered as if it were a plain message."""
-    if _TIMED_NEEDLE in message.properties:
-        raise MessageError("accurate timer message is not enabled on this broker")
 
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
@@ -137,6 +137,21 @@ def _stored(token: Token, appended: Appended | None, error: OnelogError | None) 
             )  # fmt: skip
         else:
             _answer_late(session, command, error, message_id, queue_id, appended.queue_offset)
+
+
+def _timed_stored(
+    receipt: TimedReceipt, appended: Appended | None, error: OnelogError | None
+) -> None:
+    """The fate of a message that may have to wait is known: tell its sender."""
+    (token, topic), due_ms = receipt
+    if appended is None or error is not None or due_ms is None:
+        _stored(token, appended, error)
+        return
+    session, command, queue_id, unique = token
+    gateway = session.gateway
+    handle = RecallHandle(topic, session.broker.config.name, due_ms + 1, unique)
+    message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
+    answer_timed(session, command, message_id, queue_id, appended.queue_offset, handle)
 
 
 def _answer_late(
@@ -180,6 +195,8 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     for flag, body, properties in split_batch(command.body):
         if properties.partition(_RESERVED_BYTES)[1]:
             properties = without_reserved(properties)
+        if properties.find(_TIMED_NEEDLE) >= 0 and wanted_ms(properties, 0) is not None:
+            raise MessageError("a message of a batch cannot be timed: send it by itself")
         if properties and properties[-1] != 2:
             properties += b"\x02"
         # What calling the class does, at half the price.

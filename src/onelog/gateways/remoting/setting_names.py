@@ -35,6 +35,9 @@ _SAME = Translation(_show, str)
 _HOURS = Translation(
     lambda value: f"{int(value) / HOUR_MS:g}", lambda text: str(_whole(text) * HOUR_MS)
 )
+_SECONDS = Translation(
+    lambda value: f"{int(value) / 1_000:.10g}", lambda text: str(_whole(text) * 1_000)
+)
 _ENTRIES = Translation(
     lambda value: str(int(value) * QUEUE_ENTRY_BYTES),
     lambda text: str(_whole(text) // QUEUE_ENTRY_BYTES),
@@ -85,6 +88,7 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "diskSpaceCleanForciblyRatio": ("store.disk_force_percent", _SAME),
     "diskSpaceWarningLevelRatio": ("store.disk_refuse_percent", _SAME),
     "messageDelayLevel": ("store.delay_levels", _SAME),
+    "timerMaxDelaySec": ("broker.timer_delay_max_ms", _SECONDS),
 }
 """RocketMQ's name, our key, and how values translate."""
 
@@ -102,7 +106,8 @@ def as_properties(config: Config) -> dict[str, str]:
         "haListenPort": str(broker.port + 1),
         "storePathCommitLog": f"{broker.store_path}/commitlog",
         "traceTopicEnable": _show(broker.trace),
-        "timerWheelEnable": "false",
+        "timerWheelEnable": "true",
+        "timerPrecisionMs": "1",
     }
     return found | {key: _show(value_of(config, key)) for key in SETTINGS}
 

@@ -45,6 +45,7 @@ public final class Main {
         SCENARIOS.put("transactions-victim", Transactions::victim);
         SCENARIOS.put("transactions-heir", Transactions::heir);
         SCENARIOS.put("replies", Replies::run);
+        SCENARIOS.put("pop", Pop::run);
     }
 
     private Main() {

@@ -1,0 +1,84 @@
+"""Timed messages, as producers know them: they get a handle for each, and can take it back.
+
+A timed message comes like any other (`send`); what is different is the answer. RocketMQ says yes to
+every recall with a handle in good form; here a message that is not scheduled any more is refused,
+and yes means that it will not be delivered.
+"""
+
+from typing import Any
+
+from onelog.errors import (
+    FlushTimeoutError,
+    OnelogError,
+    RecallError,
+    TopicNotFoundError,
+    WireError,
+)
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import Appended
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.recall_handle import RecallHandle
+
+
+def answer_timed(
+    session: BrokerSession,
+    command: Command,
+    message_id: str,
+    queue_id: int,
+    queue_offset: int,
+    recall: RecallHandle,
+) -> None:
+    """The answer to a timed message that was stored."""
+    gateway = session.gateway
+    ext = {
+        "msgId": message_id,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "transactionId": recall.unique_key,
+        "recallHandle": recall.encode(),
+        "MSG_REGION": gateway.region,
+        "TRACE_ON": "true" if gateway.trace else "false",
+    }
+    session.reply(command, ext=ext)
+
+
+def recall_message(session: BrokerSession, command: Command) -> None:
+    """RECALL_MESSAGE."""
+    ext = command.ext
+    topic = fields.text(ext, "topic")
+    text = fields.text(ext, "recallHandle")
+    broker = session.broker
+    if broker.topics.get(topic) is None:
+        raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
+    try:
+        handle = RecallHandle.decode(text)
+    except WireError as error:
+        raise RecallError(str(error)) from None
+    if handle.topic != topic:
+        raise RecallError(f"recall failed, topic not match: the handle is for {handle.topic}")
+    if handle.broker != broker.config.name:
+        raise RecallError(
+            f"recall failed, the message is on broker {handle.broker}, not on {broker.config.name}"
+        )
+    left_ms = handle.time_ms - session.gateway.clock.now_ms()
+    if not 0 < left_ms <= broker.config.timer_delay_max_ms + 1:
+        raise RecallError("recall failed, timestamp invalid: it is past, or too far away")
+    group = ext.get("producerGroup", "")
+    token = (session, command, handle.unique_key)
+    broker.timers.recall(topic, handle.unique_key, _recalled, token, group=group)
+
+
+def _recalled(
+    token: tuple[BrokerSession, Command, str], _: Appended | None, error: OnelogError | None
+) -> None:
+    session, command, unique_key = token
+    if error is None or isinstance(error, FlushTimeoutError):
+        ext: dict[str, Any] = {"msgId": unique_key, "MSG_REGION": session.gateway.region}
+        session.answer(command, Answer(ext))
+    else:
+        session.fail(command, error)
+
+
+HANDLERS: dict[int, Handler] = {RequestCode.RECALL_MESSAGE: recall_message}

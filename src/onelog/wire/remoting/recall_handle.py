@@ -1,0 +1,44 @@
+"""Recall handles: what the sender of a timed message is given to take it back with.
+
+    base64url("v1 <topic> <broker name> <time> <unique key>"), padded
+
+The time is one millisecond after the message's TIMER_OUT_MS, as RocketMQ has it: that is within the
+second to which it rounds, and so lets it find the message.
+
+Invariant: `decode(encode(handle)) == handle`; a text that is no handle raises `WireError`.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from onelog.errors import WireError
+
+_VERSION = "v1"
+
+
+class RecallHandle(NamedTuple):
+    """Which message, on which broker, and when it would be delivered."""
+
+    topic: str
+    broker: str
+    time_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        """The handle as a text."""
+        words = f"{_VERSION} {self.topic} {self.broker} {self.time_ms} {self.unique_key}"
+        return base64.urlsafe_b64encode(words.encode()).decode()
+
+    @staticmethod
+    def decode(text: str) -> "RecallHandle":
+        """The handle in a text; padding may be missing."""
+        try:
+            padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+            raw = base64.b64decode(padded, altchars=b"-_", validate=True)
+            version, topic, broker, time, unique_key = raw.decode().split(" ")
+        except (ValueError, binascii.Error):
+            raise WireError("recall handle is invalid") from None
+        if version != _VERSION or not (time.isascii() and time.isdigit() and len(time) <= 18):
+            raise WireError("recall handle is invalid")
+        return RecallHandle(topic, broker, int(time), unique_key)
