@@ -13,7 +13,11 @@ from rich.console import Console
 
 from benchmarks.table import Options, Row, keep, machine_facts, show
 
-SUITES = {"store": "benchmarks.store", "rocketmq": "benchmarks.rocketmq_peer"}
+SUITES = {
+    "store": "benchmarks.store",
+    "rocketmq": "benchmarks.rocketmq_peer",
+    "timers": "benchmarks.timers",
+}
 # Not the system's temporary folder: that one is often memory, and the store is about disks.
 FOLDER = Path(__file__).resolve().parent.parent / "build"
 

@@ -57,7 +57,7 @@ def test_a_consumer_that_fails_three_times_gets_its_messages_four_times(
     assert done["deliveries"] == 20
     # What is tried again comes from the group's retry topic, but under its own name.
     assert done["topics"] == [topic]
-    assert all(900 <= shortest_ms for shortest_ms, _ in done["waits"])
+    assert all(shortest_ms >= 900 for shortest_ms, _ in done["waits"])
     # A new consumer looks for the route of its retry topic once in a while; then it is quick.
     assert all(longest_ms < 5_000 for _, longest_ms in done["waits"][1:])
 

@@ -42,6 +42,9 @@ final class Tracing {
         try (Clients clients = new Clients(options)) {
             clients.createTopic(clients.producer(topic + "-plain"), topic, 2);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            // The retry topic comes into being with the first heartbeat; find its route soon.
+            Clients.beatOften(consumer);
+            consumer.setPollNameServerInterval(1_000);
             consumer.subscribe(topic, "*");
             consumer.registerMessageListener(failFirst(deliveries));
             consumer.start();
