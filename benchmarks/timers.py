@@ -8,12 +8,14 @@ At last the broker is killed and started again.
 """
 
 import asyncio
+import itertools
 import random
 import signal
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import uvloop
 
@@ -138,12 +140,11 @@ class _Sender(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._fill()
 
     def _fill(self) -> None:
-        more = [frame for frame, _ in zip(self._frames, range(ON_THE_WAY_MAX - self._waiting))]
+        more = list(itertools.islice(self._frames, ON_THE_WAY_MAX - self._waiting))
         if more:
             self._waiting += len(more)
             self._transport.write(b"".join(more))

@@ -173,6 +173,26 @@ def test_one_message_wakes_one_of_many(tmp_path: Path) -> None:
     assert [len(poll.ended) for poll in polls] == [1, 1, 0, 0, 0]
 
 
+def test_many_that_wait_are_not_looked_after_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reading(tmp_path, queues=2)
+    polls = [Poll(reader) for _ in range(50)]
+    looks: list[PopRequest] = []
+    pop = reader.world.broker.pop
+    look = pop.has_messages
+
+    def counted(request: PopRequest) -> bool:
+        looks.append(request)
+        return look(request)
+
+    monkeypatch.setattr(pop, "has_messages", counted)
+    for n in range(3):
+        reader.world.send(queue_id=n % 2)
+        assert sum(map(len, (poll.ended for poll in polls))) == n + 1
+    assert len(looks) < 10, "per message: one that finds it, and one or two for all others"
+
+
 def test_a_message_that_comes_back_wakes_who_waits(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()

@@ -3,7 +3,7 @@
 import pytest
 
 from onelog.core import timed_messages
-from onelog.core.timed_messages import TAIL_BYTES, Scheduled
+from onelog.core.timed_messages import TAIL_BYTES, TAIL_HEAD, Scheduled
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
@@ -32,7 +32,7 @@ def stored(
 
 
 def timed(due_ms: int = NOW_MS + 500, **properties: str) -> NewMessage:
-    own = encode_properties({"UNIQ_KEY": "U1", **properties})
+    own = encode_properties({"UNIQ_KEY": "U1", "TIMER_DELAY_MS": "500", **properties})
     return timed_messages.scheduled(NewMessage("orders", 3, b"body", own, flag=9), due_ms)
 
 
@@ -66,7 +66,7 @@ def test_a_time_that_is_no_number_is_refused(text: str) -> None:
 
 
 def test_a_scheduled_message_keeps_everything_and_knows_its_way() -> None:
-    message = timed(KEYS="k", TIMER_DELAY_MS="500")
+    message = timed(KEYS="k")
     assert (message.topic, message.queue_id) == (TIMER_TOPIC, 0)
     assert decode_properties(message.properties) == {
         "UNIQ_KEY": "U1",
@@ -82,7 +82,7 @@ def test_a_scheduled_message_keeps_everything_and_knows_its_way() -> None:
 
 @pytest.mark.parametrize("record_crc", [False, True])
 def test_a_delivered_message_is_the_one_that_was_sent(record_crc: bool) -> None:
-    record = stored(timed(TIMER_DELAY_MS="500"), store_ms=NOW_MS + 1, record_crc=record_crc)
+    record = stored(timed(), store_ms=NOW_MS + 1, record_crc=record_crc)
     assert timed_messages.read(record).due_ms == NOW_MS + 500
     message = timed_messages.delivered(record, NOW_MS + 503)
     assert (message.topic, message.queue_id, bytes(message.body), message.flag) == (
@@ -106,14 +106,19 @@ def test_what_a_sender_says_of_the_way_does_not_count() -> None:
     assert timed_messages.delivered(stored(message), NOW_MS).topic == "orders"
 
 
-def test_the_tail_of_a_plain_scheduled_message_tells_when_it_is_due() -> None:
-    properties = timed().properties
-    assert timed_messages.due_in_tail(properties[-TAIL_BYTES:]) == NOW_MS + 500
-    renewed = timed_messages.renewed(stored(timed()))
-    deletion = timed_messages.deletion("orders", "U1", NOW_MS, "g", NOW_MS, b"\x7f\0\0\1\0\0\0\0")
-    rocketmq = encode_properties({"KEYS": "k" * 9, "TIMER_OUT_MS": str(NOW_MS)})
-    for other in (renewed.properties, deletion.properties, rocketmq, b"", b"x"):
-        assert timed_messages.due_in_tail(other[-TAIL_BYTES:]) is None
+def test_only_plain_scheduled_messages_end_with_their_time() -> None:
+    def ends_with_its_time(message: NewMessage) -> bool:
+        tail = message.properties[-TAIL_BYTES:]
+        return tail.startswith(TAIL_HEAD) and tail[-14:-1].isdigit() and tail[-1] == 2
+
+    assert ends_with_its_time(timed())
+    assert ends_with_its_time(timed(REAL_TOPIC="secret"))
+    assert not ends_with_its_time(timed(TIMER_DEL_UNIQKEY="orders+U9"))
+    assert not ends_with_its_time(timed_messages.renewed(stored(timed())))
+    host = b"\x7f\0\0\1\0\0\0\0"
+    assert not ends_with_its_time(
+        timed_messages.deletion("orders", "U1", NOW_MS, "g", NOW_MS, host)
+    )
 
 
 def test_a_renewed_message_says_which_one_it_stands_for() -> None:

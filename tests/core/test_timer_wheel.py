@@ -4,6 +4,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -14,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from onelog.core import timer_wheel
 from onelog.core.timer_progress import Entry, Progress
-from onelog.core.timer_runs import Run
+from onelog.core.timer_runs import Columns, Run
 from onelog.core.timer_wheel import TimerWheel
 from onelog.errors import StoreFullError
 
-SMALL = {"RUN_COUNT": 8, "NEAR_COUNT": 4, "MERGE_RUNS": 3, "MERGE_COUNT_MAX": 60}
+SMALL: dict[str, Any] = {"RUN_COUNT": 8, "NEAR_COUNT": 4, "MERGE_RUNS": 3, "MERGE_COUNT_MAX": 60}
 
 
 @pytest.fixture
@@ -44,7 +45,13 @@ def place_of(offset: int) -> int:
 def add(wheel: TimerWheel, *dues: int) -> None:
     """A message for each due time."""
     end = wheel.end + len(dues)
-    wheel.add(dues, range(wheel.end, end), end, place_of(end - 1))
+    enter(wheel, list(zip(dues, range(wheel.end, end), strict=True)), end)
+
+
+def enter(wheel: TimerWheel, entries: list[Entry], end: int) -> None:
+    """What the messages up to `end` say."""
+    columns = np.array(entries, np.int64).reshape(-1, 2)
+    wheel.add(Columns(columns[:, 0], columns[:, 1]), end, place_of(end - 1))
 
 
 def leave(wheel: TimerWheel, now_ms: int, count_max: int = 100) -> list[Entry]:
@@ -206,7 +213,7 @@ def test_runs_below_the_position_are_deleted_on_a_start(tmp_path: Path, small: N
 def test_a_cancelled_message_is_told_before_it_comes(tmp_path: Path, small: None) -> None:
     wheel = made(tmp_path)
     add(wheel, 50, 60, 50)
-    wheel.add([50, 60], [~2, ~1], 5, place_of(4))
+    enter(wheel, [(50, ~2), (60, ~1)], 5)
     assert not wheel.is_pending(50, 2)
     assert not wheel.is_pending(50, 9)
     assert wheel.is_pending(50, 0)
@@ -216,7 +223,7 @@ def test_a_cancelled_message_is_told_before_it_comes(tmp_path: Path, small: None
 def test_cancellations_in_files_are_found(tmp_path: Path, small: None) -> None:
     wheel = made(tmp_path)
     add(wheel, *[500] * 40)
-    wheel.add([500] * 8, [~offset for offset in range(8)], 48, place_of(47))
+    enter(wheel, [(500, ~offset) for offset in range(8)], 48)
     assert not wheel._open
     found = wheel.pending(np.full(10, 500), np.arange(10))
     assert found.tolist() == [False] * 8 + [True] * 2
@@ -227,7 +234,7 @@ def test_after_a_restart_in_the_middle_of_a_moment_it_is_known_who_was_cancelled
 ) -> None:
     wheel = made(tmp_path)
     add(wheel, *[500] * 20)
-    wheel.add([500, 500, 600], [~3, ~15, ~9], 23, place_of(22))
+    enter(wheel, [(500, ~3), (500, ~15), (600, ~9)], 23)
     taken: list[Entry] = []
     while len(taken) < 12:
         taken += leave(wheel, 500, 2)
@@ -353,8 +360,7 @@ class WheelMachine(RuleBasedStateMachine):
     def _enter(self, *messages: list[Entry]) -> None:
         self.queue += messages
         entries = [entry for message in messages for entry in message]
-        dues, offsets = [e[0] for e in entries], [e[1] for e in entries]
-        self.wheel.add(dues, offsets, len(self.queue), place_of(len(self.queue) - 1))
+        enter(self.wheel, entries, len(self.queue))
 
     @rule(delays=st.lists(st.integers(-5, 60), min_size=1, max_size=12))
     def messages_come(self, delays: list[int]) -> None:
@@ -423,10 +429,7 @@ class WheelMachine(RuleBasedStateMachine):
         assert not cleanly or self.wheel.end == len(self.queue)
         self.told.clear()
         for number in range(self.wheel.end, len(self.queue)):
-            entries = self.queue[number]
-            self.wheel.add(
-                [e[0] for e in entries], [e[1] for e in entries], number + 1, place_of(number)
-            )
+            enter(self.wheel, self.queue[number], number + 1)
         self.told = set(self.wheel.cancelled_halfway())
 
     @invariant()

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.config import BrokerConfig
 from onelog.core import timed_messages, timer_wheel
+from onelog.core.timer_queue import TimerQueue
 from onelog.core.timers import COLLECT_MS, TICK_MS
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import (
@@ -114,7 +115,7 @@ def test_a_message_that_was_delivered_is_not_timed_again(orders: World) -> None:
     orders.send("orders", TIMER_DELAY_MS="100")
     orders.advance(200)
     (delivered,) = orders.messages("orders")
-    orders.send("orders", 1, **decode_properties(delivered.properties))
+    orders.send("orders", 1, b"x", **decode_properties(delivered.properties))
     assert len(orders.messages("orders", 1)) == 1
 
 
@@ -124,9 +125,9 @@ def test_a_delay_beyond_the_maximum_is_refused_and_nothing_is_stored(
 ) -> None:
     end = orders.store.log_end
     with pytest.raises(MessageError, match="max delay 3456000000ms"):
-        orders.send("orders", **{name: str(10**14)})
+        orders.send("orders", 0, b"x", **{name: str(10**14)})
     with pytest.raises(MessageError, match="not a number"):
-        orders.send("orders", **{name: "tomorrow"})
+        orders.send("orders", 0, b"x", **{name: "tomorrow"})
     assert orders.store.log_end == end
 
 
@@ -258,7 +259,7 @@ def test_a_clean_stop_leaves_nothing_to_read_again(orders: World) -> None:
     for number in range(50):
         orders.send("orders", TIMER_DELAY_MS=str(1_000 + number))
     orders.close()
-    with mock.patch.object(timed_messages, "due_in_tail", side_effect=AssertionError):
+    with mock.patch.object(TimerQueue, "read", side_effect=AssertionError):
         orders.start()
     orders.advance(2_000)
     assert len(orders.bodies("orders")) == 50

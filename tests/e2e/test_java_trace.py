@@ -1,21 +1,34 @@
 """Message traces of the official Java clients, as `onelog message trace` and mqadmin show them.
 
 Nothing is set up for it on either server: clients that trace by themselves must find a topic.
+The servers are this module's own, because a transaction leaves RocketMQ 5.5.0 with a busy core
+(apache/rocketmq issue 10966).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.commands.running import run
-from tests.e2e.conftest import RunScenario, Server
-from tests.e2e.java_clients import mqadmin
+from tests.e2e.conftest import Server
+from tests.e2e.java_clients import mqadmin, run_scenario
+from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.processes import wait_until
+from tests.e2e.rocketmq_peer import RocketmqPeer
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
 MESSAGES = 4
+
+
+@pytest.fixture(scope="module", params=[OnelogPeer, RocketmqPeer], ids=["onelog", "rocketmq"])
+def traced_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with request.param(tmp_path_factory.mktemp("trace")) as running:
+        yield running
 
 
 def story(server: Server, *words: str) -> dict[str, Any]:
@@ -39,9 +52,12 @@ def step(document: dict[str, Any], name: str, retry: int | None = None) -> dict[
 
 
 def test_traced_messages_have_a_whole_story(
-    server: Server, scenario: RunScenario, topic: str, tmp_path: Path
+    traced_server: Server, client: str, topic: str, tmp_path: Path
 ) -> None:
-    done = scenario("tracing", messages=MESSAGES)[-1]
+    server = traced_server
+    done = run_scenario(
+        tmp_path, client, "tracing", server.nameservers, 150, topic=topic, messages=MESSAGES
+    )[-1]
     assert done["deliveries"] == MESSAGES + 1
     keys = [each["unique_key"] for each in done["sent"]]
     wait_until(

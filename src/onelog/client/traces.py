@@ -400,8 +400,9 @@ def _consumed_step(done: Consumed, each: _Traced, delivery: _Traced | None) -> S
         at_ms, group, retry = (
             at_ms or began.time_ms + done.cost_ms, group or began.group, began.retry_times,
         )  # fmt: skip
-    known = done.outcome in set(Outcome) and done.outcome != Outcome.SUCCESS
-    note = Outcome(done.outcome).name.lower().replace("_", " ") if known else ""
+    # What is no plain success or failure is worth a word.
+    telling = done.outcome in (Outcome.TIME_OUT, Outcome.EXCEPTION, Outcome.RETURNED_NULL)
+    note = Outcome(done.outcome).name.lower().replace("_", " ") if telling else ""
     kind = StepKind.CONSUMED if done.success else StepKind.FAILED
     return Step(kind, at_ms or each.written_ms, group, each.client, retry, done.cost_ms, note)
 

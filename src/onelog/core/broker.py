@@ -123,13 +123,7 @@ class Broker:
             store.config.body_bytes_max,
         )
         self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
-        levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
-        self.timers = Timers(
-            self.tables, store, self.publisher, clock, schedule, offload, store_host,
-            config.timer_delay_max_ms,
-        )  # fmt: skip
-        self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
+        self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
         self._wire_leases(call_soon, offload, random, store_host)
         self.admin = Admin(
@@ -137,6 +131,18 @@ class Broker:
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_delays(
+        self, offload: Callable[[Callable[[], None]], None], store_host: bytes
+    ) -> None:
+        store, clock, config, schedule = self.store, self._clock, self.config, self._schedule
+        levels_ms = parse_delay_levels(store.config.delay_levels)
+        self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
+        self.timers = Timers(
+            self.tables, store, self.publisher, clock, schedule, offload, store_host,
+            config.timer_delay_max_ms,
+        )  # fmt: skip
+        self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
 
     def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
+from onelog.core.deadlines import Deadlines
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
 from onelog.core.lease_queue import Fate, Handout, QueueLeases, check_lease_time
@@ -32,7 +33,6 @@ from onelog.core.pull import Puller
 from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
-from onelog.core.deadlines import Deadlines
 from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
@@ -109,6 +109,7 @@ class Leases:
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
         self._freed: set[QueueLeases] = set()
+        self._frees = 0
         self._floor_ms = 0
         topics.on_change.append(self._topic_changed)
         offsets.on_move.append(self._group_moved)
@@ -170,6 +171,11 @@ class Leases:
 
     def _raise_floor(self, popped_ms: int) -> None:
         self._floor_ms = max(self._floor_ms, popped_ms + 1)
+
+    @property
+    def moment(self) -> tuple[int, int]:
+        """As long as this does not change, where there was nothing to be had there still is."""
+        return self._store.log_end, self._frees
 
     def available(self, group: str, topic: str, queue_id: int, terms: Terms) -> int:
         """How many messages of a queue could be had now, wanted or not."""
@@ -339,7 +345,7 @@ class Leases:
         self._count_out(queue, offset)
         queue.finish(offset)
         if handout.fate is Fate.ORDERED and not queue.out:
-            self._freed.add(queue)
+            self._free(queue)
         self._journal.changed(queue)
 
     def _count_out(self, queue: QueueLeases, offset: int) -> None:
@@ -386,7 +392,7 @@ class Leases:
         self._count_out(queue, offset)
         self._raise_floor(handout.popped_ms)
         queue.give_back(offset)
-        self._freed.add(queue)
+        self._free(queue)
         self._journal.changed(queue)
 
     def _moved(self, handout: Handout, offset: int) -> NewMessage | None:
@@ -429,6 +435,11 @@ class Leases:
 
     # -- positions -----------------------------------------------------------------------------
 
+    def _free(self, queue: QueueLeases) -> None:
+        """There may be something in the queue for those who wait: tell them when it is recorded."""
+        self._freed.add(queue)
+        self._frees += 1
+
     def _recorded(self, queue: QueueLeases) -> None:
         """What changed in the queue is in the log."""
         self._commit(queue)
@@ -456,7 +467,7 @@ class Leases:
         """Drop all leases of the queue, and go on from `offset`."""
         self._clear(queue, offset)
         self._commit(queue)
-        self._freed.add(queue)
+        self._free(queue)
         self._journal.changed(queue)
 
     def _group_moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:

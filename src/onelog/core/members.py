@@ -291,6 +291,12 @@ class Members:
         found = self._groups.get(group)
         return [member.client.client_id for member in found.members.values()] if found else []
 
+    def subscriber_ids(self, group: str, topic: str) -> list[str]:
+        """The ids of those members that subscribe to the topic, in the order they joined."""
+        found = self._groups.get(group)
+        members = found.members.values() if found else ()
+        return [member.client.client_id for member in members if topic in member.subscriptions]
+
     def find(self, group: str, client_id: str) -> Member | None:
         """The consumer with this id."""
         found = self._groups.get(group)

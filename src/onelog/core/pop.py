@@ -38,6 +38,7 @@ from onelog.errors import (
 POLLS_MAX = 1024
 """Requests of one group for one queue, or for all of a topic, that are held at a time."""
 _RETRY_FIRST_PERCENT = 20
+_LOOKED_MAX = 10_000
 _ELSEWHERE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
 
 
@@ -101,6 +102,8 @@ class Pop:
         self._stats = stats
         self._random = random
         self._settings = settings
+        self._looked: dict[tuple[str, str, int, str | None], tuple[int, int]] = {}
+        """Where nothing was found for whom, and when that was."""
 
     def admit(self, group: str, topic: str, queue_id: int) -> TopicConfig:
         """The topic's settings, if the group may take messages of that queue, or of all."""
@@ -210,10 +213,20 @@ class Pop:
         return self._waiting.wait(keys, timeout_ms, on_end, owner, lambda: self._may_go_on(request))
 
     def _may_go_on(self, request: PopRequest) -> bool:
+        """Whether to look again. Of a thousand members that wait, most learn it from the first."""
+        like = (request.group, request.topic, request.queue_id, request.terms.attempt_id)
+        moment = self._leases.moment
+        if self._looked.get(like) == moment:
+            return False
         try:
-            return self.has_messages(request)
+            found = self.has_messages(request)
         except OnelogError:
             return True  # The topic is gone, say: the request will hear of it.
+        if not found:
+            if len(self._looked) >= _LOOKED_MAX:
+                self._looked.clear()
+            self._looked[like] = moment
+        return found
 
     def held(self, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""

@@ -22,7 +22,7 @@ import heapq
 import logging
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +60,9 @@ class _Stretch:
     def __len__(self) -> int:
         return len(self._dues)
 
-    def add(self, dues: Sequence[int], offsets: Sequence[int], end: int, last_at: int) -> None:
-        self._dues.extend(dues)
-        self._offsets.extend(offsets)
+    def add(self, columns: Columns, end: int, last_at: int) -> None:
+        self._dues.frombytes(columns.dues.tobytes())
+        self._offsets.frombytes(columns.offsets.tobytes())
         self.end = end
         self.last_at = last_at
 
@@ -187,13 +187,12 @@ class TimerWheel:
         """How many entries there are, with some that have left already."""
         return sum(run.live for run in self._runs) + sum(map(len, self._sealed)) + len(self._open)
 
-    def add(self, dues: Sequence[int], offsets: Sequence[int], end: int, last_at: int) -> None:
+    def add(self, columns: Columns, end: int, last_at: int) -> None:
         """Enter what the messages from `self.end` up to `end` say; the last is at `last_at`."""
-        self._open.add(dues, offsets, end, last_at)
-        horizon = self._horizon
-        for entry in zip(dues, offsets, strict=True):
-            if entry < horizon:
-                heapq.heappush(self._arrived, entry)
+        self._open.add(columns, end, last_at)
+        near = _before(columns, self._horizon)
+        for entry in zip(near.dues.tolist(), near.offsets.tolist(), strict=True):
+            heapq.heappush(self._arrived, entry)
         if len(self._arrived) > 3 * NEAR_COUNT:
             self.drop_cache()
         if len(self._open) >= RUN_COUNT:
@@ -411,12 +410,15 @@ class TimerWheel:
             self._runs.append(job.run)
 
 
+def _before(entries: Columns, bound: Entry) -> Columns:
+    due_ms, offset = bound
+    is_same = entries.dues == due_ms
+    return entries.part((entries.dues < due_ms) | (is_same & (entries.offsets < offset)))
+
+
 def _first(entries: Columns, bound: Entry) -> tuple[Columns, Entry]:
     """The first entries, at most `NEAR_COUNT` and none from `bound` on, and the new bound."""
-    due_ms, offset = bound
-    entries = entries.part(
-        (entries.dues < due_ms) | ((entries.dues == due_ms) & (entries.offsets < offset))
-    )
+    entries = _before(entries, bound)
     if len(entries.dues) <= NEAR_COUNT:
         return entries, bound
     # Sorting all of them would take milliseconds; those after the last due time need not be.

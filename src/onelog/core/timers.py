@@ -22,12 +22,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from onelog.clock import Clock
 from onelog.core import timed_messages
 from onelog.core.publish import OnStored, Publisher
 from onelog.core.tables import Change, Tables
-from onelog.core.timed_messages import NEEDLE, TAIL_BYTES, Scheduled
+from onelog.core.timed_messages import NEEDLE, Scheduled
 from onelog.core.timer_progress import Entry, Progress
+from onelog.core.timer_queue import TimerQueue
+from onelog.core.timer_runs import Columns, join
 from onelog.core.timer_wheel import TimerWheel
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
@@ -38,9 +42,8 @@ from onelog.errors import (
     RecallError,
     StoreError,
 )
-from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.message import TRANSACTION_MASK, Appended, NewMessage, SysFlag
 from onelog.store.message_store import MessageStore
-from onelog.store.record import CRC_PROPERTY_BYTES, decode_message
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +57,6 @@ _ROUND_COUNT = 256
 _ROUND_BYTES = 1 << 20
 _COLLECT_COUNT = 2_000
 _TROUBLE_MS = 1_000
-_WARM_BYTES = 64 << 20
-"""How close to the log's end records are in the page cache anyway."""
 _WARM_COUNT = 2_000
 _KEY = "progress"
 _FOR_EVER = (1 << 62) - 1
@@ -78,6 +79,7 @@ class Timers:
         delay_max_ms: int,
     ) -> None:
         self.delay_max_ms = delay_max_ms
+        self.queue = TimerQueue(store)
         self.wheel = TimerWheel(store.folder / FOLDER, offload)
         self._tables = tables
         self._store = store
@@ -93,7 +95,6 @@ class Timers:
         self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
         self._fills_seen = 0
-        self._tail_end = CRC_PROPERTY_BYTES if store.config.record_crc else 0
         self._closed = False
 
     # -- the table -----------------------------------------------------------------------------
@@ -114,10 +115,9 @@ class Timers:
     def open(self) -> None:
         """Take over messages with a time, and deliver what fell due while nobody was here."""
         self._publisher.before_store.append((NEEDLE, self.postpone))
-        begin = int(self._store.min_offset(TIMER_TOPIC, 0))
-        end = int(self._store.max_offset(TIMER_TOPIC, 0))
-        position, progress = self._recorded or (0, self._rocketmq_progress(end))
-        self.wheel.load(max(position, begin), end, progress, self._place_of)
+        queue = self.queue
+        position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
+        self.wheel.load(max(position, queue.begin), queue.end, progress, queue.place_of)
         self.collect_all()
         self._cancelled = self.wheel.cancelled_halfway()
         self._arm()
@@ -164,10 +164,6 @@ class Timers:
         self.wheel.work()
         if self._armed_ms is not None and self._armed_ms < self._clock.now_ms() - TICK_MS:
             self._time_passed(self._armed_ms)
-
-    def _place_of(self, offset: int) -> int:
-        """Where in the log the message at a queue offset is."""
-        return next((at for at, _, _ in self._store.entries(TIMER_TOPIC, 0, offset, 1)), -1)
 
     # -- messages come -------------------------------------------------------------------------
 
@@ -233,38 +229,27 @@ class Timers:
 
     def _collect_some(self) -> bool:
         """Collect a bounded number of messages; whether there are more."""
-        store, wheel = self._store, self.wheel
-        end = int(store.max_offset(TIMER_TOPIC, 0))
-        begin = max(wheel.end, int(store.min_offset(TIMER_TOPIC, 0)))
+        wheel, end = self.wheel, self.queue.end
+        begin = max(wheel.end, self.queue.begin)
         if begin > wheel.end:
             lost = begin - wheel.end
             log.error("%d timed messages were deleted by retention as soon as they came", lost)
-            wheel.add([], [], begin, -1)
+            wheel.add(join([]), begin, -1)
         if begin >= end:
             return False
-        dues: list[int] = []
-        offsets: list[int] = []
-        offset, at = begin, -1
-        tail_end = self._tail_end
-        for at, size, _ in store.entries(TIMER_TOPIC, 0, begin, _COLLECT_COUNT):
-            view = store.record(at, size)
-            tail_at = size - tail_end
-            due_ms = timed_messages.due_in_tail(bytes(view[tail_at - TAIL_BYTES : tail_at]))
-            if due_ms is not None:
-                dues.append(due_ms)
-                offsets.append(offset)
-            else:
-                for entry in self._read(decode_message(view), offset):
-                    dues.append(entry[0])
-                    offsets.append(entry[1])
-            offset += 1
-        wheel.add(dues, offsets, offset, at)
-        return offset < end
+        batch = self.queue.read(begin, _COLLECT_COUNT)
+        entries = batch.plain
+        if batch.unclear:
+            more = [entry for offset in batch.unclear for entry in self._read(offset)]
+            columns = np.array(more, np.int64).reshape(-1, 2)
+            entries = join([entries, Columns(columns[:, 0], columns[:, 1])])
+        wheel.add(entries, batch.end, batch.last_at)
+        return batch.end < end
 
-    def _read(self, message: Message, offset: int) -> list[Entry]:
-        """What a record that is more than a scheduled message of ours says."""
+    def _read(self, offset: int) -> list[Entry]:
+        """What a record says that is more than a scheduled message of ours."""
         try:
-            read = timed_messages.read(message)
+            read = timed_messages.read(self.queue.message(offset))
         except MessageError as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return []
@@ -380,18 +365,10 @@ class Timers:
     def _delivered(self, offset: int, now_ms: int) -> NewMessage | None:
         """The message as consumers get it, or None if it cannot be delivered."""
         try:
-            return timed_messages.delivered(self.message(offset), now_ms)
+            return timed_messages.delivered(self.queue.message(offset), now_ms)
         except (OffsetOutOfRangeError, MessageError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return None
-
-    def message(self, offset: int) -> Message:
-        """The record at an offset of the timer queue."""
-        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
-        if queue is None or not queue.start <= offset < queue.end:
-            raise OffsetOutOfRangeError("retention deleted it before it was due")
-        at, size, _ = queue.entry(offset)
-        return decode_message(self._store.record(at, size))
 
     def _write(self, due: list[NewMessage], last: Entry) -> None:
         """Deliver, and record that everything up to `last` has left."""
@@ -421,14 +398,8 @@ class Timers:
         if self.wheel.fills == self._fills_seen:
             return
         self._fills_seen = self.wheel.fills
-        warm_from = self._store.log_end - _WARM_BYTES
-        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
-        if queue is None or warm_from <= self._store.log_min:
-            return
-        cold_end = queue.first_not_before(lambda entry: entry[0] < warm_from)
-        cold = [at for at in self.wheel.upcoming() if queue.start <= at < cold_end]
-        if cold:
-            ranges = [queue.entry(offset)[:2] for offset in cold[:_WARM_COUNT]]
+        ranges = self.queue.cold_ranges(self.wheel.upcoming(), _WARM_COUNT)
+        if ranges:
             self._offload(partial(self._read_ranges, ranges))
 
     def _read_ranges(self, ranges: list[tuple[int, int]]) -> None:

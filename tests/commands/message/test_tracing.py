@@ -45,7 +45,7 @@ async def test_a_delayed_message_that_is_not_traced(onelog: Run, cluster: LiveCl
     await cluster.send("orders", b"x", UNIQ_KEY=KEY, DELAY="4")
     shown = await onelog("message", "trace", KEY, "--topic", "orders")
     assert shown.code == 0
-    for text in ("delay level 4", "no client traced it", "is not in the log any more"):
+    for text in ("delay level 4", "no client traced it", "consumers cannot see it yet"):
         assert text in shown.out
 
 
@@ -62,3 +62,5 @@ async def test_a_broken_trace_is_complained_about(onelog: Run, cluster: LiveClus
     assert ended.code == 2
     assert [step["step"] for step in ended.document["steps"]] == ["sent"]
     assert "no Pub record of a trace" in ended.err
+    shown = await onelog("message", "trace", KEY)
+    assert "it is not in its topic: the log does not have it any more" in shown.out

@@ -66,6 +66,23 @@ async def test_members_that_pull_share_the_queues(tmp_path: Path) -> None:
         assert await assigned(one, "stranger") == []
 
 
+async def test_members_without_the_topic_get_none_of_its_queues(tmp_path: Path) -> None:
+    async with (
+        broker(tmp_path, broker__name="broker-a") as server,
+        client(server) as one,
+        client(server) as two,
+        client(server) as other,
+    ):
+        prepare(server)
+        await other.heartbeat("client-0", GROUP, "bills")
+        await one.heartbeat("client-1", GROUP, TOPIC)
+        await two.heartbeat("client-2", GROUP, TOPIC)
+        assert await assigned(one, "client-1") == [(0, "PULL"), (1, "PULL"), (2, "PULL")]
+        assert await assigned(two, "client-2") == [(3, "PULL"), (4, "PULL")]
+        # It has asked before its heartbeat told the broker that it wants the topic now.
+        assert await assigned(other, "client-0") == [(0, "PULL"), (1, "PULL")]
+
+
 async def test_members_that_pop_take_from_all_queues_at_once(tmp_path: Path) -> None:
     async with broker(tmp_path, broker__name="broker-a") as server, client(server) as words:
         prepare(server)

@@ -170,8 +170,8 @@ async def test_an_unacknowledged_message_comes_back_with_its_count_through_a_hel
     async with popping(tmp_path) as (_, member):
         await member.send(b"x", KEYS="k")
         first = (await member.pop(invisibleTime=300))[0]
-        for times in (1, 2):
-            again = (await member.pop(invisibleTime=300, pollTime=5_000))[0]
+        for times, invisible_ms in ((1, 300), (2, 60_000)):
+            again = (await member.pop(invisibleTime=invisible_ms, pollTime=5_000))[0]
             assert again.real_topic == RETRY
             assert again.receipt.split(" ")[4] == "1"
             assert again.message.reconsume_times == times
@@ -328,7 +328,7 @@ async def test_a_held_request_is_answered_the_moment_a_message_arrives(tmp_path:
         answer = await held
         assert bodies(answer) == [b"x"]
         assert answer.ext["startOffsetInfo"] == "0 1 0"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
 
 
 async def test_a_held_request_ends_with_its_time(tmp_path: Path) -> None:
@@ -450,14 +450,14 @@ async def test_ordered_messages_block_their_queue_and_come_back_in_place_counted
         for n in range(3):
             await member.send(b"%d" % n)
         ordered = {"order": "true", "queueId": 0, "maxMsgNums": 2}
-        first = await member.ask_pop(invisibleTime=600, **ordered)
+        first = await member.ask_pop(invisibleTime=2_000, **ordered)
         assert bodies(first) == [b"0", b"1"]
         assert first.ext["reviveQid"] == "999"
         assert first.ext["orderCountInfo"] == "0 0 0"
         blocked = await member.ask_pop(**ordered)
         assert (blocked.code, blocked.ext["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "0")
         stamp = first.ext["popTime"]
-        receipt = f"0 {stamp} 600 999 0 broker-a 0 0"
+        receipt = f"0 {stamp} 2000 999 0 broker-a 0 0"
         ack = await member.words.ask(
             RequestCode.ACK_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=0, offset=0,
             extraInfo=receipt,

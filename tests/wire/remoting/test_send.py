@@ -121,6 +121,12 @@ def test_the_answer_to_a_send_is_the_usual_answer(
     assert read(answer) == read(usual)
     if serialize:
         assert answer == usual
+    for handle in ("djEgdCBiIDEgaw==", "a-_" * 60):
+        answer = encode_send_response(
+            7, message_id, 3, 12345, unique_key, "Region", False, serialize, handle
+        )
+        timed = {**ext, "recallHandle": handle}
+        assert read(answer) == read(b"".join(encode_response(0, 7, timed, serialize=serialize)))
 
 
 batches = st.lists(

@@ -39,6 +39,26 @@ RECALLED = st.builds(Recalled, TIMES, TEXTS, TEXTS, TEXTS, TEXTS, FLAGS)
 RECORDS = st.lists(PUBLISHED | DELIVERED | CONSUMED | ENDED | RECALLED, max_size=6)
 
 
+# What clients wrote to a broker: a producer of 4.9.8, in a transaction, and a consumer of 5.5.0.
+CAPTURED_4_9_8 = (
+    b"Pub\x011794767984941\x01DefaultRegion\x01orders-transactions\x01orders\x01"
+    b"FD00000000000000000000000000000201E74E0E2F2A4C1A312D0005\x01paid\x01key-orders-2\x01"
+    b"127.0.0.1:20309\x0126\x0111\x011\x017F00000100004F5500000000000008BB\x01true\x02"
+    b"EndTransaction\x011794767984953\x01DefaultRegion\x01orders-transactions\x01orders\x01"
+    b"FD00000000000000000000000000000201E74E0E2F2A4C1A312D0005\x01paid\x01key-orders-2\x01"
+    b"127.0.0.1:20309\x012\x01FD00000000000000000000000000000201E74E0E2F2A4C1A312D0005\x01"
+    b"COMMIT_MESSAGE\x01false\x02"
+)
+CAPTURED_5_5_0 = (
+    b"SubBefore\x011794768015357\x01DefaultRegion\x01orders-group\x01"
+    b"FD00000000000000000000000000000206374E0E2F2A4C1AA7FD0008\x01"
+    b"FD00000000000000000000000000000206374E0E2F2A4C1AA27D0000\x010\x01key-orders-0\x02"
+    b"SubAfter\x01FD00000000000000000000000000000206374E0E2F2A4C1AA7FD0008\x01"
+    b"FD00000000000000000000000000000206374E0E2F2A4C1AA27D0000\x010\x01false\x01key-orders-0"
+    b"\x014\x011794768015357\x01orders-group\x02"
+)
+
+
 def body(*records: str) -> bytes:
     """A trace's body, with spaces between the fields for the eye."""
     return "".join(record.replace(" ", "\x01") + "\x02" for record in records).encode()
@@ -98,6 +118,21 @@ def test_what_a_producer_of_5_5_writes() -> None:
         "7F00000100002A9F0000000000000000", True,
     )  # fmt: skip
     assert encode_trace([sent]) == body(record)
+
+
+def test_bodies_of_real_clients_are_read_and_written_to_the_byte() -> None:
+    sent, ended = decode_trace(CAPTURED_4_9_8)
+    assert isinstance(sent, Published)
+    assert (sent.kind, sent.cost_ms, sent.keys) == (
+        MessageKind.TRANSACTION_HALF, 11, "key-orders-2",
+    )  # fmt: skip
+    assert isinstance(ended, TransactionEnded)
+    assert (ended.state, ended.message_id) == ("COMMIT_MESSAGE", sent.message_id)
+    given, failed = decode_trace(CAPTURED_5_5_0)
+    assert isinstance(failed, Consumed)
+    assert (failed.success, failed.outcome, failed.group) == (False, 4, "orders-group")
+    assert encode_trace([sent, ended]) == CAPTURED_4_9_8
+    assert encode_trace([given, failed]) == CAPTURED_5_5_0
 
 
 def test_producers_of_other_versions_write_less_or_more() -> None:
@@ -173,7 +208,7 @@ def test_only_digits_are_numbers(number: str) -> None:
 
 
 def test_the_keys_of_a_trace_lead_to_every_message_in_it() -> None:
-    records = [
+    records: list[TraceRecord] = [
         Delivered(1, "r", "g", "REQ", "id-1", 0, "a b"),
         Delivered(1, "r", "g", "REQ", "id-2", 0, "b"),
         Recalled(2, "r", "g", "t", "id-3", True),

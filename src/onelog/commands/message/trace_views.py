@@ -5,9 +5,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.traces import MessageTrace, Step
+from onelog.client.traces import MessageTrace, Step, StepKind
 from onelog.commands.terminal import show_text, table
 from onelog.commands.times import show_time
+
+_WAITING = (StepKind.DELAYED, StepKind.PREPARED)
 
 
 def document(trace: MessageTrace) -> dict[str, Any]:
@@ -54,7 +56,9 @@ def views(trace: MessageTrace, utc: bool) -> list[RenderableType]:
     if trace.fates:
         made.append(_fates_table(trace, utc))
     if trace.first is None:
-        made.append("the message itself is not in the log any more")
+        waits = any(step.kind in _WAITING for step in trace.steps)
+        what = "consumers cannot see it yet" if waits else "the log does not have it any more"
+        made.append(f"it is not in its topic: {what}")
     if not trace.traced:
         made.append("no client traced it: when it was sent and delivered is not known")
     return made

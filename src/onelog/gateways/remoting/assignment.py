@@ -57,12 +57,16 @@ def _assigned(
     """The queues of the member that asks; None if that cannot be said now."""
     if request.message_model == "BROADCASTING":
         return queues
-    members = sorted(session.broker.members.client_ids(request.consumer_group))
+    known = session.broker.members.client_ids(request.consumer_group)
     strategy = STRATEGIES.get(request.strategy_name or "")
-    if not members or strategy is None:
+    if not known or strategy is None:
         return None
-    if request.client_id not in members:
+    if request.client_id not in known:
         return []
+    # Queues of members without this topic would be read by nobody. Whoever asks wants it, even if
+    # its heartbeat does not say so yet.
+    wanted = session.broker.members.subscriber_ids(request.consumer_group, request.topic)
+    members = sorted({*wanted, request.client_id})
     number = members.index(request.client_id)
     if mode.mode == "PULL":
         return strategy(queues, number, len(members))

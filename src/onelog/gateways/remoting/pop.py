@@ -254,11 +254,12 @@ def _tell(
 def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Receipt, int]:
     """The receipt in a request, and the offset it is for; they must fit the rest of the request."""
     ext = command.ext
-    _check_queue(session, topic, fields.int32(ext, "queueId"))
+    queue_id = fields.int32(ext, "queueId")
+    _check_queue(session, topic, queue_id)
     receipt = parse_receipt(fields.text(ext, "extraInfo"))
     offset = fields.number(ext, "offset")
     if (
-        receipt.queue_id != fields.int32(ext, "queueId")
+        receipt.queue_id != queue_id
         or receipt.offset not in (None, offset)
         or receipt.retry != retry_mark(topic)
         or receipt.broker != session.broker.config.name

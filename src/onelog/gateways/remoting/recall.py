@@ -1,8 +1,8 @@
 """Timed messages, as producers know them: they get a handle for each, and can take it back.
 
-A timed message comes like any other (`send`); what is different is the answer. RocketMQ says yes to
-every recall with a handle in good form; here a message that is not scheduled any more is refused,
-and yes means that it will not be delivered.
+A timed message comes like any other (`send`); the handle is in the answer. RocketMQ says yes to
+every recall with a handle in good form; here one of a message that is not scheduled any more is
+refused, and yes means that it will not be delivered.
 """
 
 from typing import Any
@@ -20,28 +20,6 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.recall_handle import RecallHandle
-
-
-def answer_timed(
-    session: BrokerSession,
-    command: Command,
-    message_id: str,
-    queue_id: int,
-    queue_offset: int,
-    recall: RecallHandle,
-) -> None:
-    """The answer to a timed message that was stored."""
-    gateway = session.gateway
-    ext = {
-        "msgId": message_id,
-        "queueId": str(queue_id),
-        "queueOffset": str(queue_offset),
-        "transactionId": recall.unique_key,
-        "recallHandle": recall.encode(),
-        "MSG_REGION": gateway.region,
-        "TRACE_ON": "true" if gateway.trace else "false",
-    }
-    session.reply(command, ext=ext)
 
 
 def recall_message(session: BrokerSession, command: Command) -> None:

@@ -17,7 +17,6 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.recall import answer_timed
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
 from onelog.wire.remoting import fields
@@ -148,10 +147,16 @@ def _timed_stored(
         _stored(token, appended, error)
         return
     session, command, queue_id, unique = token
-    gateway = session.gateway
-    handle = RecallHandle(topic, session.broker.config.name, due_ms + 1, unique)
-    message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
-    answer_timed(session, command, message_id, queue_id, appended.queue_offset, handle)
+    if not command.flag & FLAG_ONEWAY:
+        gateway = session.gateway
+        message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
+        handle = RecallHandle(topic, session.broker.config.name, due_ms + 1, unique)
+        session.connection.write(
+            encode_send_response(
+                command.opaque, message_id, queue_id, appended.queue_offset, unique,
+                gateway.region, gateway.trace, command.serialize, handle.encode(),
+            )
+        )  # fmt: skip
 
 
 def _answer_late(

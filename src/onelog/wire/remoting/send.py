@@ -146,31 +146,38 @@ def encode_send_response(
     region: str = "DefaultRegion",
     trace: bool = True,
     serialize: int = Serialize.JSON,
+    recall_handle: str = "",
 ) -> bytes:
-    """The answer to a message that was stored."""
+    """The answer to a message that was stored; a timed one has a handle (`recall_handle`)."""
     queue = str(queue_id)
     offset = str(queue_offset)
     trace_on = "true" if trace else "false"
+    recall = ""
     try:
         # Texts that need no escape, and in the compact form, as in `compact_header`, characters
         # that stand for bytes; what does not fit in here goes the usual way below.
         if serialize == _COMPACT:
+            if recall_handle:
+                recall = f"\0\14recallHandle{_LENGTHS[len(recall_handle)]}{recall_handle}"
             header = (
                 f"\0\5msgId{_LENGTHS[len(message_id)]}{message_id}"
                 f"\0\7queueId{_LENGTHS[len(queue)]}{queue}"
                 f"\0\13queueOffset{_LENGTHS[len(offset)]}{offset}"
                 f"\0\15transactionId{_LENGTHS[len(transaction_id)]}{transaction_id}"
                 f"\0\12MSG_REGION{_LENGTHS[len(region)]}{region}"
-                f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}"
+                f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}{recall}"
             ).encode("ascii")
             size = len(header)
             mark = _COMPACT << 24 | 21 + size
             return _COMPACT_START.pack(25 + size, mark, 0, 0, VERSION, opaque, 1, 0, size) + header
         if f"{message_id}{transaction_id}{region}".isalnum():
+            if recall_handle:
+                recall = f',"recallHandle":"{recall_handle}"'
             header = (
                 f'{{"code":0,"extFields":{{"msgId":"{message_id}","queueId":"{queue}",'
                 f'"queueOffset":"{offset}","transactionId":"{transaction_id}",'
-                f'"MSG_REGION":"{region}","TRACE_ON":"{trace_on}"}},"flag":1,"language":"JAVA",'
+                f'"MSG_REGION":"{region}","TRACE_ON":"{trace_on}"{recall}}},"flag":1,'
+                f'"language":"JAVA",'
                 f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
             ).encode("ascii")
             return _START.pack(4 + len(header), len(header)) + header
@@ -183,6 +190,7 @@ def encode_send_response(
         "transactionId": transaction_id,
         "MSG_REGION": region,
         "TRACE_ON": trace_on,
+        **({"recallHandle": recall_handle} if recall_handle else {}),
     }
     return b"".join(encode_response(ResponseCode.SUCCESS, opaque, ext, serialize=serialize))
 
