@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from onelog import __version__
-from onelog.commands import cluster, config, dlq, group, message, serve, store, topic
+from onelog.commands import cluster, config, delay, dlq, group, message, serve, store, topic
 from onelog.commands.message import tracing
 from onelog.errors import OnelogError
 
@@ -33,6 +33,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
 message.app.command("trace")(tracing.trace_message)
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(delay.app, name="delay")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")
 

@@ -12,6 +12,7 @@ from onelog.client.positions import Move, Moves
 from onelog.clock import SystemClock
 from onelog.commands.group.views import effect, summaries_table
 from onelog.commands.terminal import console
+from onelog.core.retry_policy import parse_policy
 from tests.client.live_cluster import LiveCluster
 from tests.client.test_groups import commit
 from tests.commands.conftest import Run
@@ -44,6 +45,7 @@ async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveClust
         "retry_times_max": 3,
         "consume_timeout_minutes": 15,
         "attributes": {"priority.factor": "50"},
+        "retry_policy": {"type": "CUSTOMIZED"},
     }
     shown = await onelog("group", "describe", "readers")
     assert "priority.factor=50" in shown.out
@@ -51,6 +53,26 @@ async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveClust
     ended = await onelog("group", "delete", "readers", "--yes")
     assert (ended.code, ended.out) == (0, "readers: deleted on broker-a\n")
     assert cluster.brokers[0].broker.groups.get("readers") is None
+
+
+async def test_a_retry_policy_is_set_and_shown(onelog: Run, cluster: LiveCluster) -> None:
+    await onelog("group", "create", "readers", "--retry-policy", "exponential:1s,10m,3")
+    (settings,) = (await onelog("group", "describe", "readers", "--json")).document["settings"]
+    assert settings["retry_policy"] == {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1_000, "max": 600_000, "multiplier": 3},
+    }
+    assert "exponential:1s,10m,3" in (await onelog("group", "describe", "readers")).out
+    await onelog("group", "update", "readers", "--retry-policy", "10s,1m")
+    config = cluster.brokers[0].broker.groups.get("readers")
+    assert config is not None
+    policy = parse_policy(config.retry_policy)
+    assert policy is not None
+    assert [policy(times) for times in range(3)] == [10_000, 60_000, 60_000]
+    await onelog("group", "update", "readers", "--retry-policy", "levels")
+    assert "levels" in (await onelog("group", "describe", "readers")).out
+    refused = await onelog("group", "update", "readers", "--retry-policy", "99999d")
+    assert (refused.code, "groupRetryPolicy: next" in refused.err) == (2, True)
 
 
 async def test_lag_per_queue_with_a_total(onelog: Run, cluster: LiveCluster) -> None:

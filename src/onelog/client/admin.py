@@ -13,12 +13,14 @@ from typing import Self
 from onelog.client.address import parse_addresses
 from onelog.client.cluster import Clusters
 from onelog.client.dead_letters import DeadLetters
+from onelog.client.delays import Delays
 from onelog.client.groups import Groups
 from onelog.client.messages import Messages
 from onelog.client.nodes import TIMEOUT_MS, Nodes
 from onelog.client.positions import Positions
 from onelog.client.topics import Topics
 from onelog.client.traces import Traces
+from onelog.clock import SystemClock
 
 
 class Admin:
@@ -35,6 +37,9 @@ class Admin:
             nodes, self.topics, self.groups, self.positions, self.messages
         )
         self.traces = Traces(self.topics, self.messages)
+        self.delays = Delays(
+            nodes, self.clusters, self.topics, self.positions, self.messages, SystemClock()
+        )
 
     @staticmethod
     def connect(

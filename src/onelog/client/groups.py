@@ -58,6 +58,8 @@ class GroupSettings:
     retry_times_max: int
     consume_timeout_minutes: int
     attributes: dict[str, str]
+    retry_policy: dict[str, Any]
+    """How long it waits before it tries again (RocketMQ: groupRetryPolicy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class GroupChange:
     consume_timeout_minutes: int | None = None
     attributes: dict[str, str | None] = field(default_factory=dict)
     """None takes an attribute away."""
+    retry_policy: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +444,7 @@ def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
         config.retry_max_times,
         config.consume_timeout_minute,
         config.attributes,
+        config.group_retry_policy,
     )
 
 
@@ -452,6 +456,7 @@ def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> Subscripti
         "retry_queue_nums": change.retry_queues,
         "retry_max_times": change.retry_times_max,
         "consume_timeout_minute": change.consume_timeout_minutes,
+        "group_retry_policy": change.retry_policy,
     }
     # Brokers take these as a list of changes: "+name" sets one, "-name" takes it away.
     given["attributes"] = {

@@ -80,7 +80,9 @@ class _Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pulled:
+class Pulled:
+    """What was in a queue from an offset on, and where to go on."""
+
     messages: list[Message]
     next_offset: int
     min_offset: int
@@ -295,7 +297,7 @@ class Messages:
 
         return await at_once(cursor, queues)
 
-    async def _pull(self, queue: _Queue, offset: int, count: int) -> _Pulled:
+    async def _pull(self, queue: _Queue, offset: int, count: int) -> Pulled:
         ext = {
             "consumerGroup": TOOLS_GROUP,
             "topic": queue.topic,
@@ -313,12 +315,18 @@ class Messages:
             queue.address, RequestCode.PULL_MESSAGE, ext, accept=_PULL_ANSWERS
         )
         is_found = answer.code == ResponseCode.SUCCESS
-        return _Pulled(
+        return Pulled(
             _decoded(queue.address, answer.body) if is_found else [],
             fields.number(answer.ext, "nextBeginOffset"),
             fields.number(answer.ext, "minOffset", 0),
             fields.number(answer.ext, "maxOffset", 0),
         )
+
+    async def pull(
+        self, address: Address, topic: str, queue_id: int, offset: int, count: int
+    ) -> Pulled:
+        """What one broker has in a queue from an offset on, some of it."""
+        return await self._pull(_Queue("", address, topic, queue_id), offset, count)
 
     # Who has it behind them.
 
@@ -351,7 +359,7 @@ class _Cursor:
 
     def __init__(
         self,
-        pull: Callable[[_Queue, int, int], Awaitable[_Pulled]],
+        pull: Callable[[_Queue, int, int], Awaitable[Pulled]],
         queue: _Queue,
         offset: int,
         begin_ms: int,
@@ -420,7 +428,7 @@ def _places(route: Route) -> str:
     return "; ".join(counts)
 
 
-def _range(pulled: _Pulled) -> str:
+def _range(pulled: Pulled) -> str:
     if pulled.max_offset <= pulled.min_offset:
         return "is empty"
     return f"has {pulled.min_offset} up to {pulled.max_offset - 1}"

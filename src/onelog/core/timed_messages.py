@@ -87,35 +87,41 @@ def wanted_ms(properties: bytes, now_ms: int) -> int | None:
 
     A delay level goes before a time, and a message that has been through the wheel stays out.
     """
-    if _is_settled(properties):
-        return None
     at = properties.find(NEEDLE)
-    name, _, text = properties[at:].partition(b"\x02")[0].partition(b"\x01")
-    # The usual case: there is one such property, and it stands alone.
-    if name not in _UNITS_MS or (
-        properties.find(NEEDLE, at + 1) >= 0 or (at and properties[at - 1] != 2)
+    end = properties.find(b"\x02", at)
+    name, _, text = properties[at:end].partition(b"\x01")
+    unit_ms = _UNITS_MS.get(name)
+    # The usual case: there is one such property, it stands alone, and nothing is in its way.
+    if (
+        unit_ms is None
+        or not text.isdigit()
+        or len(text) > 18
+        or properties.find(NEEDLE, end) >= 0
+        or properties.find(_DUE_NEEDLE) >= 0
+        or properties.find(_LEVEL_NEEDLE) >= 0
+        or (at and properties[at - 1] != 2)
+        or end < 0
     ):
-        for name in _UNITS_MS:
-            found = property_bytes(properties, name + b"\x01")
-            if found is not None:
-                text = found
-                break
-        else:
-            return None
-    if not _NUMBER.fullmatch(text):
-        raise MessageError(f"timer message illegal: {name.decode()} {text[:40]!r} is not a number")
-    unit_ms = _UNITS_MS[name]
+        return _wanted_carefully(properties, now_ms)
     return now_ms + int(text) * unit_ms if unit_ms else int(text)
 
 
-def _is_settled(properties: bytes) -> bool:
-    """Whether a time is of no account."""
-    if properties.find(_DUE_NEEDLE) >= 0 and property_bytes(properties, _DUE_NEEDLE) is not None:
-        return True
-    if properties.find(_LEVEL_NEEDLE) < 0:
-        return False
+def _wanted_carefully(properties: bytes, now_ms: int) -> int | None:
+    """`wanted_ms` of any properties."""
+    if property_bytes(properties, _DUE_NEEDLE) is not None:
+        return None
     level = property_bytes(properties, _LEVEL_NEEDLE)
-    return level is not None and level.isdigit() and int(level) > 0
+    if level is not None and level.isdigit() and int(level) > 0:
+        return None
+    for name, unit_ms in _UNITS_MS.items():
+        text = property_bytes(properties, name + b"\x01")
+        if text is not None:
+            if not _NUMBER.fullmatch(text):
+                raise MessageError(
+                    f"timer message illegal: {name.decode()} {text[:40]!r} is not a number"
+                )
+            return now_ms + int(text) * unit_ms if unit_ms else int(text)
+    return None
 
 
 def is_deletion(properties: bytes) -> bool:

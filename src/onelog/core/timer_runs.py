@@ -142,15 +142,17 @@ class Run:
 
 def write_run(folder: Path, first: int, end: int, last_at: int, columns: Columns) -> Run:
     """Write entries, which are in order, as a run; on disk when this returns."""
-    data = np.concatenate(columns).astype(_LITTLE, copy=False).tobytes()
-    head = HEADER.pack(MAGIC, len(columns.dues), first, end, last_at, crc32(data))
+    dues, offsets = (np.ascontiguousarray(column, _LITTLE).data for column in columns)
+    crc = crc32(offsets, crc32(dues))
+    head = HEADER.pack(MAGIC, len(columns.dues), first, end, last_at, crc)
     path = folder / f"{first:020d}-{end:020d}"
     temporary = path.with_suffix(".tmp")
     try:
         folder.mkdir(exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(head)
-            file.write(data)
+            file.write(dues)
+            file.write(offsets)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 RUN_COUNT = 32_768
 """Entries that are worth a run."""
-NEAR_COUNT = 8_192
+NEAR_COUNT = 4_096
 """Entries that the cache is filled with; it grows to four times that before it is cut."""
-MERGE_RUNS = 8
+MERGE_RUNS = 6
 MERGE_COUNT_MAX = 2_000_000
 """Entries of merged runs: a worker needs some 100 bytes for each of them while it merges."""
 _SCAN_COUNT = 65_536
@@ -431,17 +431,18 @@ def _first(entries: Columns, bound: Entry) -> tuple[Columns, Entry]:
 def _worth_merging(runs: list[Run]) -> list[Run]:
     """Neighbouring runs to make one of; none if all is well.
 
-    The newest eight of a size become one of the next size. A run of which little is left is
-    written anew by itself, and neighbours of which nothing is left become one.
+    The newest few of a size become one of the next size, with what is smaller between them. A run
+    of which little is left is written anew by itself, and neighbours that are empty become one.
     """
     for tier in range(_tier(MERGE_COUNT_MAX) + 1):
-        begin, total = len(runs), 0
+        begin, total, same = len(runs), 0, 0
         while begin and _tier(runs[begin - 1].live) <= tier:
             total += runs[begin - 1].live
             if total > MERGE_COUNT_MAX:
                 break
             begin -= 1
-        if len(runs) - begin >= MERGE_RUNS:
+            same += _tier(runs[begin].live) == tier
+        if same >= MERGE_RUNS:
             return runs[begin:]
     for number, run in enumerate(runs):
         if len(run) >= RUN_COUNT and 4 * run.live < len(run):
@@ -452,4 +453,5 @@ def _worth_merging(runs: list[Run]) -> list[Run]:
 
 
 def _tier(count: int) -> int:
+    """Sizes that are worth telling apart: from 4 runs on it is 1, from 32 on 2."""
     return (count // RUN_COUNT).bit_length() // 3

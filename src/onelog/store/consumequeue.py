@@ -52,13 +52,26 @@ class MapBudget:
         self._mapped.pop((queue, file), None)
 
 
+def _has_data(fd: int, at: int) -> bool:
+    """Whether a file has a byte that is not zero from `at` on; holes are not read."""
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return False
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        if any(os.pread(fd, hole - at, at)):
+            return True
+        at = hole
+
+
 class ConsumeQueue:
     """One queue of one topic."""
 
     __slots__ = (
-        "_allocated", "_begins_at", "_budget", "_file_entries", "_files", "_flushed",
-        "_last_log", "_maps", "_writable", "dirty", "end", "folder", "queue_id", "reserved",
-        "start", "topic",
+        "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_last_log", "_maps",
+        "_writable", "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +96,7 @@ class ConsumeQueue:
         self._last_log = 1 << 62
         self.end: int = self._find_end()
         self.reserved = self.end
-        self._allocated = self.end
+        self.allocated = self.end
         self._flushed = self.end
         self.dirty = False
         self._begins_at = self._skip_padding()
@@ -213,7 +226,7 @@ class ConsumeQueue:
         """Promise room for `count` entries and return the queue offset of the first."""
         first = self.reserved
         after = first + count
-        if after > self._allocated:
+        if after > self.allocated:
             self._allocate(after)
         self.reserved = after
         return first
@@ -234,16 +247,16 @@ class ConsumeQueue:
             self._files.remove(file)
         if not self._files and self.folder.is_dir():
             self.folder.rmdir()
-        self._allocated = min(self._allocated, end)
+        self.allocated = min(self.allocated, end)
 
     def _allocate(self, until: int) -> None:
         """Map the files up to entry `until` and have the disk set the space aside."""
-        while self._allocated < until:
-            file, slot = divmod(self._allocated, self._file_entries)
+        while self.allocated < until:
+            file, slot = divmod(self.allocated, self._file_entries)
             self._map(file)
             at = slot * ENTRY_BYTES
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
-            size = max(step, (until - self._allocated) * ENTRY_BYTES)
+            size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
             path = self.path(file)
             fd = os.open(path, os.O_RDWR)
@@ -253,7 +266,7 @@ class ConsumeQueue:
                 raise disk_error(error, path, "allocate room in") from error
             finally:
                 os.close(fd)
-            self._allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
+            self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
 
     def put(self, entries: bytes) -> None:
         """Store encoded entries, for which room was reserved."""
@@ -277,7 +290,7 @@ class ConsumeQueue:
         if not self._files:
             base = offset // self._file_entries * self._file_entries
             self.start = self.end = base
-            self._allocated = self.reserved = self._flushed = base
+            self.allocated = self.reserved = self._flushed = base
         begins_here = self.start == self.end
         self.reserve(offset - self.reserved)
         while self.end < offset:
@@ -333,12 +346,12 @@ class ConsumeQueue:
         if self._last_log < log_offset:
             return
         self.end = max(self._bisect(lambda e: e[1] > 0 and e[0] < log_offset), self.start)
-        self.reserved = self._allocated = self.end
+        self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
 
     def cut(self, end: int) -> None:
         """Let the queue end at `end`, and clear what follows."""
-        self.end = self.reserved = self._allocated = max(end, self.start)
+        self.end = self.reserved = self.allocated = max(end, self.start)
         self._flushed = min(self._flushed, self.end)
         self.clear_behind()
 
@@ -351,15 +364,11 @@ class ConsumeQueue:
         at = slot * ENTRY_BYTES
         with open(self.path(file), "r+b", buffering=0) as raw:
             fd = raw.fileno()
-            try:
-                data_at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError:
-                return  # Nothing but a hole.
-            if any(os.pread(fd, self._file_entries * ENTRY_BYTES - data_at, data_at)):
+            if _has_data(fd, at):
                 self.unmap(file)
                 os.ftruncate(fd, at)
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
-                self._allocated = self.end
+                self.allocated = self.end
 
     def delete_before(self, log_start: int) -> int:
         """Follow the log's deletion: move `start`, delete files that have only gone entries.

@@ -224,19 +224,25 @@ class IndexFile:
             entry = self._entries[middle]
             whole = entry["hash"] != 0 or entry["log"] != 0 or entry["older"] != 0
             low, high = (middle, high) if whole and entry["log"] < log_offset else (low, middle - 1)
-        kept = self._entries[1 : low + 1]
+        kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
         with open(self.path, "r+b", buffering=0) as raw:
             os.ftruncate(raw.fileno(), at)
             os.ftruncate(raw.fileno(), self.size)
-        self._slots[:] = 0
-        self._slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
+        slots = np.zeros(self.slots_count, ">i4")
+        slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
+        self._slots[:] = slots
         self.used_slots = int(np.count_nonzero(self._slots))
         self.next_entry = self._allocated = low + 1
         if low:
             self.last_log = int(kept[-1]["log"])
             self.last_ms = self.first_ms + int(kept[-1]["seconds"]) * 1000 + 999
         self._write_header()
+
+    def _read_entries(self, count: int) -> npt.NDArray[np.void]:
+        """Entries 1 to `count`, read in one go: through the map, page by page, it takes seconds."""
+        at = HEADER.size + self.slots_count * SLOT_BYTES + ENTRY_BYTES
+        return np.fromfile(self.path, ENTRY_DTYPE, count, offset=at)
 
     def flush(self) -> None:
         """Return when all entries are on disk."""

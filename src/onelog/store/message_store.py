@@ -50,9 +50,6 @@ _FILES_SYNCED_ONE_BY_ONE_MAX = 64
 _UNDECIDED = 0x4
 """The bit that half and rolled-back messages have, and committed ones do not."""
 
-Run = tuple[ConsumeQueue, int, int]
-"""A queue, and where in the list the messages for it begin and end."""
-
 
 class MessageStore(StoreReader):
     """A store open for writing."""
@@ -135,49 +132,41 @@ class MessageStore(StoreReader):
         store_ms = max(self._clock.now_ms(), self.last_append_ms)
         by_topic = self.queue_table.by_topic
         body_max, properties_max = self.config.body_bytes_max, self._properties_max
-        runs: list[Run] = []
+        queues: list[ConsumeQueue] = []
         offsets: list[int] = []
-        run_topic, run_id, run_start, at = "", -1, 0, 0
-        queue: ConsumeQueue | None = None
+        last_topic, last_id = "", -1
         try:
             for message in messages:
                 topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(body) > body_max or len(properties) > properties_max:
                     self._refuse_size(message)
                 if flags & _UNDECIDED or extra or count != 1:
-                    self._release(runs)
+                    self._release(queues)
                     return self._append_special(messages, store_ms)
-                if queue_id != run_id or topic != run_topic:
-                    if queue is not None:
-                        self._end_run(runs, offsets, queue, run_start, at)
+                if queue_id != last_id or topic != last_topic:
                     try:
                         queue = by_topic[topic][queue_id]
                     except KeyError:
                         queue = self.queue_table.get(topic, queue_id)
-                    run_topic, run_id, run_start = topic, queue_id, at
-                at += 1
-            if queue is not None:
-                self._end_run(runs, offsets, queue, run_start, at)
+                    last_topic, last_id = topic, queue_id
+                queues.append(queue)
+                offset = queue.reserved
+                if offset < queue.allocated:  # `reserve`, without its call.
+                    queue.reserved = offset + 1
+                else:
+                    queue.reserve(1)
+                offsets.append(offset)
             appended = self.log.append(messages, offsets, store_ms)
         except BaseException:
-            self._release(runs)
+            self._release(queues)
             raise
-        self._enter(messages, runs, appended, store_ms)
+        self._enter(messages, queues, appended, store_ms)
         return appended
-
-    @staticmethod
-    def _end_run(
-        runs: list[Run], offsets: list[int], queue: ConsumeQueue, start: int, end: int
-    ) -> None:
-        """Neighbours in the list that go to one queue get their offsets together."""
-        runs.append((queue, start, end))
-        first = queue.reserve(end - start)
-        offsets += range(first, first + end - start)
 
     def _enter(
         self,
         messages: Sequence[NewMessage],
-        runs: list[Run],
+        queues: list[ConsumeQueue],
         appended: list[Appended],
         store_ms: int,
     ) -> None:
@@ -185,18 +174,15 @@ class MessageStore(StoreReader):
         pack, tags_code = ENTRY.pack, self._tags_codes.of
         entries: dict[ConsumeQueue, list[bytes]] = {}
         has_properties = False
-        for queue, start, end in runs:
-            packed = entries.get(queue)
-            if packed is None:
-                packed = entries[queue] = []
-            for message, (log_offset, _, size) in zip(
-                messages[start:end], appended[start:end], strict=True
-            ):
-                code = 0
-                if properties := message[3]:
-                    has_properties = True
-                    code = tags_code(message[0], properties, store_ms)
-                packed.append(pack(log_offset, size, code))
+        for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
+            code = 0
+            if properties := message[3]:
+                has_properties = True
+                code = tags_code(message[0], properties, store_ms)
+            try:
+                entries[queue].append(pack(log_offset, size, code))
+            except KeyError:
+                entries[queue] = [pack(log_offset, size, code)]
         for queue, packed in entries.items():
             queue.put(b"".join(packed))
             if not queue.dirty:
@@ -254,8 +240,7 @@ class MessageStore(StoreReader):
                 entered.append(targets)
             appended = self.log.append(records, offsets, store_ms)
         except BaseException:
-            for queue in reserved:
-                queue.release()
+            self._release(reserved)
             raise
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = self._tags_codes.of(message.topic, message.properties, store_ms)
@@ -267,8 +252,8 @@ class MessageStore(StoreReader):
         self._entered_until(appended, store_ms)
         return appended
 
-    def _release(self, runs: Sequence[Run]) -> None:
-        for queue, _, _ in runs:
+    def _release(self, queues: Sequence[ConsumeQueue]) -> None:
+        for queue in set(queues):
             queue.release()
 
     def _check_sizes(self, message: NewMessage) -> None:

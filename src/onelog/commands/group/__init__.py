@@ -34,6 +34,13 @@ RetryTimes = Annotated[
     int | None,
     typer.Option("--retries", min=-1, max=1_000_000, help="Tries before a message is given up."),
 ]
+RetryPolicy = Annotated[
+    str | None,
+    typer.Option(
+        help="Waits before retries: 10s,30s,5m, or exponential:5s,2h,2 (first, longest, factor), "
+        "or levels."
+    ),
+]
 RetryQueues = Annotated[
     int | None, typer.Option(min=0, max=65_535, help="Queues of its retry topic.")
 ]
@@ -107,6 +114,7 @@ async def create_group(
     orderly: Orderly = None,
     retries: RetryTimes = None,
     retry_queues: RetryQueues = None,
+    retry_policy: RetryPolicy = None,
     consume_timeout: TimeoutMinutes = None,
     attribute: Attributes = None,
     cluster: Cluster = None,
@@ -116,11 +124,12 @@ async def create_group(
     """Create a consumer group on each broker of the cluster."""
     from onelog.client.groups import GroupChange
     from onelog.commands.attributes import parse_attributes
+    from onelog.commands.group.policy import parse_policy
     from onelog.errors import GroupExistsError
 
     change = GroupChange(
         enable, broadcast, orderly, retry_queues, retries, consume_timeout,
-        parse_attributes(attribute),
+        parse_attributes(attribute), None if retry_policy is None else parse_policy(retry_policy),
     )  # fmt: skip
     try:
         brokers = await session.admin.groups.create(group, change, cluster=cluster, broker=broker)
@@ -142,6 +151,7 @@ async def update_group(
     orderly: Orderly = None,
     retries: RetryTimes = None,
     retry_queues: RetryQueues = None,
+    retry_policy: RetryPolicy = None,
     consume_timeout: TimeoutMinutes = None,
     attribute: Attributes = None,
     cluster: Cluster = None,
@@ -150,11 +160,12 @@ async def update_group(
     """Change settings of a group; what is not named stays as it is."""
     from onelog.client.groups import GroupChange
     from onelog.commands.attributes import parse_attributes
+    from onelog.commands.group.policy import parse_policy
     from onelog.errors import InvalidRequestError
 
     change = GroupChange(
         enable, broadcast, orderly, retry_queues, retries, consume_timeout,
-        parse_attributes(attribute),
+        parse_attributes(attribute), None if retry_policy is None else parse_policy(retry_policy),
     )  # fmt: skip
     if change == GroupChange():
         raise InvalidRequestError("nothing to change: name a setting, such as --retries 3")

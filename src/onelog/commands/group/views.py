@@ -15,6 +15,7 @@ from onelog.client.groups import (
 )
 from onelog.client.nodes import Failure
 from onelog.client.positions import Moves
+from onelog.commands.group.policy import show_policy
 from onelog.commands.terminal import show_count, show_text, table
 from onelog.commands.times import show_span, show_time
 
@@ -105,6 +106,7 @@ def _settings_document(settings: GroupSettings) -> dict[str, Any]:
         "retry_times_max": settings.retry_times_max,
         "consume_timeout_minutes": settings.consume_timeout_minutes,
         "attributes": settings.attributes,
+        "retry_policy": settings.retry_policy,
     }
 
 
@@ -144,7 +146,7 @@ def description_views(found: GroupDescription, utc: bool) -> list[RenderableType
 def _settings_table(settings: Sequence[GroupSettings]) -> Table:
     made = table(
         "settings",
-        "broker", "enabled", "broadcast", "orderly", ">retries", ">retry queues",
+        "broker", "enabled", "broadcast", "orderly", ">retries", "after", ">retry queues",
         ">minutes per message", "attributes",
     )  # fmt: skip
     for each in settings:
@@ -154,6 +156,7 @@ def _settings_table(settings: Sequence[GroupSettings]) -> Table:
             _yes(each.broadcast_enable),
             _yes(each.orderly),
             str(each.retry_times_max),
+            show_text(show_policy(each.retry_policy)),
             str(each.retry_queues),
             str(each.consume_timeout_minutes),
             show_text(" ".join(f"{k}={v}" for k, v in sorted(each.attributes.items()))) or "-",

@@ -22,7 +22,7 @@ from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
-from onelog.wire.remoting.recall_handle import RecallHandle
+from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import (
     SendHeader,
     decode_send_header,
@@ -150,11 +150,11 @@ def _timed_stored(
     if not command.flag & FLAG_ONEWAY:
         gateway = session.gateway
         message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
-        handle = RecallHandle(topic, session.broker.config.name, due_ms + 1, unique)
+        handle = encode_handle(topic, session.broker.config.name, due_ms + 1, unique)
         session.connection.write(
             encode_send_response(
                 command.opaque, message_id, queue_id, appended.queue_offset, unique,
-                gateway.region, gateway.trace, command.serialize, handle.encode(),
+                gateway.region, gateway.trace, command.serialize, handle,
             )
         )  # fmt: skip
 

@@ -17,6 +17,14 @@ from onelog.errors import WireError
 _VERSION = "v1"
 
 
+def encode_handle(topic: str, broker: str, time_ms: int, unique_key: str) -> str:
+    """A handle as a text; for those who make one for each message that they send or take."""
+    words = f"{_VERSION} {topic} {broker} {time_ms} {unique_key}".encode()
+    # What `base64.urlsafe_b64encode` does, at half the price.
+    text = binascii.b2a_base64(words, newline=False)
+    return text.replace(b"+", b"-").replace(b"/", b"_").decode()
+
+
 class RecallHandle(NamedTuple):
     """Which message, on which broker, and when it would be delivered."""
 
@@ -27,8 +35,7 @@ class RecallHandle(NamedTuple):
 
     def encode(self) -> str:
         """The handle as a text."""
-        words = f"{_VERSION} {self.topic} {self.broker} {self.time_ms} {self.unique_key}"
-        return base64.urlsafe_b64encode(words.encode()).decode()
+        return encode_handle(*self)
 
     @staticmethod
     def decode(text: str) -> "RecallHandle":
