@@ -24,7 +24,7 @@ from onelog.store.queues import Queues
 from onelog.store.readonly import entry_is_real
 from onelog.store.record import Broken, check
 
-_FLUSH_RECORDS = 4_096
+_FLUSH_RECORDS = 65_536
 _CLOCK_SLACK_MS = 3_000
 """RocketMQ's allowance for times that were recorded a little before the bytes were flushed."""
 
