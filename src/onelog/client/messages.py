@@ -247,23 +247,27 @@ class Messages:
         broker: str | None = None,
         queue_id: int | None = None,
     ) -> AsyncGenerator[Found, None]:
-        """The messages that were stored from a time up to another, in the order of store times."""
+        """The messages that were stored from a time up to another, in the order of store times.
+
+        Those of one millisecond come as they lie in the log of their broker.
+        """
         cursors = await self._cursors(topic, begin_ms, end_ms, broker, queue_id)
         heads = await at_once(_Cursor.next, cursors)
         heap = [
-            (found.message.store_ms, number, found)
+            (found.message.store_ms, found.message.log_offset, number, found)
             for number, found in enumerate(heads)
             if found is not None
         ]
         heapq.heapify(heap)
         while heap:
-            _, number, found = heap[0]
+            _, _, number, found = heap[0]
             yield found
             following = await cursors[number].next()
             if following is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (following.message.store_ms, number, following))
+                message = following.message
+                heapq.heapreplace(heap, (message.store_ms, message.log_offset, number, following))
 
     async def follow(
         self,
