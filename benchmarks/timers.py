@@ -1,10 +1,11 @@
 """The timers suite: scheduling a million messages, and delivering them in time.
 
-One OneLog, as `onelog up` starts it, and a client of few instructions that keeps so many sends on
-the way. First a million messages are scheduled over the next hour, as fast as they are taken; then,
-with those in the wheel, as many as fall due at 10,000 a second for a while, beside plain sends.
-Lateness is from the time that a message asks for to the time at which it was stored in its topic.
-At last the broker is killed and started again.
+First the timers by themselves, in this process: what scheduling costs without sockets. Then one
+OneLog, as `onelog up` starts it, and a client of few instructions that keeps so many sends on the
+way. A million messages are scheduled over the next hour, as fast as they are taken, and plain
+messages just as fast beside that; then, with those in the wheel, as many as fall due at 10,000 a
+second for a while, among plain sends. Lateness is from the time that a message asks for to the time
+at which it was stored in its topic. At last the broker is killed and started again.
 """
 
 import asyncio
@@ -13,20 +14,30 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import uvloop
 
 from benchmarks.process_usage import anonymous_bytes, cpu_seconds
 from benchmarks.table import Options, Row, at_least, under
-from onelog.message import decode_properties
+from benchmarks.timing import Rate, Stopwatch, prepared_input
+from onelog.clock import ManualClock
+from onelog.config import BrokerConfig
+from onelog.core.broker import Broker
+from onelog.core.timers import COLLECT_MS
+from onelog.core.topics import TopicConfig
+from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
+from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Serialize
 from onelog.wire.remoting.frame import encode_request
+from tests.core.world import ManualTimer
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.remoting_probe import create_topic
 
@@ -70,8 +81,10 @@ class Scheduling:
 def run(options: Options) -> list[Row]:
     """The suite."""
     plan = Plan(100_000, 5) if options.quick else Plan(1_000_000, 20)
+    options.announce("scheduling in the core")
+    core = schedule_in_core(options.folder / "core", plan.far_count // 5)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure(options, plan))
+        return [in_core(core), *runner.run(measure(options, plan))]
 
 
 async def measure(options: Options, plan: Plan) -> list[Row]:
@@ -81,12 +94,15 @@ async def measure(options: Options, plan: Plan) -> list[Row]:
             create_topic(peer.broker_address, topic, QUEUES)
         options.announce(f"scheduling {plan.far_count:,} messages over the next hour")
         far = await schedule(peer, plan.far_count)
+        options.announce("plain sends, for comparison")
+        plain_per_s = await plain_rate(peer.broker_address, plan.far_count // 5)
         options.announce(f"{DELIVERIES_PER_SECOND:,} deliveries a second for {plan.near_seconds} s")
         lateness_ms, cores = await deliver(peer, plan)
         memory = anonymous_bytes(peer.broker_pids)
         options.announce("killing the broker and starting it again")
         restart_s = await asyncio.to_thread(restart, peer)
-        return [*rows(plan, far, lateness_ms, cores, memory), restarted(plan, restart_s)]
+        measured = rows(far, plain_per_s, lateness_ms, cores, memory)
+        return [*measured, restarted(plan, restart_s)]
 
 
 # -- scheduling ------------------------------------------------------------------------------------
@@ -108,6 +124,56 @@ async def schedule(peer: OnelogPeer, count: int) -> Scheduling:
         cpu_seconds(peer.broker_pids) - before_cpu,
         anonymous_bytes(peer.broker_pids) - before_bytes,
     )
+
+
+async def plain_rate(address: str, count: int) -> float:
+    """What the same client reaches with messages that do not wait."""
+    begin = time.perf_counter()
+    await send_all(address, "plain", itertools.repeat(now_ms(), count))
+    return count / (time.perf_counter() - begin)
+
+
+def schedule_in_core(folder: Path, count: int) -> Rate:
+    """Schedule messages in lists of 500, without a network; the wheel included."""
+    rng = random.Random(3)
+    clock = ManualClock()
+    timer = ManualTimer(clock)
+    soon: list[Callable[[], None]] = []
+    with ThreadPoolExecutor(1) as pool, MessageStore.open(folder, clock=clock) as store:
+        broker = Broker(
+            BrokerConfig(), store, clock=clock, schedule=timer.schedule, call_soon=soon.append,
+            post=soon.append, random=rng, offload=lambda work: void(pool.submit(work)),
+        )  # fmt: skip
+        broker.open()
+        broker.admin.create_topic(TopicConfig("far", QUEUES, QUEUES))
+        begin_ms = clock.now_ms() + 60_000
+        messages = [
+            NewMessage("far", number % QUEUES, b"x" * BODY_BYTES, _properties(number, due_ms))
+            for number in range(count)
+            if (due_ms := begin_ms + rng.randrange(HOUR_MS))
+        ]
+        with prepared_input(), Stopwatch() as watch:
+            for at in range(0, count, 500):
+                for message in messages[at : at + 500]:
+                    broker.timers.submit(message, _ignore)
+                while soon:
+                    soon.pop()()
+                timer.advance(COLLECT_MS)
+        assert broker.timers.wheel.end == count
+        broker.close()
+    return Rate(count, watch.wall_s, watch.cpu_s)
+
+
+def _properties(number: int, due_ms: int) -> bytes:
+    return b"TIMER_DELIVER_MS\x01%d\x02UNIQ_KEY\x017F0000010A2B%020X\x02" % (due_ms, number)
+
+
+def _ignore(token: object, appended: object, error: object) -> None:
+    assert error is None
+
+
+def void(_: object) -> None:
+    """Take what nobody needs."""
 
 
 async def send_all(address: str, topic: str, dues: Iterator[int]) -> None:
@@ -286,8 +352,16 @@ def restart(peer: OnelogPeer) -> float:
 # -- the table -------------------------------------------------------------------------------------
 
 
+def in_core(rate: Rate) -> Row:
+    """The row about scheduling without sockets."""
+    return at_least(
+        f"schedule {rate.count:,} messages in the core", rate.per_second, "msg/s", 50_000,
+        rate.cpu_us, f"{BODY_BYTES} B, in lists of 500",
+    )  # fmt: skip
+
+
 def rows(
-    plan: Plan, far: Scheduling, lateness_ms: list[int], cores: float, memory: int
+    far: Scheduling, plain_per_s: float, lateness_ms: list[int], cores: float, memory: int
 ) -> list[Row]:
     """What was measured, against what issue 5 asks for."""
     ordered = sorted(lateness_ms)
@@ -302,7 +376,8 @@ def rows(
             "msg/s",
             50_000,
             far.broker_cpu_s / far.count * 1e6,
-            f"{BODY_BYTES} B, {CONNECTIONS} connections with {ON_THE_WAY_MAX} on the way",
+            f"{BODY_BYTES} B, {CONNECTIONS} connections with {ON_THE_WAY_MAX} on the way; plain "
+            f"messages: {plain_per_s:,.0f}/s",
         ),
         under(
             f"memory for {far.count:,} scheduled messages",

@@ -139,9 +139,18 @@ def test_a_deletion_names_what_it_deletes() -> None:
         "orders", "U1", NOW_MS + 5, "g", NOW_MS, b"\x7f\0\0\1\0\0\0\0"
     )
     assert timed_messages.is_deletion(message.properties)
+    assert decode_properties(message.properties)["PGROUP"] == "g"
     assert timed_messages.read(stored(message)) == Scheduled(
         NOW_MS + 5, "orders", "U1", deletes="orders+U1"
     )
+
+
+def test_a_group_cannot_smuggle_properties_into_a_deletion() -> None:
+    host = b"\x7f\0\0\1\0\0\0\0"
+    group = "g\x02REAL_TOPIC\x01other"
+    message = timed_messages.deletion("orders", "U1", NOW_MS + 5, group, NOW_MS, host)
+    assert timed_messages.read(stored(message)).topic == "orders"
+    assert b"other" not in message.properties
 
 
 @pytest.mark.parametrize(

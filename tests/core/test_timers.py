@@ -1,18 +1,14 @@
 """Timed messages, over a whole broker with a clock that tests move."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.config import BrokerConfig
-from onelog.core import timed_messages, timer_wheel
+from onelog.core import timed_messages
 from onelog.core.timer_queue import TimerQueue
 from onelog.core.timers import COLLECT_MS, TICK_MS
 from onelog.core.topics import TIMER_TOPIC
@@ -411,6 +407,30 @@ def test_a_recall_that_could_not_be_stored_changes_nothing(
     assert orders.bodies("orders") == [b"x"]
 
 
+def test_a_recall_holds_when_the_disk_is_full_in_the_middle_of_a_burst(
+    orders: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(300):
+        own = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELAY_MS": "1000"})
+        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+    orders.end_tick()
+    orders.told.clear()
+    recall(orders, "U280")
+    append = orders.store.append
+    refused: list[int] = []
+
+    def refuse_once(messages: Sequence[NewMessage]) -> list[Appended]:
+        if messages[0].body == b"255" and not refused:
+            refused.append(len(messages))
+            raise StoreFullError("disk is full")
+        return append(messages)
+
+    monkeypatch.setattr(orders.store, "append", refuse_once)
+    orders.advance(5_000)
+    assert refused
+    assert orders.bodies("orders") == [b"%d" % number for number in range(300) if number != 280]
+
+
 def test_what_cannot_be_recalled_is_refused_and_nothing_is_written(orders: World) -> None:
     orders.send("orders", UNIQ_KEY="plain")
     orders.send("orders", UNIQ_KEY="done", TIMER_DELAY_MS="100")
@@ -465,133 +485,3 @@ def test_a_message_with_a_delete_key_deletes(orders: World, key: str) -> None:
 def test_a_deletion_that_comes_too_late_is_refused(orders: World) -> None:
     with pytest.raises(MessageError):
         orders.send("orders", TIMER_DEL_UNIQKEY="orders+U1", TIMER_DELIVER_MS="1600000000000")
-
-
-# -- from and to RocketMQ --------------------------------------------------------------------------
-
-
-def rocketmq_scheduled(topic: str, wanted_ms: int, **properties: str) -> NewMessage:
-    """A scheduled message as RocketMQ stores it: rounded to the second before."""
-    own = {
-        "REAL_TOPIC": topic,
-        "REAL_QID": "0",
-        "TIMER_DELIVER_MS": str(wanted_ms),
-        "TIMER_OUT_MS": str((wanted_ms - 1) // 1000 * 1000),
-        **properties,
-    }
-    body = own["UNIQ_KEY"].encode()
-    return NewMessage(TIMER_TOPIC, 0, body, encode_properties(own))
-
-
-def test_a_store_of_rocketmq_is_taken_over(tmp_path: Path) -> None:
-    world = World(tmp_path / "store")
-    now = world.clock.now_ms()
-    world.topic("orders")
-    world.close()
-    (world.folder / "config" / "onelog-tables.json").unlink()
-    store = world.store.open(world.folder, SMALL_STORE, world.clock)
-    store.append(
-        [
-            rocketmq_scheduled("orders", now - 60_000, UNIQ_KEY="done"),
-            rocketmq_scheduled("orders", now - 500, UNIQ_KEY="due"),
-            rocketmq_scheduled("orders", now + 700, UNIQ_KEY="soon"),
-            rocketmq_scheduled("orders", now + 5_000, UNIQ_KEY="rolled"),
-            rocketmq_scheduled("orders", now + 5_000, UNIQ_KEY="rolled", TIMER_ROLL_TIMES="1"),
-        ]
-    )
-    store.close()
-    read_ms = (now // 1000 - 5) * 1000
-    checkpoint = read_ms.to_bytes(8, "big") + bytes(4_088)
-    (world.folder / "config" / "timercheck").write_bytes(checkpoint)
-    world.start()
-    world.advance(0)
-    assert world.bodies("orders") == [b"due"]
-    world.advance(699)
-    assert world.bodies("orders") == [b"due"]
-    world.crash()
-    world.advance(10_000)
-    assert world.bodies("orders") == [b"due", b"soon", b"rolled"]
-    world.close()
-
-
-# -- the model -------------------------------------------------------------------------------------
-
-
-class TimedMessages(RuleBasedStateMachine):
-    """Nothing early, nothing lost, nothing twice, nothing recalled: over restarts and kills."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._patch = mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4, MERGE_RUNS=3)
-        self._patch.start()
-        self._temporary = tempfile.TemporaryDirectory()
-        self.world = World(Path(self._temporary.name) / "store")
-        self.world.topic("orders", 1)
-        self.due: dict[bytes, int] = {}
-        self.recalled: set[bytes] = set()
-
-    @rule(delays_ms=st.lists(st.integers(1, 20_000), min_size=1, max_size=10))
-    def send(self, delays_ms: list[int]) -> None:
-        for delay_ms in delays_ms:
-            body = b"%d" % len(self.due)
-            own = {"UNIQ_KEY": body.decode(), "TIMER_DELAY_MS": str(delay_ms)}
-            message = NewMessage("orders", 0, body, encode_properties(own))
-            self.world.broker.submit(message, self.world.on_stored)
-            self.due[body] = self.world.clock.now_ms() + delay_ms
-        self.world.end_tick()
-
-    @rule(data=st.data())
-    def recall(self, data: st.DataObject) -> None:
-        if not self.due:
-            return
-        body = data.draw(st.sampled_from(sorted(self.due)))
-        key, now = body.decode(), self.world.clock.now_ms()
-        if body in self.recalled or self.due[body] <= now:
-            with pytest.raises(RecallError):
-                self.world.broker.timers.recall("orders", key, self.world.on_stored)
-        else:
-            recall(self.world, key)
-            self.recalled.add(body)
-
-    @rule(ms=st.integers(1, 6_000))
-    def time_passes(self, ms: int) -> None:
-        self.world.advance(ms)
-
-    @rule(ms=st.integers(0, 6_000))
-    def restart(self, ms: int) -> None:
-        self.world.close()
-        self.world.clock.advance(ms)
-        self.world.start()
-        self.world.advance(0)
-
-    @rule()
-    def kill(self) -> None:
-        self.world.crash()
-        self.world.advance(0)
-
-    @invariant()
-    def exactly_the_due_ones_are_delivered(self) -> None:
-        now = self.world.clock.now_ms()
-        delivered = self.world.messages("orders")
-        bodies = [bytes(message.body) for message in delivered]
-        assert len(bodies) == len(set(bodies))
-        assert not self.recalled & set(bodies)
-        for message in delivered:
-            assert message.store_ms >= self.due[bytes(message.body)]
-        late = COLLECT_MS + TICK_MS
-        expected = {body for body, due_ms in self.due.items() if due_ms + late <= now}
-        assert expected - self.recalled <= set(bodies)
-
-    def teardown(self) -> None:
-        self.world.close()
-        self._patch.stop()
-        self._temporary.cleanup()
-
-
-TimedMessages.TestCase.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestTimedMessages = TimedMessages.TestCase

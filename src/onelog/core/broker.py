@@ -132,16 +132,12 @@ class Broker:
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 
-    def _wire_delays(
-        self, offload: Callable[[Callable[[], None]], None], store_host: bytes
-    ) -> None:
-        store, clock, config, schedule = self.store, self._clock, self.config, self._schedule
+    def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
+        store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
-        self.timers = Timers(
-            self.tables, store, self.publisher, clock, schedule, offload, store_host,
-            config.timer_delay_max_ms,
-        )  # fmt: skip
+        self.timers = Timers(self.tables, store, self.publisher, clock, schedule, offload, host)
+        self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
 
     def _wire_transactions(self, store_host: bytes) -> None:
@@ -267,6 +263,7 @@ class Broker:
     def export_config(self) -> None:
         """Write RocketMQ's config files, so that its own broker can go on with this store."""
         self.offsets.flush()
+        self.timers.export_checkpoint()
         rocketmq_config.export(
             self.store.folder / "config",
             (self.topics.version, self.topics.all()),

@@ -164,6 +164,8 @@ def deletion(
     topic: str, unique_key: str, due_ms: int, group: str, now_ms: int, host: bytes
 ) -> NewMessage:
     """The record that takes a scheduled message back, as RocketMQ writes it."""
+    if not group.isprintable():  # With a separator in it, it would be more than a group.
+        group = ""
     properties = {
         "TAGS": RECALL_TAG,
         UNIQUE_KEY: unique_key,

@@ -176,7 +176,9 @@ class TimerWheel:
 
     @property
     def position(self) -> int:
-        """No message below this queue offset is pending."""
+        """No message below this queue offset is pending, but for those that are taken now."""
+        if self._horizon == _NEVER and not self._near and not self._arrived:
+            return self.end
         for run in self._runs:
             if not run.is_done(self.progress):
                 return run.first

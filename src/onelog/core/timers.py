@@ -18,8 +18,10 @@ its time; of what was recalled with success nothing is delivered at all.
 """
 
 import logging
+import shutil
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,8 @@ _COLLECT_COUNT = 2_000
 _TROUBLE_MS = 1_000
 _WARM_COUNT = 2_000
 _KEY = "progress"
+_CHECKPOINT = Struct(">qqqq")
+"""RocketMQ's config/timercheck: time and place up to which it has read; in the middle, its log."""
 _FOR_EVER = (1 << 62) - 1
 
 
@@ -76,9 +80,9 @@ class Timers:
         schedule: Schedule,
         offload: Callable[[Callable[[], None]], None],
         store_host: bytes,
-        delay_max_ms: int,
     ) -> None:
-        self.delay_max_ms = delay_max_ms
+        self.delay_max_ms = _FOR_EVER
+        """The longest delay that is accepted; set by the owner."""
         self.queue = TimerQueue(store)
         self.wheel = TimerWheel(store.folder / FOLDER, offload)
         self._tables = tables
@@ -90,7 +94,10 @@ class Timers:
         self._store_host = store_host
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
-        self._recalling: set[int] = set()
+        self._recalling: dict[str, list[Entry]] = {}
+        """What deletions are about that are on their way into the log, by their keys."""
+        self._held: set[int] = set()
+        """The same messages, by their offsets: not delivered until that is clear."""
         self._collecting = False
         self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
@@ -154,6 +161,17 @@ class Timers:
         """What RocketMQ would save: all up to a time has left, and below a queue offset too."""
         steps = self.wheel.progress.steps
         return steps[-1].due_ms if steps else 0, self.wheel.position
+
+    def export_checkpoint(self) -> None:
+        """Write what RocketMQ goes on from, instead of delivering everything again."""
+        if self.wheel.end:
+            folder = self._store.folder
+            read_ms, position = self.checkpoint
+            data = _CHECKPOINT.pack(read_ms, 0, position, position).ljust(4_096, b"\0")
+            (folder / "config" / "timercheck").write_bytes(data)
+            # Its own wheel, from before we had the store, would deliver again what it knows.
+            shutil.rmtree(folder / "timerlog", ignore_errors=True)
+            (folder / "timerwheel").unlink(missing_ok=True)
 
     def watch(self) -> None:
         """Look after everything that nobody was told of: called every `WATCH_MS`.
@@ -270,9 +288,15 @@ class Timers:
         names = [(topic, unique_key)] if plus else []
         # Before 5.2, RocketMQ's deletions named the unique key alone.
         names.append((read.topic, key))
-        found = [entry for name in names for entry in self._find(*name, offset)]
-        self._recalling.difference_update(at for _, at in found)
+        found = {entry for name in names for entry in self._find(*name, offset)}
+        found.update(self._let_go(key))
         return [(due_ms, ~at) for due_ms, at in found]
+
+    def _let_go(self, key: str) -> list[Entry]:
+        """A deletion is in the log, or never will be: what it was about."""
+        awaited = self._recalling.pop(key, [])
+        self._held.difference_update(at for _, at in awaited)
+        return awaited
 
     def _find(self, topic: str, unique_key: str, end: int) -> list[Entry]:
         """The pending messages of a topic with a unique key, newest first; often just one.
@@ -335,7 +359,7 @@ class Timers:
             self._wake_in(_TROUBLE_MS)
             return
         if has_more:
-            self._wake_in(1 if self._recalling else 0)
+            self._wake_in(1 if self._held else 0)
         else:
             self._arm()
 
@@ -346,13 +370,13 @@ class Timers:
         due: list[NewMessage] = []
         size = passed = 0
         for due_ms, offset in taken:
-            if size > _ROUND_BYTES or offset in self._recalling:
+            if size > _ROUND_BYTES or offset in self._held:
                 break
             passed += 1
             if offset < 0:
                 self._cancelled[~offset] = due_ms
             elif offset in self._cancelled:
-                del self._cancelled[offset]
+                continue  # It is forgotten when its time is over: writing this may fail.
             elif (message := self._delivered(offset, now_ms)) is not None:
                 due.append(message)
                 size += len(message.body)
@@ -429,33 +453,28 @@ class Timers:
                 f"recall failed, no message of topic {topic} with the unique key {unique_key} is "
                 "scheduled here: it was delivered or recalled, or never came"
             )
-        now_ms = self._clock.now_ms()
-        due_ms, offset = pending[0]
-        if due_ms <= now_ms or offset in self._recalling:
-            raise RecallError(
-                f"recall failed, message {unique_key} is "
-                + ("being recalled" if offset in self._recalling else "being delivered")
-            )
+        now_ms, due_ms = self._clock.now_ms(), pending[0][0]
+        key = timed_messages.delete_key(topic, unique_key)
+        if due_ms <= now_ms or key in self._recalling:
+            doing = "being recalled" if key in self._recalling else "being delivered"
+            raise RecallError(f"recall failed, message {unique_key} is {doing}")
         deletion = timed_messages.deletion(
             topic, unique_key, due_ms, group, now_ms, self._store_host
         )
-        self._recalling.update(at for _, at in pending)
-        try:
-            self._publisher.put(deletion, self._recalled, (on_stored, token, pending))
-        except OnelogError:
-            self._recalling.difference_update(at for _, at in pending)
-            raise
+        self._publisher.put(deletion, self._recalled, (on_stored, token, key))
+        self._recalling[key] = pending
+        self._held.update(offset for _, offset in pending)
         self._expect_more()
 
     def _recalled(
         self,
-        recall: tuple[OnStored, Any, list[Entry]],
+        recall: tuple[OnStored, Any, str],
         appended: Appended | None,
         error: OnelogError | None,
     ) -> None:
-        on_stored, token, pending = recall
+        on_stored, token, key = recall
         if appended is None:
-            self._recalling.difference_update(at for _, at in pending)
+            self._let_go(key)
         on_stored(token, appended, error)
 
 

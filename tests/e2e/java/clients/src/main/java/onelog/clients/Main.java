@@ -46,6 +46,8 @@ public final class Main {
         SCENARIOS.put("transactions-heir", Transactions::heir);
         SCENARIOS.put("replies", Replies::run);
         SCENARIOS.put("pop", Pop::run);
+        SCENARIOS.put("timing", Timing::run);
+        SCENARIOS.put("timing-far", Timing::far);
     }
 
     private Main() {
