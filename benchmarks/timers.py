@@ -44,7 +44,7 @@ from tests.e2e.remoting_probe import create_topic
 QUEUES = 8
 BODY_BYTES = 128
 CONNECTIONS = 4
-ON_THE_WAY_MAX = 512
+ON_THE_WAY_MAX = 64
 """Sends of one connection that may wait for their answer."""
 HOUR_MS = 3_600_000
 LEAD_MS = 4_000
@@ -111,7 +111,7 @@ async def measure(options: Options, plan: Plan) -> list[Row]:
 async def schedule(peer: OnelogPeer, count: int) -> Scheduling:
     """Schedule messages over the next hour, as fast as they are taken."""
     rng = random.Random(1)
-    begin_ms = now_ms() + 5_000
+    begin_ms = now_ms() + 60_000
     before_cpu = cpu_seconds(peer.broker_pids)
     before_bytes = anonymous_bytes(peer.broker_pids)
     dues = (begin_ms + rng.randrange(HOUR_MS) for _ in range(count))

@@ -15,6 +15,7 @@ writes: so one of its messages is known, and not delivered a second too early.
 Invariant: body, flag, birth and the sender's own properties are the same in each of these records.
 """
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -96,8 +97,7 @@ def wanted_ms(properties: bytes, now_ms: int) -> int | None:
         unit_ms is None
         or not text.isdigit()
         or len(text) > 18
-        or properties.find(NEEDLE, end) >= 0
-        or properties.find(_DUE_NEEDLE) >= 0
+        or properties.count(b"TIMER_") > 1
         or properties.find(_LEVEL_NEEDLE) >= 0
         or (at and properties[at - 1] != 2)
         or end < 0
@@ -138,9 +138,8 @@ def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
     # The usual case: of all that could be in the way, there is just the time.
     if properties.count(b"TIMER_") > 1 or properties.find(b"REAL_") >= 0:
         properties, last = _freed(properties)
-    properties += b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02TIMER_OUT_MS\x010%d\x02%b" % (
-        message.topic.encode(), message.queue_id, due_ms, last,
-    )  # fmt: skip
+    way = _way(message.topic, message.queue_id)
+    properties = b"%b%b%d\x02%b" % (properties, way, due_ms, last)
     if len(properties) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
         raise PropertiesTooLargeError(
             f"properties of {len(properties)} bytes, with the message's own topic, are over the "
@@ -148,6 +147,12 @@ def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
         )
     # What `_replace` does, at a third of the price.
     return tuple.__new__(NewMessage, (TIMER_TOPIC, 0, message.body, properties, *message[4:]))
+
+
+@functools.lru_cache(maxsize=4_096)
+def _way(topic: str, queue_id: int) -> bytes:
+    """What is added to the properties, up to the time."""
+    return f"{REAL_TOPIC}\x01{topic}\x02{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x010".encode()
 
 
 def _freed(properties: bytes) -> tuple[bytes, bytes]:

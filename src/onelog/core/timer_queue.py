@@ -97,12 +97,13 @@ class TimerQueue:
         """The last bytes of the properties of records, one row for each."""
         log = self._store.log
         tails = np.empty((len(at), TAIL_BYTES), np.uint8)
-        numbers = at // log.segment_bytes
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            segment = log.segment_at(int(at[chosen][0]))
+        begin = 0
+        while begin < len(at):
+            segment = log.segment_at(int(at[begin]))
+            end = int(np.searchsorted(at, segment.start + segment.size))
             view = np.frombuffer(segment.view, np.uint8)
-            tails[chosen] = view[(ends[chosen] - segment.start)[:, None] + _TAIL]
+            tails[begin:end] = view[(ends[begin:end] - segment.start)[:, None] + _TAIL]
+            begin = end
         return tails
 
     def cold_ranges(self, offsets: list[int], count_max: int) -> list[tuple[int, int]]:

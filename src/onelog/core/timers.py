@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 FOLDER = "onelog-timers"
 TICK_MS = 5
 """Messages that are due within a tick are delivered together, at its end."""
-COLLECT_MS = 2
+COLLECT_MS = 5
 """After a message was postponed, how long until it is looked for in the queue."""
 WATCH_MS = 1_000
 _ROUND_COUNT = 256
@@ -207,7 +207,8 @@ class Timers:
         return timed_messages.scheduled(message, due_ms)
 
     def _due_ms(self, message: NewMessage) -> int | None:
-        if message.sys_flag & TRANSACTION_MASK not in (0, SysFlag.COMMITTED):
+        transaction = message.sys_flag & TRANSACTION_MASK
+        if transaction and transaction != SysFlag.COMMITTED:
             return None
         now_ms = self._clock.now_ms()
         due_ms = timed_messages.wanted_ms(message.properties, now_ms)
