@@ -31,7 +31,7 @@ from onelog.message import (
 
 INNER_COUNT_MAX = 1_000_000
 EXTRA_QUEUES_MAX = 1_000
-_TAGS_NEEDLE = TAGS.encode() + b"\x01"
+TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _NEVER_SHARED = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
 """Topics whose records are copies: what they say of extra queues was meant for the original."""
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
@@ -77,11 +77,11 @@ class TagsCodes:
             if level.isascii() and level.isdigit() and int(level) > 0 and self._delays_ms:
                 return store_ms + self._delays_ms[min(int(level), len(self._delays_ms)) - 1]
         # The usual case of `property_bytes`, without its call.
-        before, found, rest = properties.partition(_TAGS_NEEDLE)
+        before, found, rest = properties.partition(TAGS_NEEDLE)
         if not found:
             return 0
         if before and before[-1] != 2:
-            tags = property_bytes(properties, _TAGS_NEEDLE)
+            tags = property_bytes(properties, TAGS_NEEDLE)
             return tags_code(tags) if tags else 0
         return tags_code(rest.partition(b"\x02")[0])
 

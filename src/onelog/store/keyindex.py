@@ -309,14 +309,28 @@ class KeyIndex:
             logs: list[int] = []
             times: list[int] = []
             for messages, places, store_ms in batch:
+                before = len(keys)
                 for message, place in zip(messages, places, strict=True):
-                    found = message_keys(message[3])
-                    if not found or message[5] & TRANSACTION_MASK == _ROLLED_BACK:
-                        continue
+                    properties = message[3]
                     prefix = _key_prefix(message[0])
-                    keys += [prefix + key for key in found]
-                    logs += [place[0]] * len(found)
-                    times += [store_ms] * len(found)
+                    # The usual case of `message_keys`, without its call and lists.
+                    head, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+                    if (
+                        found
+                        and (not head or head[-1] == 2)
+                        and not message[5]
+                        and not properties.partition(_KEYS_NEEDLE)[1]
+                        and (key := rest.partition(b"\x02")[0])
+                    ):
+                        keys.append(prefix + key)
+                        logs.append(place[0])
+                        continue
+                    if message[5] & TRANSACTION_MASK == _ROLLED_BACK:
+                        continue
+                    several = message_keys(properties)
+                    keys += [prefix + key for key in several]
+                    logs += [place[0]] * len(several)
+                times += [store_ms] * (len(keys) - before)
             try:
                 if keys:
                     self._link(keys, logs, times)

@@ -27,11 +27,12 @@ from onelog.errors import (
     StoreFullError,
     StoreVersionError,
 )
-from onelog.message import PROPERTIES_BYTES_MAX, Appended, NewMessage
+from onelog.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, Appended, NewMessage
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ConsumeQueue
 from onelog.store.dispatch import (
+    TAGS_NEEDLE,
     TagsCodes,
     is_dispatched,
     with_dispatch_properties,
@@ -171,18 +172,24 @@ class MessageStore(StoreReader):
         store_ms: int,
     ) -> None:
         """Put the entries of plain messages into their queues, and note their keys."""
-        pack, tags_code = ENTRY.pack, self._tags_codes.of
+        pack, tags_code, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
         entries: dict[ConsumeQueue, list[bytes]] = {}
         has_properties = False
+        last: ConsumeQueue | None = None
+        packed: list[bytes] = []
         for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
             code = 0
             if properties := message[3]:
                 has_properties = True
-                code = tags_code(message[0], properties, store_ms)
-            try:
-                entries[queue].append(pack(log_offset, size, code))
-            except KeyError:
-                entries[queue] = [pack(log_offset, size, code)]
+                if properties.partition(needle)[1] or message[0] == SCHEDULE_TOPIC:
+                    code = tags_code(message[0], properties, store_ms)
+            if queue is not last:
+                last = queue
+                try:
+                    packed = entries[queue]
+                except KeyError:
+                    packed = entries[queue] = []
+            packed.append(pack(log_offset, size, code))
         for queue, packed in entries.items():
             queue.put(b"".join(packed))
             if not queue.dirty:

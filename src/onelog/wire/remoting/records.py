@@ -13,20 +13,17 @@ Invariant: `decode_records` gives every record of the body, all of them whole an
 they claim, or raises `WireError`.
 """
 
-import zlib
-from enum import IntEnum
 from struct import Struct
 
 from isal.isal_zlib import crc32
 
-from onelog.errors import CompressionError, WireError
+from onelog.errors import WireError
 from onelog.message import LogOffset, Message, QueueOffset, SysFlag
 from onelog.wire.remoting.command import Buffer
+from onelog.wire.remoting.compression import decompress
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
-UNPACKED_BYTES_MAX = 64 << 20
-"""What a compressed body may grow to: a few kilobytes can claim to hold gigabytes."""
 
 _CRC_MASK = 0x7FFFFFFF
 _HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{stored}siqI") for stored in (8, 20) for born in (8, 20))
@@ -34,16 +31,6 @@ _HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{stored}siqI") for stored in (8, 20) f
 _START = Struct(">II")
 _SYS_FLAG_AT = 36
 _LENGTH = Struct(">H")
-
-
-class Compression(IntEnum):
-    """How a compressed body was compressed: bits 8 to 10 of the sysFlag."""
-
-    UNNAMED = 0
-    """What clients older than the field leave there; they all use zlib."""
-    LZ4 = 1
-    ZSTD = 2
-    ZLIB = 3
 
 
 def decode_records(data: Buffer) -> list[Message]:
@@ -62,20 +49,7 @@ def unpacked_body(message: Message) -> bytes:
     """The body as its sender had it; `CompressionError` if it cannot be had from these bytes."""
     if not message.sys_flag & SysFlag.COMPRESSED:
         return bytes(message.body)
-    kind = message.sys_flag >> 8 & 7
-    if kind not in (Compression.UNNAMED, Compression.ZLIB):
-        name = Compression(kind).name.lower() if kind in (1, 2) else f"form {kind}"
-        raise CompressionError(f"the body is compressed with {name}, which is not read here")
-    inflater = zlib.decompressobj()
-    try:
-        body = inflater.decompress(message.body, UNPACKED_BYTES_MAX + 1)
-    except zlib.error as error:
-        raise CompressionError(f"the body is said to be compressed, but: {error}") from None
-    if len(body) > UNPACKED_BYTES_MAX or not inflater.eof:
-        raise CompressionError(
-            f"the compressed body is cut off, or over {UNPACKED_BYTES_MAX} bytes"
-        )
-    return body
+    return decompress(message.body, message.sys_flag >> 8 & 7)
 
 
 def _decode(view: memoryview, at: int) -> Message:

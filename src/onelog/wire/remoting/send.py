@@ -159,18 +159,23 @@ def encode_send_response(
         if serialize == _COMPACT:
             if recall_handle:
                 recall = f"\0\14recallHandle{_LENGTHS[len(recall_handle)]}{recall_handle}"
+            id_bytes = len(message_id)
+            # The ids of a batch make a long text, whose length is one of bytes that are not ASCII.
+            long = id_bytes > 127
             header = (
-                f"\0\5msgId{_LENGTHS[len(message_id)]}{message_id}"
+                f"\0\5msgId{'%b' if long else _LENGTHS[id_bytes]}{message_id}"
                 f"\0\7queueId{_LENGTHS[len(queue)]}{queue}"
                 f"\0\13queueOffset{_LENGTHS[len(offset)]}{offset}"
                 f"\0\15transactionId{_LENGTHS[len(transaction_id)]}{transaction_id}"
                 f"\0\12MSG_REGION{_LENGTHS[len(region)]}{region}"
                 f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}{recall}"
             ).encode("ascii")
+            if long:
+                header = header.replace(b"%b", id_bytes.to_bytes(4, "big"), 1)
             size = len(header)
             mark = _COMPACT << 24 | 21 + size
             return _COMPACT_START.pack(25 + size, mark, 0, 0, VERSION, opaque, 1, 0, size) + header
-        if f"{message_id}{transaction_id}{region}".isalnum():
+        if f"{message_id.replace(',', '')}{transaction_id}{region}".isalnum():
             if recall_handle:
                 recall = f',"recallHandle":"{recall_handle}"'
             header = (
