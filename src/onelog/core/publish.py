@@ -114,7 +114,14 @@ class Publisher:
             or len(message.properties) > PROPERTIES_BYTES_MAX
         ):
             message = self._admit(message)
-        self.put(message, on_stored, token)
+        # From here on this is `put`, without its call.
+        for trigger, transform in self.before_store:
+            if message.properties.find(trigger) >= 0:
+                message = transform(message)
+        if not self._messages:
+            self._begin_tick()
+        self._messages.append(message)
+        self._receipts.append((on_stored, token, 0))
 
     def put(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
         """Take a message that needs no check, because the broker itself made it or had it."""

@@ -63,6 +63,30 @@ def test_a_form_that_repeats_gets_a_layout_and_other_values_are_read_through_it(
     assert len(compact_header._layouts) == 1
 
 
+def test_values_that_change_widen_the_layout_and_those_that_never_do_may_be_any_text() -> None:
+    for number in range(100):
+        ext = {"a": "grüppe", "b": "topic", "e": str(number % 10), "i": f"key-{number:04}"}
+        header = encode_compact_header(310, "JAVA", 513, number, 0, None, ext)
+        assert decode_compact_header(header, b"").ext == ext
+    (layout,) = compact_header._layouts.values()
+    assert [key for key, _ in layout.changing] == ["e", "i"]
+
+
+def test_a_changing_value_that_is_no_longer_ascii_is_read_another_way() -> None:
+    values = [f"key-{number:04}" for number in range(40)] + ["key-é23", "key-0123"]
+    for value in values:
+        ext = {"a": "group", "i": value}
+        header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
+        assert decode_compact_header(header, b"").ext == ext
+
+
+def test_a_command_read_through_a_layout_owns_its_fields() -> None:
+    header = header_with(fields((b"a", b"xy"), (b"b", b"z")))
+    for _ in range(40):
+        decode_compact_header(header, b"").ext["a"] = "changed"
+    assert decode_compact_header(header, b"").ext == {"a": "xy", "b": "z"}
+
+
 def test_a_header_of_the_same_size_but_other_form_is_not_read_through_the_layout() -> None:
     usual = {"a": "group", "b": "topic"}
     other = {"a": "grou", "b": "topics"}

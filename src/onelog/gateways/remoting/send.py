@@ -51,37 +51,47 @@ TimedReceipt = tuple[tuple[Token, str], int | None]
 def send_message(session: BrokerSession, command: Command) -> None:
     """SEND_MESSAGE and SEND_MESSAGE_V2."""
     header = decode_send_header(command)
-    if header.batch:
+    (_, topic, _, _, queue_id, sys_flag, born_ms, flag, text, times, _, _, batch) = header
+    if batch:
         send_batch(session, command)
         return
     gateway = session.gateway
-    properties = header.properties.encode()
-    if _RESERVED in header.properties:
+    properties = text.encode()
+    if text.find(_RESERVED) >= 0:
         properties = without_reserved(properties)
     if properties and properties[-1] != 2:
         properties += b"\x02"
-    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    # The usual case of `property_bytes`, without its call.
+    before, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+    if found and (not before or before[-1] == 2):
+        unique: bytes | None = rest.partition(b"\x02")[0]
+    else:
+        unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     if unique is None:
         unique = new_unique_key(gateway.store_host).encode()
         properties += _UNIQUE_KEY_NEEDLE + unique + b"\x02"
-    queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    message = NewMessage(
-        header.topic,
-        queue_id,
-        command.body,
-        properties + gateway.added_properties,
-        header.flag,
-        header.sys_flag & CLIENT_FLAGS,
-        header.born_ms,
-        session.born_host,
-        gateway.store_host,
-        header.reconsume_times,
-    )
+    # What calling the class does, at half the price.
+    message = tuple.__new__(
+        NewMessage,
+        (
+            topic, queue_id, command.body, properties + gateway.added_properties, flag,
+            sys_flag & CLIENT_FLAGS, born_ms, session.born_host, gateway.store_host, times, 0, 1,
+            (),
+        ),
+    )  # fmt: skip
     token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
     try:
-        _submit(session, header, message, token)
+        # Names of properties may be in values too: who takes the message looks closely.
+        if (
+            topic.startswith(RETRY_PREFIX)
+            or properties.find(_TIMED_NEEDLE) >= 0  # Half the price of `in`.
+            or properties.find(_HALF_NEEDLE) >= 0
+        ):
+            _submit(session, header, message, token)
+        else:
+            session.broker.publisher.submit(message, _stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
         _submit(session, header, message, token)

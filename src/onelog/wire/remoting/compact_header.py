@@ -5,17 +5,16 @@
     int32 length | { int16 length | key in UTF-8 | int32 length | value in UTF-8 } ...
 
 Reading one field at a time costs a Python call per field. But a client sends the same fields in
-the same order again and again, so a `_Layout` remembers where keys, lengths and values lay in a
-header; another header of the same size and with the same bytes between the values is then taken
-apart by three C calls. Invariant: with or without layouts, the command is the same.
+the same order again and again, and most of them with the same values, so a `_Layout` remembers a
+header: another one of the same size that differs only where others of this layout have differed
+before is known by one comparison of large integers, and only its changing values are read.
+Invariant: with or without layouts, the command is the same.
 
 The code has 16 bits: requests with a higher one (POP) can only travel with a JSON header.
 """
 
 import struct
-from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onelog.errors import WireError
 from onelog.wire.remoting.codes import LANGUAGE_CODES, LANGUAGE_NAMES
@@ -26,6 +25,8 @@ INT16_MAX = 2**15 - 1
 
 _FIXED = struct.Struct(">hbhiii")
 _FIXED_BYTES = _FIXED.size
+_REMARK_AT = _FIXED_BYTES - 4
+"""Where the length of the remark is; what comes before is different in every header."""
 _EXT_AT = _FIXED_BYTES + 4
 """Where the fields start in a header without a remark."""
 _FIELD_OF_ONE_LETTER = struct.Struct(">HBi")
@@ -43,11 +44,15 @@ _KEYS_MAX = 1024
 
 
 class _Layout(NamedTuple):
-    between: Callable[[bytes | bytearray], tuple[Any, ...]]
-    """The bytes between the values of a header: keys and lengths."""
-    expected: tuple[bytes, ...]
-    values: Callable[[str], tuple[str, ...]]
-    keys: tuple[str, ...]
+    mask: int
+    """Of a header as one large integer, the bits that must be as expected: all of keys, lengths and
+    values that do not change, and of those that change the highest one of each byte. Where that is
+    0, one byte is one character."""
+    expected: int
+    changing: tuple[tuple[str, slice], ...]
+    places: dict[str, slice]
+    """Where the value of each field lies."""
+    fields: dict[str, str]
 
 
 _layouts: dict[int, _Layout] = {}
@@ -66,15 +71,14 @@ def decode_compact_header(header: bytes | bytearray, body: Buffer) -> Command:
         code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
     except struct.error:
         raise WireError(f"a compact header of {len(header)} bytes is too short") from None
-    layout = None if remark_bytes else _layouts.get(len(header))
+    layout = _layouts.get(len(header))
     if layout is not None:
-        between, expected, take, keys = layout
-        if between(header) == expected:
-            # Latin-1 gives each byte a character: positions of bytes are those of characters.
-            values = take(header.decode("latin-1"))
-            if not "".join(values).isascii():
-                values = _as_utf8(values)
-            ext = dict(zip(keys, values, strict=False))
+        mask, expected, changing, _, known = layout
+        if int.from_bytes(header, "big") & mask == expected:
+            ext = known.copy()
+            text = header.decode("latin-1")
+            for key, place in changing:
+                ext[key] = text[place]
             name = LANGUAGE_NAMES.get(language, "OTHER")
             return Command(code, name, version, opaque, flag, None, ext, body, 1)
     remark, ext = _decode_rest(header, remark_bytes)
@@ -100,9 +104,11 @@ def _decode_rest(header: bytes | bytearray, remark_bytes: int) -> tuple[str | No
     except UnicodeDecodeError:
         raise WireError("a compact header holds a text that is not UTF-8") from None
     if not remark_bytes and 1 < len(ext) <= _FIELDS_MAX and end == len(header):
-        _misses += 1
-        if _misses % _MISSES_PER_LAYOUT == 0:
-            _learn(header, ext)
+        layout = _layouts.get(len(header))
+        if layout is None or not _widen(layout, header, ext):
+            _misses += 1
+            if _misses % _MISSES_PER_LAYOUT == 0:
+                _learn(header, ext)
     return remark, ext
 
 
@@ -137,26 +143,50 @@ def _as_utf8(values: tuple[str, ...]) -> tuple[str, ...]:
         raise WireError("a compact header holds a text that is not UTF-8") from None
 
 
+def _widen(layout: _Layout, header: bytes | bytearray, ext: dict[str, str]) -> bool:
+    """Let the layout be that of this header too; False if other values are not what differs.
+
+    A layout is widened at most once for each of its fields.
+    """
+    known = layout.fields
+    changing = {key for key, _ in layout.changing}
+    more = {key for key, value in ext.items() if known.get(key) != value} - changing
+    if tuple(known) != tuple(ext) or any(
+        len(known[key]) != len(ext[key]) or not (known[key] + ext[key]).isascii() for key in more
+    ):
+        return False
+    if more:
+        _layouts[len(header)] = _layout(header, ext, layout.places, changing | more)
+    return bool(more)
+
+
 def _learn(header: bytes | bytearray, ext: dict[str, str]) -> None:
     """Remember how this header, which was read well, is laid out."""
     if len(_layouts) >= _LAYOUTS_MAX:
         _layouts.clear()
-    pattern = [f">{_FIXED_BYTES}x4s"]
-    expected = [bytes(header[_FIXED_BYTES:_EXT_AT])]
-    values = []
+    places = {}
     at = _EXT_AT
     for key, value in ext.items():
         start = at + len(key.encode()) + 6
-        end = start + len(value.encode())
-        expected.append(bytes(header[at:start]))
-        pattern.append(f"{start - at}s{end - start}x")
-        values.append(slice(start, end))
-        at = end
-    if at != len(header):
-        return  # a key came twice: the dict no longer tells how the bytes lie
-    _layouts[len(header)] = _Layout(
-        struct.Struct("".join(pattern)).unpack, tuple(expected), itemgetter(*values), tuple(ext)
-    )
+        at = start + len(value.encode())
+        places[key] = slice(start, at)
+    # Otherwise a key came twice, and the dict no longer tells how the bytes lie.
+    if at == len(header):
+        _layouts[len(header)] = _layout(header, ext, places, set())
+
+
+def _layout(
+    header: bytes | bytearray, ext: dict[str, str], places: dict[str, slice], changing: set[str]
+) -> _Layout:
+    mask = bytearray(b"\xff" * len(header))
+    mask[:_REMARK_AT] = bytes(_REMARK_AT)
+    for key in changing:
+        start, end = places[key].start, places[key].stop
+        mask[start:end] = b"\x80" * (end - start)
+    bits = int.from_bytes(mask, "big")
+    expected = int.from_bytes(header, "big") & bits
+    found = tuple((key, place) for key, place in places.items() if key in changing)
+    return _Layout(bits, expected, found, places, ext.copy())
 
 
 def encode_compact_header(

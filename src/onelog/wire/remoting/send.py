@@ -13,6 +13,7 @@ The body of a batch (320) is messages one after the other:
 Invariant: the fast ways and the slow ways of this file give the same values and the same bytes.
 """
 
+import functools
 import struct
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -151,7 +152,6 @@ def encode_send_response(
     """The answer to a message that was stored; a timed one has a handle (`recall_handle`)."""
     queue = str(queue_id)
     offset = str(queue_offset)
-    trace_on = "true" if trace else "false"
     recall = ""
     try:
         # Texts that need no escape, and in the compact form, as in `compact_header`, characters
@@ -167,8 +167,7 @@ def encode_send_response(
                 f"\0\7queueId{_LENGTHS[len(queue)]}{queue}"
                 f"\0\13queueOffset{_LENGTHS[len(offset)]}{offset}"
                 f"\0\15transactionId{_LENGTHS[len(transaction_id)]}{transaction_id}"
-                f"\0\12MSG_REGION{_LENGTHS[len(region)]}{region}"
-                f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}{recall}"
+                f"{_compact_end(region, trace)}{recall}"
             ).encode("ascii")
             if long:
                 header = header.replace(b"%b", id_bytes.to_bytes(4, "big"), 1)
@@ -176,6 +175,7 @@ def encode_send_response(
             mark = _COMPACT << 24 | 21 + size
             return _COMPACT_START.pack(25 + size, mark, 0, 0, VERSION, opaque, 1, 0, size) + header
         if f"{message_id.replace(',', '')}{transaction_id}{region}".isalnum():
+            trace_on = "true" if trace else "false"
             if recall_handle:
                 recall = f',"recallHandle":"{recall_handle}"'
             header = (
@@ -194,10 +194,20 @@ def encode_send_response(
         "queueOffset": offset,
         "transactionId": transaction_id,
         "MSG_REGION": region,
-        "TRACE_ON": trace_on,
+        "TRACE_ON": "true" if trace else "false",
         **({"recallHandle": recall_handle} if recall_handle else {}),
     }
     return b"".join(encode_response(ResponseCode.SUCCESS, opaque, ext, serialize=serialize))
+
+
+@functools.lru_cache(maxsize=64)
+def _compact_end(region: str, trace: bool) -> str:
+    """What is the same in all answers of a broker."""
+    trace_on = "true" if trace else "false"
+    return (
+        f"\0\12MSG_REGION{_LENGTHS[len(region)]}{region}"
+        f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}"
+    )
 
 
 def split_batch(body: Buffer) -> list[BatchedMessage]:
