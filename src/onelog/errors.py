@@ -235,3 +235,40 @@ class TooManyLeasesError(BrokerBusyError):
 
 class RecallError(OnelogError):
     """A message that cannot be recalled: it is not scheduled here, or its time has come."""
+
+
+class ClientClosedError(OnelogError):
+    """A client that was not started yet, or was closed already."""
+
+
+class ForkedError(OnelogError):
+    """A client that was made before the process forked; the child needs its own."""
+
+
+class WrongLoopError(OnelogError):
+    """A synchronous client called on the event loop that it runs on, or a client on another loop
+    than its own."""
+
+
+class MessageInProgressError(OnelogError):
+    """Another delivery of a message is being handled; this one has to come again later."""
+
+
+class SendFailedError(OnelogError):
+    """No broker took a message; the message says who was tried, and why each failed."""
+
+
+class RequestTimeoutError(OnelogError):
+    """A request was sent, and nobody replied in time."""
+
+
+class ReplyFailedError(OnelogError):
+    """A reply did not reach the client that asked: it is gone, or refused it."""
+
+
+class StagedPartError(OnelogError):
+    """A commit names messages that are not staged, or not for this batch."""
+
+
+class BatchFencedError(OnelogError):
+    """Messages for a batch that was committed, or a batch before its turn."""

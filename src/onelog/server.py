@@ -9,7 +9,7 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from onelog.gateways.remoting import (
     clients,
     group_admin,
     pop,
+    prepared,
     pull,
     recall,
     reply,
@@ -55,6 +56,7 @@ HANDLERS: dict[int, Handler] = {
     **transactions.HANDLERS,
     **reply.HANDLERS,
     **pop.HANDLERS,
+    **prepared.HANDLERS,
     **recall.HANDLERS,
     **assignment.HANDLERS,
 }
@@ -63,8 +65,9 @@ HANDLERS: dict[int, Handler] = {
 class BrokerServer:
     """A broker that is being served. Made by `start`, ended by `close`."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, listening: Sequence[type[Listener]] = (Listener,)) -> None:
         self.loaded = loaded
+        self._listening = listening
         self.config = loaded.config
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
@@ -104,11 +107,12 @@ class BrokerServer:
             connections_max=config.connections_max,
             write_bytes_max=config.write_buffer_bytes_max,
         )
-        listener = await Listener.open(
-            config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
-            tls=tls,
-        )  # fmt: skip
-        self._listeners.append(listener)
+        for kind in self._listening:
+            listener = await kind.open(
+                config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
+                tls=tls,
+            )  # fmt: skip
+            self._listeners.append(listener)
 
     async def _listen_for_old_clients(self, outbox: Outbox, tls: Tls) -> None:
         """The second port, which clients up to 4.4 send to; it gives the same answers."""
@@ -155,6 +159,7 @@ class BrokerServer:
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
+        self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
         self.broker.open()
 
     def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:

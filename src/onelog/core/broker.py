@@ -8,7 +8,6 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
-import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from random import Random
 from typing import Any
@@ -28,14 +27,15 @@ from onelog.core.lease_retry import LeaseRetry
 from onelog.core.leases import Leases
 from onelog.core.locks import Locks
 from onelog.core.members import Client, ConsumerData, Members
-from onelog.core.offsets import Offsets
+from onelog.core.offsets import Offsets, machine_memory_bytes
 from onelog.core.open_transactions import OpenTransactions
 from onelog.core.pop import Pop
+from onelog.core.prepared_batches import PreparedBatches
 from onelog.core.publish import OnStored, Publisher
 from onelog.core.pull import Puller, PullResult, PullStatus
 from onelog.core.retry import Retry
 from onelog.core.stats import Stats
-from onelog.core.tables import LEASES_TOPIC, Tables, Versions
+from onelog.core.tables import LEASES_TOPIC, Table, Tables, Versions
 from onelog.core.timer_renewal import CHECK_MS, TimerRenewal
 from onelog.core.timers import WATCH_MS, Timers
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
@@ -64,10 +64,6 @@ UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
 
-def _run_now(work: Callable[[], None]) -> None:
-    work()
-
-
 class Broker:
     """One broker over one store. The parts are public: gateways may ask them, too."""
 
@@ -81,7 +77,7 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], None],
         post: Post,
         random: Random,
-        offload: Callable[[Callable[[], None]], None] = _run_now,
+        offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
     ) -> None:
@@ -98,7 +94,7 @@ class Broker:
         self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
         self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
         self.members = Members(clock, config.client_expiry_ms)
-        self.offsets = Offsets(self.tables, store, memory_bytes or _memory_bytes())
+        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
@@ -124,7 +120,7 @@ class Broker:
         )
         self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
         self._wire_delays(offload, store_host)
-        self._wire_transactions(store_host)
+        self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
@@ -140,7 +136,9 @@ class Broker:
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
 
-    def _wire_transactions(self, store_host: bytes) -> None:
+    def _wire_transactions(
+        self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
+    ) -> None:
         store, clock, config = self.store, self._clock, self.config
         self.transactions = Transactions(
             OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
@@ -149,6 +147,10 @@ class Broker:
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.publisher, clock,
             self._schedule, config.transaction_check_max,
+        )  # fmt: skip
+        self.prepared_batches = PreparedBatches(
+            self.tables, store, self.topics, self.publisher, self.durability, clock,
+            self._schedule, call_soon,
         )  # fmt: skip
 
     def _wire_leases(
@@ -159,7 +161,7 @@ class Broker:
         store_host: bytes,
     ) -> None:
         store, topics, groups = self.store, self.topics, self.groups
-        self.request_modes = RequestModes(self.tables, topics, groups)
+        self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(
             store, store.folder / "config", self._clock, offload,
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
@@ -178,11 +180,12 @@ class Broker:
 
     def open(self) -> None:
         """Remember everything, and start the jobs that time drives."""
-        for table in (self.versions, self.topics, self.groups, self.offsets, self.delay):
+        kept: tuple[Table, ...] = (
+            self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
+            self.transactions.table, self.request_modes, self.prepared_batches,
+        )  # fmt: skip
+        for table in kept:
             self.tables.add(table)
-        self.tables.add(self.transactions.table)
-        self.tables.add(self.request_modes)
-        self.tables.add(self.timers)
         self.lease_tables.add(self.leases)
         if not self.tables.open():
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
@@ -192,6 +195,7 @@ class Broker:
         self.delay.open()
         self.timers.open()
         self.transactions.open()
+        self.prepared_batches.open()
         self.lease_tables.open()
         self.leases.open()
         self._every(self.config.offsets_flush_ms, self.offsets.flush)
@@ -221,6 +225,7 @@ class Broker:
 
     def _keep_house(self) -> None:
         self.stats.tick()
+        self.prepared_batches.expire()
         self.tables.snapshot_if_due()
         self.lease_tables.snapshot_if_due()
 
@@ -270,6 +275,7 @@ class Broker:
             (self.groups.version, self.groups.all()),
             self.offsets.all(),
             {level: position for level, (position, _) in self.delay.progress().items()},
+            self.request_modes.all(),
         )
 
     # -- sending -------------------------------------------------------------------------------
@@ -484,10 +490,6 @@ class Broker:
         start = self.store.min_offset(topic, queue_id)
         stored_ms = self.store.store_time(topic, queue_id, start)
         return -1 if stored_ms is None else stored_ms
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -10,6 +10,7 @@ the at-least-once that every group lives with.
 Invariant: `_positions` = the recorded table, with `_dirty` on top.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -198,3 +199,8 @@ class Offsets:
             self._resets.pop(cursor, None)
             self._pulled.pop(cursor, None)
         return [(self.name, cursor_key(*cursor), None) for cursor in gone]
+
+
+def machine_memory_bytes() -> int:
+    """The memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

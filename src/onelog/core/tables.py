@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 TABLES_TOPIC = "onelog_sys_tables"
 LEASES_TOPIC = "onelog_sys_leases"
 """Of a second set of tables, which changes with every acknowledgement."""
+STAGED_TOPIC = "onelog_sys_staged"
+"""Of messages that wait for the commit of their batch (`prepared_batches`)."""
 SNAPSHOT_FILE = "onelog-tables.json"
 SNAPSHOT_FORMAT = 1
 _RECORD_BYTES_MAX = 256 * 1024

@@ -14,7 +14,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from onelog.core.tables import LEASES_TOPIC, TABLES_TOPIC, Change, DataVersion, Tables, Versions
+from onelog.core.tables import (
+    LEASES_TOPIC,
+    STAGED_TOPIC,
+    TABLES_TOPIC,
+    Change,
+    DataVersion,
+    Tables,
+    Versions,
+)
 from onelog.errors import (
     InvalidTopicError,
     SystemTopicError,
@@ -54,6 +62,7 @@ UNSENDABLE_TOPICS = frozenset(
         OFFSET_MOVED_TOPIC,
         TABLES_TOPIC,
         LEASES_TOPIC,
+        STAGED_TOPIC,
         TIMER_TOPIC,
     )
 )
@@ -258,7 +267,7 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        own = name in (TABLES_TOPIC, LEASES_TOPIC)
+        own = name in (TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC)
         return own or name in self.system_names or name.startswith(SYSTEM_PREFIX)
 
     def put(self, config: TopicConfig) -> None:

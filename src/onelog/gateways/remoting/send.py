@@ -21,7 +21,7 @@ from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, res
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, Command
+from onelog.wire.remoting.command import FLAG_ONEWAY, Buffer, Command
 from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import (
     BatchedMessage,
@@ -205,17 +205,42 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     if shared and shared[-1] != 2:
         shared += b"\x02"
     shared += gateway.added_properties
-    data = command.body if isinstance(command.body, bytes) else bytes(command.body)
+    flags = header.sys_flag & CLIENT_FLAGS
+    rest = (flags, header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
+            0, 1, ())  # fmt: skip
+    messages = batch_messages(checked_parts(command.body), header.topic, queue_id, shared, rest)
+    token = (session, command, queue_id, "")
+    try:
+        session.broker.submit_batch(messages, _batch_stored, token)
+    except TopicNotFoundError:
+        _create_topic(session, header)
+        session.broker.submit_batch(messages, _batch_stored, token)
+
+
+def checked_parts(body: Buffer) -> list[BatchedMessage]:
+    """The messages of a batch, without properties that are not their sender's to set."""
+    data = body if isinstance(body, bytes) else bytes(body)
     parts = split_batch(data)
     # One look at the whole body tells that none of its messages has such a property.
     if data.find(_RESERVED_BYTES) >= 0 or data.find(_TIMED_NEEDLE) >= 0:
         parts = [_checked(part) for part in parts]
-    topic, flags, new = header.topic, header.sys_flag & CLIENT_FLAGS, tuple.__new__
-    rest = (flags, header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
-            0, 1, ())  # fmt: skip
-    ended = b"\x02" + shared
+    return parts
+
+
+def _checked(part: BatchedMessage) -> BatchedMessage:
+    properties = without_reserved(part.properties)
+    if properties.find(_TIMED_NEEDLE) >= 0 and wanted_ms(properties, 0) is not None:
+        raise MessageError("a message of a batch cannot be timed: send it by itself")
+    return part._replace(properties=properties)
+
+
+def batch_messages(
+    parts: list[BatchedMessage], topic: str, queue_id: int, shared: bytes, rest: tuple[object, ...]
+) -> list[NewMessage]:
+    """What is stored of a batch: `shared` properties for all, and `rest` from the sysFlag on."""
+    ended, new = b"\x02" + shared, tuple.__new__
     # What calling the class does, at half the price.
-    messages = [
+    return [
         new(
             NewMessage,
             (
@@ -229,20 +254,6 @@ def send_batch(session: BrokerSession, command: Command) -> None:
         )
         for flag, body, properties in parts
     ]
-    token = (session, command, queue_id, "")
-    try:
-        session.broker.submit_batch(messages, _batch_stored, token)
-    except TopicNotFoundError:
-        _create_topic(session, header)
-        session.broker.submit_batch(messages, _batch_stored, token)
-
-
-def _checked(part: BatchedMessage) -> BatchedMessage:
-    """A message of a batch without properties that are not its sender's to set."""
-    properties = without_reserved(part.properties)
-    if properties.find(_TIMED_NEEDLE) >= 0 and wanted_ms(properties, 0) is not None:
-        raise MessageError("a message of a batch cannot be timed: send it by itself")
-    return part._replace(properties=properties)
 
 
 def _batch_stored(token: Token, appended: list[Appended] | None, error: OnelogError | None) -> None:

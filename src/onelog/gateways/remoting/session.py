@@ -13,7 +13,9 @@ from typing import NamedTuple
 from onelog.clock import Clock
 from onelog.config import Loaded
 from onelog.core.broker import Broker
+from onelog.core.timer_census import TimerCensus
 from onelog.errors import (
+    BatchFencedError,
     BrokerBusyError,
     ConfigError,
     ConsumersOfflineError,
@@ -38,6 +40,7 @@ from onelog.errors import (
     PeerClosedError,
     PeerTimeoutError,
     RecallError,
+    StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
     StoreError,
@@ -98,6 +101,8 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     TransactionForeignError: ResponseCode.SYSTEM_ERROR,
     TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
     RecallError: ResponseCode.ILLEGAL_OPERATION,
+    StagedPartError: ResponseCode.ILLEGAL_OPERATION,
+    BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
@@ -147,9 +152,11 @@ class Gateway:
     """What the broker adds to the properties of every message, as RocketMQ does."""
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
+    census: TimerCensus = field(init=False)
 
     def __post_init__(self) -> None:
         self.routes = Routes(self.broker, self.clock.now_ms)
+        self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
     def refresh(self) -> None:

@@ -193,6 +193,10 @@ class RequestCode(IntEnum):
     GET_LITE_GROUP_INFO = 200078
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
+    # OneLog's own; RocketMQ answers them with REQUEST_CODE_NOT_SUPPORTED.
+    STAGE_MESSAGES = 900101
+    COMMIT_STAGED = 900102
+    QUERY_STAGED = 900103
 
 
 class ResponseCode(IntEnum):

@@ -1,0 +1,117 @@
+"""Batches that a job prepares and its driver commits: OneLog's own requests (`prepared_batches`).
+
+STAGE_MESSAGES   query, batch, attempt, topic, queueId, bornTimestamp, defaultTopic,
+                 defaultTopicQueueNums; the body is a batch as in SEND_BATCH_MESSAGE
+                 -> offset (names the part in the commit), count
+COMMIT_STAGED    query, batch; the body is a JSON list of offsets
+                 -> batch (the query's last), again (whether it was committed before)
+QUERY_STAGED     query -> batch (-1 if the query has committed nothing here)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from onelog.core.prepared_batches import Committed, Part
+from onelog.core.topics import DEFAULT_TOPIC
+from onelog.errors import (
+    EmptyMessageError,
+    InvalidRequestError,
+    OnelogError,
+    TopicNotFoundError,
+)
+from onelog.gateways.remoting.send import batch_messages, checked_parts
+from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.message import Appended, NewMessage
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.send import encode_batch
+
+_QUEUES = 4
+"""Of a topic that is made for a part, unless its sender says how many."""
+_offsets = msgspec.json.Decoder(list[int])
+
+
+def unpacker(gateway: Gateway) -> Callable[[Part], list[NewMessage]]:
+    """What makes messages of a part."""
+
+    def unpack(part: Part) -> list[NewMessage]:
+        rest = (0, part.born_ms, part.born_host, gateway.store_host, 0, 0, 1, ())
+        parts = checked_parts(bytes(part.body))
+        return batch_messages(parts, part.topic, part.queue_id, gateway.added_properties, rest)
+
+    return unpack
+
+
+def stage(session: BrokerSession, command: Command) -> None:
+    """STAGE_MESSAGES."""
+    ext = command.ext
+    parts = checked_parts(bytes(command.body))
+    if not parts or not all(part.body for part in parts):
+        raise EmptyMessageError("a part without messages, or with one that has no body")
+    part = Part(
+        fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),
+        fields.text(ext, "topic"), fields.int32(ext, "queueId"), len(parts), encode_batch(parts),
+        fields.number(ext, "bornTimestamp", session.gateway.clock.now_ms()), session.born_host,
+    )  # fmt: skip
+    broker, token = session.broker, (session, command, len(parts))
+    try:
+        broker.prepared_batches.stage(part, _staged, token)
+    except TopicNotFoundError:
+        broker.create_topic_for_send(
+            part.topic,
+            ext.get("defaultTopic", DEFAULT_TOPIC),
+            fields.int32(ext, "defaultTopicQueueNums", _QUEUES),
+        )
+        broker.prepared_batches.stage(part, _staged, token)
+
+
+def _staged(
+    token: tuple[BrokerSession, Command, int], where: Appended | None, error: OnelogError | None
+) -> None:
+    session, command, count = token
+    if where is None or error is not None:
+        assert error is not None
+        session.fail(command, error)
+    else:
+        ext = {"offset": str(where.queue_offset), "count": str(count)}
+        session.answer(command, Answer(ext))
+
+
+def commit(session: BrokerSession, command: Command) -> None:
+    """COMMIT_STAGED."""
+    try:
+        offsets = _offsets.decode(command.body)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequestError(f"the body is no JSON list of offsets: {error}") from None
+    session.broker.prepared_batches.commit(
+        fields.text(command.ext, "query"),
+        fields.number(command.ext, "batch"),
+        offsets,
+        _committed,
+        (session, command),
+    )
+
+
+def _committed(token: Any, committed: Committed | None, error: OnelogError | None) -> None:
+    session, command = token
+    if error is not None:
+        session.fail(command, error)
+    elif committed is not None:
+        again = "true" if committed.again else "false"
+        session.answer(command, Answer({"batch": str(committed.batch), "again": again}))
+
+
+def query(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_STAGED."""
+    last = session.broker.prepared_batches.last_batch(fields.text(command.ext, "query"))
+    return Answer({"batch": str(-1 if last is None else last)})
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.STAGE_MESSAGES: stage,
+    RequestCode.COMMIT_STAGED: commit,
+    RequestCode.QUERY_STAGED: query,
+}
