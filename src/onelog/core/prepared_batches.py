@@ -6,9 +6,12 @@ commit names (of speculative, failed and dead tasks) are garbage, and go with th
 
     part      topic `onelog_sys_staged`, queue 0; the body as the gateway took it, the rest as
               properties (`Part`)
-    table     "commit:<query>": {"batch": 7, "parts": [offset, ...], "ms": when}
+    table     "commit:<query>": {"batch": 7, "parts": [offset, ...], "ms": when, "note": text}
               "part:<query>": [7, 3, 1200]   the messages of part 3 of batch 7 follow in the log,
               and the first of them has offset 1200 in its queue
+
+A batch may have parts on several brokers. Its driver then commits on one of them first, with a note
+of the others' parts, and on the others after; a driver that comes later reads the note and goes on.
 
 A commit is decided with the first record. Then each part is appended, in the order named, behind
 its own record, in one append. After a crash the last such record and the end of its queue tell how
@@ -48,6 +51,7 @@ log = logging.getLogger(__name__)
 PART_BYTES_MAX = 1 << 20
 """Published in one append, during which the broker does nothing else."""
 PARTS_MAX = 100_000
+NOTE_BYTES_MAX = 1 << 20
 QUERIES_MAX = 100_000
 NAME_MAX = 200
 IDLE_MS_MAX = 90 * 86_400_000
@@ -82,15 +86,20 @@ class Committed(NamedTuple):
 class _Query:
     """What is known of one query: its last batch, and what of it is still to be published."""
 
-    __slots__ = ("batch", "begun", "ms", "parts", "waiting")
+    __slots__ = ("batch", "begun", "ms", "note", "parts", "waiting")
 
-    def __init__(self, batch: int, parts: list[int], ms: int) -> None:
+    def __init__(self, batch: int, parts: list[int], ms: int, note: str) -> None:
         self.batch = batch
         self.parts = parts
         self.ms = ms
+        self.note = note
         self.begun: tuple[int, int] | None = None
         """The part that was begun last, and where in its queue."""
         self.waiting: list[tuple[OnCommitted, Any]] = []
+
+    def value(self, parts: list[int]) -> dict[str, Any]:
+        """What the table keeps, with the parts that are still to be published."""
+        return {"batch": self.batch, "parts": parts, "ms": self.ms, "note": self.note}
 
 
 class PreparedBatches:
@@ -131,7 +140,9 @@ class PreparedBatches:
             self._queries.pop(query, None)
         elif kind == "commit":
             known = self._queries.get(query)
-            state = _Query(int(value["batch"]), list(value["parts"]), int(value["ms"]))
+            state = _Query(
+                int(value["batch"]), list(value["parts"]), int(value["ms"]), str(value["note"])
+            )
             if known is not None:
                 state.waiting = known.waiting
             self._queries[query] = state
@@ -144,9 +155,7 @@ class PreparedBatches:
         """Every query; of those that are being published, also how far."""
         found: dict[str, Any] = {}
         for query, state in self._queries.items():
-            found[f"commit:{query}"] = {
-                "batch": state.batch, "parts": state.parts, "ms": state.ms,
-            }  # fmt: skip
+            found[f"commit:{query}"] = state.value(state.parts)
             if state.begun is not None:
                 found[f"part:{query}"] = [state.batch, *state.begun]
         return found
@@ -169,6 +178,11 @@ class PreparedBatches:
         """The last batch that was committed; None if the query is unknown."""
         found = self._queries.get(query)
         return None if found is None else found.batch
+
+    def note(self, query: str) -> str:
+        """What the driver noted with the last batch."""
+        found = self._queries.get(query)
+        return "" if found is None else found.note
 
     # -- staging -------------------------------------------------------------------------------
 
@@ -225,6 +239,8 @@ class PreparedBatches:
         parts: Sequence[int],
         on_committed: OnCommitted,
         token: Any = None,
+        *,
+        note: str = "",
     ) -> None:
         """Publish these parts, by their places; `on_committed` is called when all are there.
 
@@ -235,6 +251,8 @@ class PreparedBatches:
             raise InvalidRequestError(
                 f"a commit names at most {PARTS_MAX} parts, none of them twice; not {len(parts)}"
             )
+        if len(note) > NOTE_BYTES_MAX:
+            raise InvalidRequestError(f"the note has more than {NOTE_BYTES_MAX} characters")
         state = self._queries.get(query)
         if state is not None and batch <= state.batch:
             if state.parts:
@@ -250,7 +268,7 @@ class PreparedBatches:
         for offset in parts:
             self._check_target(self._part(offset, query, batch))
         now_ms = self._clock.now_ms()
-        decided = {"batch": batch, "parts": list(parts), "ms": now_ms}
+        decided = _Query(batch, list(parts), now_ms, note).value(list(parts))
         self._tables.write([(self.name, f"commit:{query}", decided)])
         self._queries[query].waiting.append((on_committed, token))
         self._publish(query)
@@ -283,8 +301,7 @@ class PreparedBatches:
         state = self._queries[query]
         try:
             if not self._publish_part(query, state):
-                done = {"batch": state.batch, "parts": [], "ms": state.ms}
-                self._tables.write([(self.name, f"commit:{query}", done)])
+                self._tables.write([(self.name, f"commit:{query}", state.value([]))])
         except (StoreError, StagedPartError) as error:
             self._failed(query, state, error)
             return

@@ -43,9 +43,10 @@ async def test_a_batch_is_staged_committed_and_pulled(tmp_path: Path) -> None:
 async def test_who_asks_learns_the_last_batch_of_a_query(tmp_path: Path) -> None:
     async with live.broker(tmp_path) as server, live.client(server) as client:
         asked = await client.ask(RequestCode.QUERY_STAGED, query="q")
-        assert asked.ext == {"batch": "-1"}
-        await commit(client, 4)
-        assert (await client.ask(RequestCode.QUERY_STAGED, query="q")).ext == {"batch": "4"}
+        assert asked.ext == {"batch": "-1", "note": ""}
+        await client.ask(RequestCode.COMMIT_STAGED, b"[]", query="q", batch=4, note="[1]")
+        asked = await client.ask(RequestCode.QUERY_STAGED, query="q")
+        assert asked.ext == {"batch": "4", "note": "[1]"}
 
 
 async def test_under_sync_flush_a_commit_is_answered_when_it_is_on_disk(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 STAGE_MESSAGES   query, batch, attempt, topic, queueId, bornTimestamp, defaultTopic,
                  defaultTopicQueueNums; the body is a batch as in SEND_BATCH_MESSAGE
                  -> offset (names the part in the commit), count
-COMMIT_STAGED    query, batch; the body is a JSON list of offsets
+COMMIT_STAGED    query, batch, note; the body is a JSON list of offsets
                  -> batch (the query's last), again (whether it was committed before)
-QUERY_STAGED     query -> batch (-1 if the query has committed nothing here)
+QUERY_STAGED     query -> batch (-1 if the query has committed nothing here), note
 """
 
 from collections.abc import Callable
@@ -92,6 +92,7 @@ def commit(session: BrokerSession, command: Command) -> None:
         offsets,
         _committed,
         (session, command),
+        note=command.ext.get("note", ""),
     )
 
 
@@ -106,8 +107,9 @@ def _committed(token: Any, committed: Committed | None, error: OnelogError | Non
 
 def query(session: BrokerSession, command: Command) -> Answer:
     """QUERY_STAGED."""
-    last = session.broker.prepared_batches.last_batch(fields.text(command.ext, "query"))
-    return Answer({"batch": str(-1 if last is None else last)})
+    name, batches = fields.text(command.ext, "query"), session.broker.prepared_batches
+    last = batches.last_batch(name)
+    return Answer({"batch": str(-1 if last is None else last), "note": batches.note(name)})
 
 
 HANDLERS: dict[int, Handler] = {
