@@ -1,0 +1,304 @@
+"""Writing to topics from Spark: batch and streaming, exactly once.
+
+Tasks stage their messages on the brokers, where nobody sees them; the driver's commit names what
+the attempts that won have staged, and the brokers publish just that. A stream's batch is known by
+the query's id and its number, so a batch that Spark runs again after a crash is published once; a
+batch write is its own query. With `delivery=at-least-once`, which RocketMQ's brokers can do too,
+tasks send at once, and a task that is run again sends again.
+
+Invariant: between `write` and `commit` nothing is visible; what `commit` has returned for is.
+"""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import Row, StructType
+
+from onelog.client import background
+from onelog.client.instance import Instance
+from onelog.client.message import Queue
+from onelog.client.prepared import PART_BYTES, PreparedBatches, Staged
+from onelog.errors import ConfigError, OnelogError, PeerClosedError, PeerTimeoutError
+from onelog.spark.options import Link, WriteOptions
+from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
+from onelog.wire.remoting.codes import RequestCode
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:
+    HAS_ARROW_STREAMS = False
+    """Whether streams are handed over in Arrow batches: from PySpark 4.1 on."""
+else:
+    HAS_ARROW_STREAMS = True
+
+ON_THE_WAY_MAX = 8
+"""Parts of a task that may wait for a broker's answer."""
+ATTEMPTS = 3
+ROWS_PER_BATCH = 10_000
+EXACTLY_ONCE = "exactly-once"
+AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True)
+class TaskWritten(WriterCommitMessage):
+    """What one attempt of a task has staged."""
+
+    query: str
+    staged: tuple[Staged, ...]
+    rows: int
+
+
+class OnelogWriter(DataSourceArrowWriter):
+    """`df.write.format("onelog")`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema.names)
+        self._options = options
+        self._query = f"spark-batch-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: stage the rows of a partition."""
+        return write_rows(self._options, self._query, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: publish what the tasks staged."""
+        commit_batch(self._options, self._query, 0, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: nothing to do, what is staged and not committed is never seen."""
+
+
+class _StreamCommit:
+    """The driver's half of a stream's writer, which is the same for rows and batches."""
+
+    _options: WriteOptions
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the batch, unless it was published before."""
+        written = [each for each in messages if isinstance(each, TaskWritten)]
+        if written:
+            commit_batch(self._options, written[0].query, batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing to do: see `OnelogWriter.abort`."""
+
+
+class OnelogRowStreamWriter(_StreamCommit, DataSourceStreamWriter):
+    """`df.writeStream.format("onelog")` on PySpark 4.0, which hands over rows."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema.names)
+        self._options = options
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """In a task: stage the rows of a partition."""
+        query, batch = _query_and_batch()
+        return write_rows(self._options, query, batch, _in_batches(iterator, self._schema))
+
+
+if HAS_ARROW_STREAMS:
+
+    class OnelogStreamWriter(_StreamCommit, DataSourceStreamArrowWriter):
+        """`df.writeStream.format("onelog")`."""
+
+        def __init__(self, options: WriteOptions, schema: StructType) -> None:
+            check_columns(schema.names)
+            self._options = options
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            """In a task: stage the rows of a partition."""
+            query, batch = _query_and_batch()
+            return write_rows(self._options, query, batch, iterator)
+
+
+def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
+    """The stream writer for the PySpark that runs."""
+    if HAS_ARROW_STREAMS:
+        return OnelogStreamWriter(options, schema)
+    return OnelogRowStreamWriter(options, schema)
+
+
+def _in_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema)
+    while some := list(itertools.islice(rows, ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist([row.asDict() for row in some], schema=arrow)
+
+
+def _task() -> Any:
+    """The context of the running task; imported here, because drivers have none."""
+    from pyspark import TaskContext
+
+    return TaskContext.get()
+
+
+def _query_and_batch() -> tuple[str, int]:
+    """Which query and batch the running task is of: only Spark's local properties tell."""
+    context = _task()
+    query = context.getLocalProperty("sql.streaming.queryId") if context else None
+    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+    if not query or batch is None:
+        raise ConfigError(
+            "Spark does not tell the task its query and batch, without which nothing can be "
+            f"written exactly once: set the option delivery={AT_LEAST_ONCE}"
+        )
+    return f"spark-{query}", int(batch)
+
+
+# -- a task --------------------------------------------------------------------------------------
+
+
+def write_rows(
+    options: WriteOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]
+) -> TaskWritten:
+    """Stage, or send, the rows of one partition."""
+    context = _task()
+    partition = context.partitionId() if context else 0
+    attempt = str(context.taskAttemptId()) if context else "0"
+    task = _Task(options, query, batch, attempt, partition)
+    try:
+        return task.write(batches)
+    finally:
+        task.close()
+
+
+_instances: dict[Link, Instance] = {}
+
+
+def _instance(link: Link) -> Instance:
+    """A client for this cluster; workers are used again, and so are their connections."""
+    found = _instances.get(link)
+    if found is None or found.is_forked:
+        found = _instances[link] = Instance(link.client_options())
+        background.run(found.start())
+    return found
+
+
+class _Task:
+    """The writing of one attempt of a task."""
+
+    def __init__(
+        self, options: WriteOptions, query: str, batch: int, attempt: str, partition: int
+    ) -> None:
+        self._options = options
+        self._query = query
+        self._batch = batch
+        self._attempt = attempt
+        self._partition = partition
+        self._instance = _instance(options.link)
+        self._job = PreparedBatches(self._instance, query)
+        self._choices: dict[str, QueueChoice] = {}
+        self._parts = Parts(PART_BYTES)
+        self._on_the_way: deque[Future[Staged | None]] = deque()
+        self._staged: list[Staged] = []
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
+        """Everything."""
+        exactly = self._options.delivery == EXACTLY_ONCE
+        if exactly and background.run(self._job.is_committed(self._batch)):
+            # The batch is out already: Spark runs it again because it did not hear of that.
+            for _ in batches:
+                pass
+            return TaskWritten(self._query, (), 0)
+        encoder = RowEncoder(self._options.topic, self._options.body_bytes_max)
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            for topic, target, message in encoder.rows(batch):
+                choice = self._choices.get(topic) or self._choice(topic)
+                queue = choice.of(target)
+                part = self._parts.add(queue, message)
+                if part is not None:
+                    self._put(queue, part)
+                    choice.next()
+        for queue, part in self._parts.rest():
+            self._put(queue, part)
+        while self._on_the_way:
+            self._take()
+        return TaskWritten(self._query, tuple(self._staged), rows)
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        for future in self._on_the_way:
+            future.cancel()
+
+    def _choice(self, topic: str) -> QueueChoice:
+        route = background.run(self._instance.routes.get_for_sending(topic))
+        # Tasks begin at different queues, so that small ones do not all fill the first.
+        self._choices[topic] = choice = QueueChoice(route.publish_queues, self._partition)
+        return choice
+
+    def _put(self, queue: Queue, part: bytes) -> None:
+        if len(self._on_the_way) >= ON_THE_WAY_MAX:
+            self._take()
+        stage = self._options.delivery == EXACTLY_ONCE
+        work = self._stage(queue, part) if stage else self._send(queue, part)
+        self._on_the_way.append(asyncio.run_coroutine_threadsafe(work, background.loop()))
+
+    def _take(self) -> None:
+        staged = self._on_the_way.popleft().result()
+        if staged is not None:
+            self._staged.append(staged)
+
+    async def _stage(self, queue: Queue, part: bytes) -> Staged:
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return await self._job.stage(queue, part, self._batch, self._attempt)
+            except (PeerClosedError, PeerTimeoutError):
+                # What was staged and not heard of is not named in the commit: it does no harm.
+                if not left:
+                    raise
+                await self._instance.routes.refresh_quietly(queue.topic)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, queue: Queue, part: bytes) -> None:
+        route = await self._instance.routes.get_for_sending(queue.topic)
+        ext: Mapping[str, object] = {
+            "a": "onelog_spark", "b": queue.topic, "c": "TBW102", "d": 4, "e": queue.queue_id,
+            "f": 0, "g": time.time_ns() // 1_000_000, "h": 0, "i": "", "j": 0, "k": "false",
+            "m": "true", "n": queue.broker,
+        }  # fmt: skip
+        await self._instance.ask(
+            route.address(queue.broker),
+            RequestCode.SEND_BATCH_MESSAGE,
+            {name: str(value) for name, value in ext.items()},
+            part,
+        )
+
+
+# -- the driver ----------------------------------------------------------------------------------
+
+
+def commit_batch(
+    options: WriteOptions, query: str, batch: int, messages: list[WriterCommitMessage | None]
+) -> None:
+    """Publish what the tasks that won have staged."""
+    if options.delivery != EXACTLY_ONCE:
+        return
+    staged = [part for each in messages if isinstance(each, TaskWritten) for part in each.staged]
+    job = PreparedBatches(_instance(options.link), query)
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            background.run(job.commit(batch, staged))
+            return
+        except (PeerClosedError, PeerTimeoutError) as error:
+            if not left:
+                raise OnelogError(
+                    f"batch {batch} of query {query} may or may not be committed: {error}; run the "
+                    "query again, which settles it"
+                ) from error
