@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 LOCK := requirements-dev.lock
 TREES := src tests $(wildcard benchmarks)
 
-.PHONY: help up test check unit bench e2e-java soak clean
+.PHONY: help up test check unit bench e2e e2e-java soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,11 +29,14 @@ unit: $(VENV)/installed-dev ## the fast tests
 bench: $(VENV)/installed-dev ## measure, side by side with the peers
 	@$(BIN)/python -m benchmarks
 
+e2e: $(VENV)/installed-dev ## the SDK's stores against real servers (installs redis-server if it may)
+	@$(BIN)/pytest -m e2e
+
 e2e-java: $(VENV)/installed-dev ## RocketMQ's own Java code against OneLog (needs a JDK and Maven)
 	@$(BIN)/pytest -m e2e_java
 
 soak: $(VENV)/installed-dev ## the long runs
-	@$(BIN)/pytest -m soak
+	@$(BIN)/pytest -m soak -rP
 
 clean: ## remove everything that was made here
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

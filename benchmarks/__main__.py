@@ -17,6 +17,8 @@ SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
     "timers": "benchmarks.timers",
+    "client-sends": "benchmarks.client_sends",
+    "embedded": "benchmarks.embedded",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.
 FOLDER = Path(__file__).resolve().parent.parent / "build"

@@ -1,18 +1,27 @@
 """The assembled broker: what it survives, and what it gives up cleanly."""
 
 import asyncio
+import base64
+import contextlib
+import json
 import os
 import random
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from onelog.config import load
-from onelog.errors import ConfigError, ListenError, StoreLockedError
+from onelog.errors import ConfigError, ListenError, StoreError, StoreLockedError
+from onelog.message import LogOffset
 from onelog.server import HANDLERS, running_broker
 from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.remoting.live import SMALL, bodies, broker, client
+from tests.gateways.remoting.popping import GROUP, TOPIC, popping
+from tests.gateways.remoting.samples import SAMPLES
+from tests.net.sessions import until
+from tests.wire.remoting.mutation import Mutation
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -91,23 +100,14 @@ async def test_garbage_closes_its_own_connection_and_no_other(tmp_path: Path) ->
 
 
 async def test_mutated_requests_never_bring_the_broker_down(tmp_path: Path) -> None:
-    from onelog.wire.remoting.frame import encode_request
-
-    rng = random.Random(11)
-    ext = {"a": "g", "b": "t", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-    frames = [
-        b"".join(encode_request(RequestCode.SEND_MESSAGE_V2, 1, ext, b"body", serialize=s))
-        for s in (0, 1)
-    ] + [b"".join(encode_request(code, 1, {"topic": "t", "queueId": "0"})) for code in HANDLERS]
+    mutation = Mutation(SAMPLES, random.Random(11))
     async with broker(tmp_path) as server, client(server) as good:
         for _ in range(400):
-            frame = bytearray(rng.choice(frames))
-            for _ in range(rng.randrange(1, 4)):
-                frame[rng.randrange(len(frame))] = rng.randrange(256)
             reader, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port)
-            writer.write(frame)
+            writer.write(mutation.frame())
             writer.write_eof()
-            await asyncio.wait_for(reader.read(), 20)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 20)
             writer.close()
         assert (await good.send("alive", b"yes")).code == 0
         assert bodies(await good.pull("alive", 0)) == [b"yes"]
@@ -119,3 +119,38 @@ async def test_every_request_without_fields_is_answered(tmp_path: Path) -> None:
             answer = await one.peer.ask(RequestCode(code))
             assert answer.code is not None
         assert (await one.send("t", b"x")).code == 0
+
+
+async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with popping(tmp_path, store__flush="sync") as (server, popper):
+        for number in range(4):
+            await popper.send(b"%d" % number)
+        one, two, three, four = await popper.pop()
+        held: list[tuple[int, Callable[[StoreError | None], None]]] = []
+        flush = server.store.when_flushed
+        monkeypatch.setattr(server.store, "when_flushed", lambda *ticket: held.append(ticket))
+        _, popped_ms, invisible_ms, revive, retry, *_ = three.receipt.split(" ")
+        batch = {
+            "c": GROUP, "t": TOPIC, "r": retry, "so": 2, "q": 0, "rq": int(revive),
+            "pt": int(popped_ms), "it": int(invisible_ms), "b": base64.b64encode(b"\3").decode(),
+        }  # fmt: skip
+        asked = [
+            asyncio.create_task(popper.ack(one)),
+            asyncio.create_task(popper.change(two, 1_000)),
+            asyncio.create_task(
+                popper.words.ask(
+                    RequestCode.BATCH_ACK_MESSAGE, json.dumps({"acks": [batch]}).encode()
+                )
+            ),
+        ]
+        await until(lambda: len(held) == 3)
+        assert (
+            await popper.words.ask(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=0)
+        ).code == 0
+        assert not any(task.done() for task in asked), "answered before it was on disk"
+        for offset, told in held:
+            flush(LogOffset(offset), told)
+        assert [(await task).code for task in asked] == [0, 0, 0]
+        assert four.message.queue_offset == 3

@@ -14,7 +14,18 @@ from typing import Annotated
 import typer
 
 from onelog import __version__
-from onelog.commands import cluster, config, delay, dlq, group, message, serve, store, topic
+from onelog.commands import (
+    cluster,
+    config,
+    delay,
+    dlq,
+    group,
+    lake,
+    message,
+    serve,
+    store,
+    topic,
+)
 from onelog.commands.message import tracing
 from onelog.errors import OnelogError
 
@@ -36,6 +47,7 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(delay.app, name="delay")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")
+app.add_typer(lake.app, name="lake")
 
 
 def _print_version(asked: bool) -> None:

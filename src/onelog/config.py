@@ -133,6 +133,16 @@ class BrokerConfig:
     short_poll_ms: int = setting(
         1_000, "a pull's wait when long polling is off", 0, 60_000, live=True
     )
+    default_request_mode: Literal["pull", "pop"] = field(
+        default="pull",
+        metadata={
+            "help": "how groups consume that let the broker share queues out and have no mode set",
+            "reloadable": True,
+        },
+    )
+    default_pop_share: int = setting(
+        -1, "other members' queues each takes from, by pop; -1 for all", -1, INT32_MAX, live=True
+    )
     trace: bool = setting(True, "tell clients that they may trace messages", live=True)
     flush_timeout_ms: int = setting(5_000, "a send's wait for sync flush", 1, 600_000, live=True)
     client_expiry_ms: int = setting(120_000, "silence that drops a client", 1_000, DAY_MS)
@@ -153,6 +163,9 @@ class BrokerConfig:
     offsets_flush_ms: int = setting(5_000, "how often offsets are saved", 10, 600_000)
     pull_bytes_max: int = setting(256 << 10, "bytes in one pull's answer", 1, 64 << 20, live=True)
     pull_count_max: int = setting(32, "messages in one pull's answer", 1, 65_535, live=True)
+    pull_bulk_bytes_max: int = setting(
+        4 << 20, "bytes in one pull's answer to a bulk reader; 0 for none", 0, 64 << 20, live=True
+    )
     pull_cold_bytes_max: int = setting(64 << 10, "bytes, if read from disk", 1, 64 << 20, live=True)
     pull_cold_count_max: int = setting(8, "messages, if read from disk", 1, 65_535, live=True)
     query_count_max: int = setting(32, "messages in one answer by key", 1, 10_000, live=True)

@@ -258,6 +258,10 @@ class SendFailedError(OnelogError):
     """No broker took a message; the message says who was tried, and why each failed."""
 
 
+class QueueNotAssignedError(OnelogError):
+    """A queue that a consumer does not read: it was never assigned to it, or is another's now."""
+
+
 class RequestTimeoutError(OnelogError):
     """A request was sent, and nobody replied in time."""
 
@@ -272,3 +276,11 @@ class StagedPartError(OnelogError):
 
 class BatchFencedError(OnelogError):
     """Messages for a batch that was committed, or a batch before its turn."""
+
+
+class DataLossError(OnelogError):
+    """Messages that a reader was to read are gone: deleted, or of a topic that was made again."""
+
+
+class JavaNotFoundError(OnelogError):
+    """No Java that Spark runs on was found; the message says where it was looked for."""

@@ -40,6 +40,7 @@ from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.tls import Tls
+from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -171,6 +172,11 @@ class BrokerServer:
         self._loop.run_in_executor(None, work).add_done_callback(finished)
 
     @property
+    def listeners(self) -> Sequence[Listener]:
+        """What it listens with."""
+        return self._listeners
+
+    @property
     def address(self) -> str:
         """Host and port that clients are told."""
         config = self.config.broker
@@ -218,8 +224,8 @@ class BrokerServer:
         log.info("broker %s stopped", self.config.broker.name)
 
 
-def void(_: object) -> None:
-    """Take a handle that nobody needs."""
+def void(*_: object) -> None:
+    """Take what nobody needs."""
 
 
 def _drop(channel: object) -> None:
@@ -273,6 +279,27 @@ async def running_nameserver(loaded: Loaded) -> AsyncIterator[NameServer]:
         yield server
     finally:
         await server.close()
+
+
+def export_config(loaded: Loaded) -> None:
+    """Write RocketMQ's config files into a store that no broker has open."""
+    config = loaded.config
+    folder = Path(config.broker.store_path).expanduser()
+    require_store(folder)
+    with MessageStore.open(folder, config.store) as store:
+        # Its timers never fire and its ticks never end: it is asked, and does nothing by itself.
+        broker = Broker(
+            config.broker,
+            store,
+            clock=SystemClock(),
+            schedule=void,
+            call_soon=void,
+            post=void,
+            random=Random(),
+        )
+        broker.open()
+        broker.export_config()
+        broker.close()
 
 
 def tune_process() -> None:

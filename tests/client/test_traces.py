@@ -10,6 +10,7 @@ from onelog.clock import SystemClock
 from onelog.errors import MessageNotFoundError
 from onelog.message import NewMessage, encode_properties
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.compression import Compression, compress
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,
@@ -270,3 +271,16 @@ async def test_what_is_not_there_is_not_found(admin: Admin, cluster: LiveCluster
         await admin.traces.trace("no id at all")
     with pytest.raises(MessageNotFoundError):
         await admin.traces.trace(KEY, topic="nowhere")
+
+
+async def test_traces_that_were_compressed_are_read(admin: Admin, cluster: LiveCluster) -> None:
+    client = await cluster.client()
+    answer = await client.send(
+        "RMQ_SYS_TRACE_TOPIC",
+        compress(encode_trace([published(BORN_MS)]), Compression.ZLIB),
+        {"KEYS": KEY},
+        f=Compression.ZLIB.sys_flag,
+    )
+    assert answer.code == 0, answer.remark
+    trace = await admin.traces.trace(KEY)
+    assert (kinds(trace), trace.failures) == ([StepKind.SENT], ())

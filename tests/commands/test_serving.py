@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -112,6 +113,24 @@ async def test_up_serves_and_stops_cleanly(
     assert not (tmp_path / "data" / "store" / "abort").exists()
     await one.peer.close()
     await asker.peer.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_takes_as_many_open_files_as_it_may(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        program = Program("nameserver", "--port", "0", "--data", str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+    programs.append(program)
+    program.wait_for("name server")
+    limits = Path(f"/proc/{program.child.pid}/limits").read_text()
+    (line,) = (line for line in limits.splitlines() if line.startswith("Max open files"))
+    soft = line.split()[3]
+    assert soft == "unlimited" or int(soft) > 256 or hard <= 256
 
 
 def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -15,10 +15,16 @@ from typer.testing import CliRunner, Result
 from onelog import __version__
 from onelog.cli import app, main
 from onelog.config import StoreConfig
-from onelog.errors import NotAStoreError, OffsetOutOfRangeError, TopicNotFoundError
+from onelog.errors import (
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    StoreLockedError,
+    TopicNotFoundError,
+)
 from onelog.message import NewMessage, SysFlag, encode_host, encode_properties
 from onelog.store.consumequeue import ENTRY
 from onelog.store.message_store import MessageStore
+from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.store.samples import SAMPLE, flip, overwrite, write_sample
 
@@ -384,3 +390,54 @@ def test_a_reader_that_has_seen_enough_is_not_complained_about(folder: Path) -> 
         complaint = child.stderr.read()
         child.wait(30)
     assert complaint == b""
+
+
+# -- export-config -------------------------------------------------------------------------------
+
+SETTINGS = ("--set", "store.segment_bytes=1048576", "--set", "store.queue_file_entries=1000",
+            "--set", "store.index_slots=1000", "--set", "store.index_entries=4000")  # fmt: skip
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """A store that a broker has worked on."""
+    world = World(tmp_path / "used")
+    world.topic("orders", 4)
+    world.send("orders", 1)
+    world.commit("readers", "orders", 1, 1)
+    world.close()
+    return world.folder
+
+
+def test_the_config_of_a_stopped_store_is_exported_for_rocketmq(used: Path) -> None:
+    result = invoke("export-config", used, *SETTINGS)
+    assert result.exit_code == 0, result.output
+    assert "as RocketMQ reads them" in result.stdout
+    topics = json.loads((used / "config" / "topics.json").read_text())
+    assert topics["topicConfigTable"]["orders"]["writeQueueNums"] == 4
+    assert '"orders@readers": {\n   1: 1' in (used / "config" / "consumerOffset.json").read_text()
+    groups = json.loads((used / "config" / "subscriptionGroup.json").read_text())
+    assert "readers" in groups["subscriptionGroupTable"]
+
+
+def test_exporting_loses_nothing_of_the_store(used: Path) -> None:
+    assert invoke("export-config", used, *SETTINGS).exit_code == 0
+    world = World(used)
+    assert world.store.recovery.clean
+    assert world.bodies("orders", 1) == [b"x"]
+    assert world.broker.offsets.of("readers", "orders") == {1: 1}
+    world.close()
+
+
+def test_the_config_of_a_store_in_use_is_not_exported(used: Path) -> None:
+    world = World(used)
+    result = invoke("export-config", used, *SETTINGS)
+    assert isinstance(result.exception, StoreLockedError)
+    assert not (used / "config" / "topics.json").exists()
+    world.close()
+
+
+def test_there_must_be_a_store_to_export_from(tmp_path: Path) -> None:
+    result = invoke("export-config", tmp_path / "nothing")
+    assert isinstance(result.exception, NotAStoreError)
+    assert not (tmp_path / "nothing").exists()

@@ -1,11 +1,13 @@
 """Sharing queues out, and how a group wants to consume a topic."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.config import BrokerConfig
 from onelog.core.assignment import STRATEGIES, RequestMode, average, circle, shared
 from onelog.core.topics import retry_topic
 from onelog.errors import GroupNotFoundError, TopicNotFoundError, TopicPermissionError
@@ -72,6 +74,23 @@ def test_a_group_pulls_until_it_is_told_otherwise_and_remembers(tmp_path: Path) 
         modes = world.broker.request_modes
         assert modes.of("readers", "orders") == RequestMode("POP", 2)
         assert modes.of("others", "orders") == RequestMode("PULL", 0)
+    world.close()
+
+
+def test_a_group_without_a_mode_of_its_own_consumes_by_the_default(tmp_path: Path) -> None:
+    config = BrokerConfig(default_request_mode="pop", default_pop_share=3)
+    world = World(tmp_path / "store", broker_config=config)
+    world.topic("orders")
+    for group in ("readers", "others"):
+        world.broker.groups.require(group)
+    modes = world.broker.request_modes
+    modes.set("others", "orders", RequestMode("PULL"))
+    assert modes.of("readers", "orders") == RequestMode("POP", 3)
+    assert modes.of("others", "orders") == RequestMode("PULL")
+    assert modes.of("readers", retry_topic("readers")) == RequestMode("PULL")
+    assert modes.all() == {("orders", "others"): RequestMode("PULL")}
+    world.broker.reconfigure(replace(config, default_request_mode="pull"))
+    assert modes.of("readers", "orders") == RequestMode("PULL")
     world.close()
 
 

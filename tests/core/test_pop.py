@@ -1,5 +1,6 @@
 """POP over all queues of a topic and its retry topic, and requests that wait."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,18 @@ from onelog.core.topics import TopicConfig
 from onelog.core.waiting import ANY_QUEUE
 from onelog.errors import (
     FilterDisabledError,
+    FlushTimeoutError,
     GroupPermissionError,
     InvalidQueueError,
+    OnelogError,
+    StoreError,
+    StoreFailedError,
     TopicNotFoundError,
     TopicPermissionError,
 )
+from onelog.message import NewMessage
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, TICK_MS, TOPIC, Reader, bodies, reading
+from tests.core.world import SMALL_STORE
 
 RETRY = lease_retry_topic(GROUP, TOPIC)
 
@@ -257,3 +264,71 @@ def test_peeking_goes_on_where_retention_left_off(tmp_path: Path) -> None:
     world.send(body=b"kept")
     world.store.retain({TOPIC: 500})
     assert b"kept" in bytes(world.broker.pop.peek(reader.request()).records[0])
+
+
+# -- safety ----------------------------------------------------------------------------------------
+
+
+class SlowDisk:
+    """Keeps the store's flush thread from telling anybody, until it is told to."""
+
+    def __init__(self, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flushed: list[Callable[[StoreError | None], None]] = []
+        self._reader = reader
+        monkeypatch.setattr(
+            reader.world.store, "when_flushed", lambda _, callback: self.flushed.append(callback)
+        )
+
+    def flush(self, error: StoreError | None = None) -> None:
+        while self.flushed:
+            self.flushed.pop()(error)
+            self._reader.world.run_posted()
+
+
+def test_under_synchronous_flush_an_acknowledgement_is_told_when_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
+    disk = SlowDisk(reader, monkeypatch)
+    reader.world.broker.publisher.put(NewMessage(TOPIC, 0, b"x"), reader.world.on_stored)
+    reader.world.end_tick()
+    disk.flush()
+    (leased,) = reader.pop()
+    assert reader.answers == [None], "what is handed out need not wait"
+    heard: list[OnelogError | None] = []
+    reader.ack(leased)
+    reader.world.broker.pop.when_safe(heard.append)
+    assert heard == []
+    disk.flush()
+    assert heard == [None]
+    reader.world.close()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_acknowledgement_that_does_not_get_to_the_disk_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
+    disk = SlowDisk(reader, monkeypatch)
+    heard: list[OnelogError | None] = []
+    reader.world.broker.pop.when_safe(heard.append)
+    if fails:
+        disk.flush(StoreFailedError("the disk is gone"))
+    else:
+        reader.world.advance(reader.world.broker_config.flush_timeout_ms)
+    (error,) = heard
+    assert isinstance(error, StoreFailedError if fails else FlushTimeoutError)
+    reader.world.close()
+
+
+def test_under_asynchronous_flush_it_is_told_once_it_is_written(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send()
+    (leased,) = reader.pop()
+    heard: list[OnelogError | None] = []
+    reader.leases.acknowledge(GROUP, TOPIC, 0, leased.offset, leased.handle)
+    reader.world.broker.pop.when_safe(heard.append)
+    assert heard == []
+    reader.world.end_tick()
+    assert heard == [None]
+    reader.world.close()

@@ -191,6 +191,41 @@ def test_the_configured_limits_hold_whatever_the_consumer_asks_for(orders: World
     assert orders.pull(0, bytes_max=1 << 40).messages < 5
 
 
+def test_a_bulk_reader_gets_what_it_asks_for(orders: World) -> None:
+    fill(orders, *("a" * 1_000))
+    size = orders.pull(0, count_max=1).size
+
+    def messages(bulk_bytes: int, count_max: int = 100_000, expression: str = "*") -> int:
+        wanted = subscribe("orders", expression)
+        return orders.pull(
+            0, bulk_bytes=bulk_bytes, count_max=count_max, subscription=wanted
+        ).messages
+
+    assert messages(1 << 20) == messages(1 << 20, expression="a") == 1_000
+    assert messages(1 << 20, 300) == messages(1 << 20, 300, "a") == 300
+    assert messages(50 * size) in (49, 50)
+    assert messages(-1) == 32
+    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=10 * size))
+    assert messages(1 << 20) in (9, 10)
+    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=0))
+    assert messages(1 << 20) == 32
+
+
+def test_a_bulk_reader_gets_as_much_from_disk_as_from_memory(
+    orders: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(orders, *("ab" * 300))
+    monkeypatch.setattr("onelog.core.pull._WARM_BYTES", 0)
+    monkeypatch.setattr(orders.store, "is_warm", lambda at, size: False)
+    for expression, count in (("*", 600), ("a", 300)):
+        wanted = subscribe("orders", expression)
+        cold = orders.pull(0, bulk_bytes=1 << 20, count_max=999, subscription=wanted)
+        assert cold.status is PullStatus.COLD
+        orders.broker.puller.warm(cold.ranges)
+        warm = orders.pull(0, bulk_bytes=1 << 20, count_max=999, subscription=wanted, cold_ok=True)
+        assert warm.messages == count
+
+
 def test_a_pull_counts_for_its_group(orders: World) -> None:
     fill(orders, *"ab")
     orders.pull(0)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.core.assignment import RequestMode
 from onelog.core.groups import GroupConfig
 from onelog.core.rocketmq_config import (
     group_from_json,
@@ -145,6 +146,7 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     world.topic("orders", 4, order=True, attributes={"k": "v"})
     world.broker.admin.update_group(GroupConfig("readers", retry_queues=3, consume_enable=False))
     world.commit("readers", "orders", 1, 9)
+    world.broker.request_modes.set("readers", "orders", RequestMode("POP", 2))
     world.send("orders", DELAY="1")
     world.advance(1_000)
     world.broker.export_config()
@@ -154,7 +156,8 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     assert '"orders@readers": {\n   1: 9' in (config / "consumerOffset.json").read_text()
     other = tmp_path / "other" / "config"
     other.mkdir(parents=True)
-    for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset"):
+    names = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "messageRequestMode")
+    for name in names:
         (other / f"{name}.json").write_bytes((config / f"{name}.json").read_bytes())
     again = World(tmp_path / "other")
     assert again.broker.topics.all() == world.broker.topics.all()
@@ -164,6 +167,7 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     )
     assert again.broker.offsets.all() == world.broker.offsets.all()
     assert again.broker.delay.progress()[1][0] == 1
+    assert again.broker.request_modes.all() == {("orders", "readers"): RequestMode("POP", 2)}
     again.close()
     world.close()
 

@@ -254,6 +254,17 @@ def test_old_messages_are_found(tmp_path: Path, small: None) -> None:
     assert sorted(found) == [8, 9, 10, 11]
 
 
+def test_messages_that_wait_are_listed_without_the_cancelled_ones(
+    tmp_path: Path, small: None
+) -> None:
+    wheel = made(tmp_path)
+    add(wheel, *range(0, 300, 10))
+    enter(wheel, [(200, ~20), (40, ~4)], 32)
+    leave_all(wheel, 150)
+    found = [offset for part in wheel.pending_messages() for offset in part.offsets]
+    assert sorted(found) == [16, 17, 18, 19, *range(21, 30)]
+
+
 class Slowly:
     """Runs work when it is told to."""
 

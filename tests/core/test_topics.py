@@ -68,6 +68,21 @@ def test_system_topics_can_neither_be_redefined_nor_deleted(world: World) -> Non
             world.broker.admin.delete_topic(name)
 
 
+def test_a_topic_that_is_made_again_is_known_by_its_time(world: World) -> None:
+    topics = world.broker.topics
+    world.topic("orders", 4)
+    born = topics.require("orders").created_ms
+    assert born == world.clock.now_ms()
+    world.advance(1_000)
+    world.topic("orders", 8)
+    assert topics.require("orders").created_ms == born
+    world.restart()
+    assert world.broker.topics.require("orders").created_ms == born
+    world.broker.admin.delete_topic("orders")
+    world.topic("orders", 8)
+    assert world.broker.topics.require("orders").created_ms == born + 1_000
+
+
 def test_creating_changing_and_deleting_moves_the_version_and_tells_listeners(world: World) -> None:
     topics = world.broker.topics
     heard: list[tuple[str, int | None]] = []

@@ -116,8 +116,12 @@ class RocketmqPeer:
 
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the broker with a signal and start it again on the same store and port."""
-        stop(self._children.pop("broker.BrokerStartup"), how)
+        self.stop_broker(how)
         self.launch()
+
+    def stop_broker(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the broker with a signal; its store stays."""
+        stop(self._children.pop("broker.BrokerStartup"), how)
 
     def close(self) -> None:
         """Stop everything and remove the store, which is why nothing has to end well."""

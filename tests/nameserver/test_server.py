@@ -18,6 +18,7 @@ from onelog.wire.remoting.registration import DataVersion
 from tests.nameserver.test_session import BROKER, register
 from tests.net.sessions import Client, until
 from tests.wire.remoting import captured
+from tests.wire.remoting.mutation import Mutation, commands
 
 KEY = {"namespace": "ns", "key": "k"}
 
@@ -165,7 +166,6 @@ async def test_a_hundred_thousand_mutated_frames_hurt_nobody(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     await register(peer)
-    random = Random(20_240_711)
     frames = [
         captured.ROUTE_JSON_498,
         captured.ROUTE_COMPACT_550,
@@ -173,13 +173,11 @@ async def test_a_hundred_thousand_mutated_frames_hurt_nobody(
         captured.SEND_COMPACT_550,
         captured.HEARTBEAT_JSON_498,
     ]
+    mutation = Mutation(commands(frames), Random(20_240_711))
     open_before = len(os.listdir("/proc/self/fd"))
     for number in range(100_000):
-        mutated = bytearray(random.choice(frames))
-        for _ in range(random.randrange(1, 6)):
-            mutated[random.randrange(len(mutated))] = random.randrange(256)
         client = Client(*await asyncio.open_connection(*server.address))
-        client.writer.write(bytes(mutated))
+        client.writer.write(mutation.frame())
         client.writer.write_eof()
         async with asyncio.timeout(10):
             try:

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -250,6 +252,31 @@ async def test_a_real_peer_that_never_reads_is_cut_off_and_others_are_served(
     assert caplog.text.count("does not read") == 1
     deaf.close()
     healthy.close()
+
+
+async def test_a_closed_connection_is_freed_at_once_without_the_cycle_collector(
+    listen: Listen,
+) -> None:
+    freed: list[str] = []
+
+    class Ending(Echo):
+        def __init__(self, connection: Connection) -> None:
+            super().__init__(connection)
+            weakref.finalize(connection, freed.append, "connection")
+            weakref.finalize(self, freed.append, "session")
+
+    listener = await listen(Ending)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            client = await Client.connect(listener)
+            await client.send(b"ping")
+            assert await client.receive(4) == b"ping"
+            client.close()
+        await until(lambda: len(freed) == 40)
+    finally:
+        gc.enable()
 
 
 async def connections(listener: Any) -> set[Connection]:

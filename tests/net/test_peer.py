@@ -5,7 +5,7 @@ import pytest
 
 from onelog.config import TlsConfig
 from onelog.errors import PeerClosedError, PeerTimeoutError
-from onelog.net.connection import Connection
+from onelog.net.connection import Connection, Limits
 from onelog.net.peer import Peer
 from onelog.net.remoting import RemotingSession
 from onelog.net.tls import Tls, client_context
@@ -81,6 +81,92 @@ async def test_a_peer_that_leaves_is_said_at_once(listen: Listen) -> None:
     assert left == [peer]
     with pytest.raises(PeerClosedError, match="is closed"):
         await peer.ask(HEART_BEAT)
+    await peer.close()
+
+
+class Deaf(RemotingSession):
+    """Reads nothing, until it is told to, and talks all the time."""
+
+    def handle(self, command: Command) -> None:
+        self.reply(command)
+
+
+async def test_a_peer_that_does_not_read_is_read_from_all_the_same(listen: Listen) -> None:
+    sessions: list[Deaf] = []
+
+    def make(connection: Connection) -> Deaf:
+        sessions.append(Deaf(connection))
+        return sessions[0]
+
+    listener = await listen(make)
+    asked: list[Command] = []
+    peer = await Peer.connect(
+        *listener.address, on_request=lambda _, command: asked.append(command)
+    )
+    await until(lambda: sessions)
+    their = sessions[0].connection
+    their._transport.pause_reading()
+    for _ in range(200):
+        peer.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, body=bytes(100_000))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(peer.caught_up())
+    await asyncio.sleep(0)
+    sessions[0].oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+    await until(lambda: asked)
+    assert not waiting.done()
+    their._transport.resume_reading()
+    async with asyncio.timeout(20):
+        await waiting
+        await peer.caught_up()
+    await peer.close()
+
+
+async def test_a_peer_that_never_reads_is_given_up(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions: list[Deaf] = []
+
+    def make(connection: Connection) -> Deaf:
+        sessions.append(Deaf(connection))
+        return sessions[0]
+
+    listener = await listen(make)
+    limits = Limits(write_pause_bytes=100_000, write_bytes_max=1_000_000)
+    peer = await Peer.connect(*listener.address, limits=limits)
+    await until(lambda: sessions)
+    sessions[0].connection._transport.pause_reading()
+    waiting = asyncio.create_task(peer.ask(HEART_BEAT, timeout_ms=60_000))
+    for _ in range(200):
+        peer.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, body=bytes(100_000))
+    async with asyncio.timeout(20):
+        with pytest.raises(PeerClosedError):
+            await waiting
+        await peer.caught_up()
+    assert not peer.is_open
+    assert "does not read: given up" in caplog.text
+    sessions[0].connection.abort()
+
+
+async def test_many_requests_leave_before_the_tick_ends(listen: Listen) -> None:
+    listener = await listen(Answering)
+    peer = await Peer.connect(*listener.address)
+    written: list[int] = []
+    transport = peer.connection._transport
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(transport, name)
+
+        def write(self, data: bytes) -> None:
+            written.append(len(data))
+            transport.write(data)
+
+    peer.connection._transport = Watched()  # type: ignore[assignment]
+    for _ in range(100):
+        peer.connection.write(bytes(1_000))
+    assert len(written) == 5
+    peer.connection._transport = transport
+    peer.connection.abort()
     await peer.close()
 
 

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -128,6 +129,36 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(listen: 
     await client.send(frame(Command(1, opaque=9)))
     assert (await client.receive_command()).opaque == 9
     assert len(answers) == 1
+    client.close()
+
+
+async def test_each_request_has_its_own_deadline(listen: Listen) -> None:
+    client, session = await connect(listen, Answering)
+    answers: list[tuple[str, Command | OnelogError]] = []
+
+    def note(name: str) -> Callable[[Command | OnelogError], None]:
+        return lambda answer: answers.append((name, answer))
+
+    session.request(ASK, None, b"", 60_000, note("patient"))
+    session.request(ASK, None, b"", 20, note("hasty"))
+    session.request(ASK, None, b"", 40, note("less hasty"))
+    patient = await client.receive_command()
+    await until(lambda: len(answers) == 2)
+    assert [name for name, _ in answers] == ["hasty", "less hasty"]
+    assert "within 40 ms" in str(answers[1][1])
+    await client.send(b"".join(encode_response(0, patient.opaque)))
+    await until(lambda: len(answers) == 3)
+    assert isinstance(answers[2][1], Command)
+    client.close()
+
+
+async def test_requests_say_what_we_are_written_in(listen: Listen) -> None:
+    client, session = await connect(listen, Answering)
+    session.request(ASK, None, b"", 5_000, lambda answer: None)
+    session.language = "PYTHON"
+    session.oneway(NOTIFY)
+    assert (await client.receive_command()).language == "JAVA"
+    assert (await client.receive_command()).language == "PYTHON"
     client.close()
 
 

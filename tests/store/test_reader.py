@@ -1,12 +1,14 @@
 """Reading: ranges, limits, statuses, ids, keys, times, cold data."""
 
+from random import Random
+
 import pytest
 
 from onelog.clock import ManualClock
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import NewMessage, encode_host, encode_properties, java_hash
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import ReadStatus
+from onelog.store.reader import COLUMNS_MIN, ReadStatus, _collect, _collect_columns
 from tests.store.conftest import OpenStore
 
 
@@ -160,6 +162,44 @@ def test_a_read_that_races_with_deletion_says_so(open_store: OpenStore) -> None:
     assert result.status is ReadStatus.MESSAGE_WAS_REMOVING
     assert store.read("t", 0, result.next_offset).status is ReadStatus.FOUND
     assert store.messages("t", 0, 0, 99)[0].queue_offset == result.next_offset
+
+
+def test_many_messages_are_read_as_few_are(open_store: OpenStore) -> None:
+    store = open_store()
+    chance = Random(7)
+    for n in range(400):
+        store.append(
+            [
+                NewMessage(
+                    "t", chance.randrange(2), b"%04d" % n, inner_count=chance.choice((1, 1, 3))
+                )
+                for _ in range(chance.randrange(1, 5))
+            ]
+        )
+    queue = store.queue_table.find("t", 0)
+    assert queue is not None
+    assert queue.end > 2 * COLUMNS_MIN
+    for offset in (0, 1, 17, 300, queue.end - 1):
+        for count_max in (COLUMNS_MIN, 10_000):
+            for bytes_max in (1, 100, 5_000, 1 << 20):
+                few = _collect(queue, offset, count_max, bytes_max)
+                many = _collect_columns(queue, offset, count_max, bytes_max)
+                assert many == few, (offset, count_max, bytes_max)
+    every = store.read("t", 0, 0, 10_000, 1 << 20)
+    assert every.next_offset == queue.end
+    assert b"".join(every.slices) == b"".join(
+        part for offset in _records(store) for part in store.read("t", 0, offset, 1, 1).slices
+    )
+
+
+def _records(store: MessageStore) -> list[int]:
+    """The first offset of each record of the queue."""
+    found, before = [], -1
+    for offset, (at, _, _) in enumerate(store.entries("t", 0, 0, 10_000)):
+        if at != before:
+            found.append(offset)
+        before = at
+    return found
 
 
 def test_what_was_just_written_is_warm_and_cold_reads_give_the_same(open_store: OpenStore) -> None:

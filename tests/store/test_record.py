@@ -91,6 +91,13 @@ def test_ipv6_hosts_take_twenty_bytes_and_set_their_flags() -> None:
     assert (message.born_host, message.store_host) == (host, host)
 
 
+def test_ipv6_hosts_leave_the_other_flags_as_they_are() -> None:
+    lz4 = SysFlag.COMPRESSED | 1 << 8
+    sent = NewMessage("t", 0, b"b", sys_flag=int(lz4), store_host=encode_host("::1", 1))
+    message = decode_message(memoryview(record(sent)))
+    assert message.sys_flag == lz4 | SysFlag.STORE_HOST_V6
+
+
 @given(MESSAGES, st.booleans())
 def test_what_is_encoded_is_accepted_and_decodes_to_the_same(m: NewMessage, crc: bool) -> None:
     raw = memoryview(record(m, at=1000, queue_offset=9, crc=crc))

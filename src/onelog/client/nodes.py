@@ -30,7 +30,7 @@ from onelog.errors import (
 from onelog.net.peer import Peer
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.command import Buffer, Command
 
 CONCURRENT_MAX = 32
 TIMEOUT_MS = 3_000
@@ -43,6 +43,9 @@ REFUSALS: dict[int, type[OnelogError]] = {
     ResponseCode.QUERY_NOT_FOUND: KeyNotFoundError,
 }
 """What an answer's code means here; the others are `RequestRefusedError`."""
+
+Sign = Callable[[Mapping[str, str] | None, Buffer], dict[str, str]]
+"""Adds to a request's fields what proves who sends it."""
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -75,13 +78,19 @@ class Nodes:
         *,
         timeout_ms: int = TIMEOUT_MS,
         tls: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        on_connected: Callable[[Address, Peer], None] | None = None,
+        on_request: Callable[[Peer, Command], None] | None = None,
     ) -> None:
         assert nameservers
         self.timeout_ms = timeout_ms
         self._nameservers = list(nameservers)
         self._tls = tls
+        self._sign = sign
+        self._on_connected = on_connected
+        self._on_request = on_request
         self._peers: dict[Address, Peer] = {}
-        self._connecting: dict[Address, asyncio.Lock] = {}
+        self._connecting: dict[Address, asyncio.Task[Peer]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,8 +103,16 @@ class Nodes:
     ) -> None:
         await self.close()
 
+    @property
+    def nameservers(self) -> tuple[Address, ...]:
+        """The name servers, the one that answered last first."""
+        return tuple(self._nameservers)
+
     async def close(self) -> None:
         """Close all connections."""
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
         peers, self._peers = self._peers, {}
         await asyncio.gather(*(peer.close() for peer in peers.values()))
 
@@ -108,12 +125,33 @@ class Nodes:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
         accept: frozenset[int] = frozenset(),
+        timeout_ms: int | None = None,
     ) -> Command:
         """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
-        answer = await self._ask(address, code, ext, body)
+        answer = await self._ask(address, code, ext, body, timeout_ms)
         if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
-            raise _refusal(address, code, answer)
+            raise refusal(address, code, answer)
         return answer
+
+    def open_peer(self, address: Address) -> Peer | None:
+        """The connection to a node, if there is one."""
+        peer = self._peers.get(address)
+        return peer if peer is not None and peer.is_open else None
+
+    async def peer(self, address: Address) -> Peer:
+        """The connection to a node; it is opened if there is none."""
+        return self.open_peer(address) or await self._connect(address)
+
+    async def tell(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Have one node do something, without an answer."""
+        peer = await self.peer(address)
+        peer.oneway(code, self._sign(ext, body) if self._sign else ext, body)
 
     async def fetch(
         self,
@@ -127,15 +165,24 @@ class Nodes:
         return _decoded(address, await self.ask(address, code, ext, body), kind)
 
     async def _ask(
-        self, address: Address, code: RequestCode, ext: dict[str, str] | None, body: bytes
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        body: bytes,
+        timeout_ms: int | None = None,
     ) -> Command:
-        peer = self._peers.get(address)
-        if peer is not None and peer.is_open:
+        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        if self._sign is not None:
+            ext = self._sign(ext, body)
+        peer = self.open_peer(address)
+        if peer is not None:
             try:
-                return await self._ask_peer(peer, address, code, ext, body)
+                return await self._ask_peer(peer, address, code, ext, body, limit_ms)
             except PeerClosedError:
                 pass  # It was idle for too long, or the node was restarted: worth a new one.
-        return await self._ask_peer(await self._connect(address), address, code, ext, body)
+        peer = await self._connect(address)
+        return await self._ask_peer(peer, address, code, ext, body, limit_ms)
 
     async def _ask_peer(
         self,
@@ -144,25 +191,44 @@ class Nodes:
         code: RequestCode,
         ext: dict[str, str] | None,
         body: bytes,
+        timeout_ms: int,
     ) -> Command:
         try:
-            return await peer.ask(code, ext, body, self.timeout_ms)
+            return await peer.ask(code, ext, body, timeout_ms)
         except PeerTimeoutError:
-            reason = f"{address} did not answer {code.name} within {self.timeout_ms} ms"
+            reason = f"{address} did not answer {code.name} within {timeout_ms} ms"
             raise PeerTimeoutError(reason) from None
         except PeerClosedError:
             reason = f"{address} closed the connection instead of answering {code.name}"
             raise PeerClosedError(reason) from None
 
     async def _connect(self, address: Address) -> Peer:
-        async with self._connecting.setdefault(address, asyncio.Lock()):
-            peer = self._peers.get(address)
-            if peer is None or not peer.is_open:
-                peer = await Peer.connect(
-                    address.host, address.port, tls=self._tls, timeout_ms=self.timeout_ms
-                )
-                self._peers[address] = peer
-            return peer
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.ensure_future(self._open(address))
+            task.add_done_callback(lambda done: self._opened(address, done))
+        # All who want this node wait for one attempt: if it fails, it fails for all of them, and
+        # a caller that gives up does not take it from the others.
+        return await asyncio.shield(task)
+
+    async def _open(self, address: Address) -> Peer:
+        peer = await Peer.connect(
+            address.host,
+            address.port,
+            tls=self._tls,
+            timeout_ms=self.timeout_ms,
+            on_request=self._on_request,
+            language="PYTHON",
+        )
+        self._peers[address] = peer
+        if self._on_connected is not None:
+            self._on_connected(address, peer)
+        return peer
+
+    def _opened(self, address: Address, task: asyncio.Task[Peer]) -> None:
+        del self._connecting[address]
+        if not task.cancelled():
+            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
 
     # The name servers.
 
@@ -180,7 +246,7 @@ class Nodes:
             self._nameservers.remove(address)
             self._nameservers.insert(0, address)
             if answer.code != ResponseCode.SUCCESS:
-                raise _refusal(address, code, answer)
+                raise refusal(address, code, answer)
             return address, answer
         raise NameserversUnreachableError("no name server answers: " + "; ".join(reasons))
 
@@ -259,8 +325,14 @@ def _caught(ask: Callable[[N], Awaitable[T]]) -> Callable[[N], Awaitable[T | One
     return caught
 
 
-def _refusal(address: Address, code: RequestCode, answer: Command) -> OnelogError:
-    kind = REFUSALS.get(answer.code, RequestRefusedError)
+def refusal(
+    address: Address,
+    code: RequestCode,
+    answer: Command,
+    kinds: Mapping[int, type[OnelogError]] = REFUSALS,
+) -> OnelogError:
+    """What a node's answer says that is not SUCCESS."""
+    kind = kinds.get(answer.code, RequestRefusedError)
     reason = (answer.remark or "").strip() or "no reason given"
     # A Java broker may send a page of documentation links along; the first line says it all.
     first = reason.splitlines()[0]

@@ -25,6 +25,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import SCHEDULE_TOPIC, Message, decode_host, property_value
+from onelog.wire.remoting.records import unpacked_body
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
     Consumed,
@@ -200,7 +201,7 @@ class Traces:
         for each in bodies.values():
             client, written_ms = _address(each.message.born_host), each.message.born_ms
             try:
-                records = decode_trace(each.message.body)
+                records = decode_trace(unpacked_body(each.message))
             except WireError as error:
                 failures[Failure(each.message.message_id, str(error))] = None
                 continue

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ BROKER_PORT_STEP = 10
 RESTART_SECONDS_MIN = 0.5
 RESTART_SECONDS_MAX = 10.0
 PARENT_CHECK_SECONDS = 1.0
+FILES_MAX = 1 << 20
 STEADY_SECONDS = 30.0
 """A broker that ran this long is restarted at once; one that did not, after a growing pause."""
 
@@ -62,6 +64,7 @@ def settings_of_all(
 
 def run(main: Callable[[], Awaitable[None]], verbose: bool) -> None:
     """Run until Ctrl-C or SIGTERM."""
+    raise_file_limit()
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
@@ -75,6 +78,21 @@ def run(main: Callable[[], Awaitable[None]], verbose: bool) -> None:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_until_told(main))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it is allowed to.
+
+    Each connection and each mapped file takes one. Many systems let a process have a thousand by
+    default and half a million if it asks; the JVM asks, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.warning("at most %d open files: %s", soft, error)
 
 
 async def _until_told(main: Callable[[], Awaitable[None]]) -> None:

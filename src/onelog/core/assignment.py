@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from onelog.config import BrokerConfig
 from onelog.core.groups import Groups
 from onelog.core.tables import Tables
 from onelog.core.topics import RETRY_PREFIX, Topics
@@ -36,11 +37,18 @@ class RequestMode:
 
 
 class RequestModes:
-    """The table of groups that do not consume by the default, which is PULL."""
+    """The table of groups that do not consume by the default, which is the broker's to set."""
 
     name = "request_modes"
 
-    def __init__(self, tables: Tables, topics: Topics, groups: Groups) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        topics: Topics,
+        groups: Groups,
+        config: Callable[[], BrokerConfig] = BrokerConfig,
+    ) -> None:
+        self._config = config
         self._tables = tables
         self._topics = topics
         self._groups = groups
@@ -69,8 +77,20 @@ class RequestModes:
             self._tables.write([(self.name, key, msgspec.to_builtins(mode))])
 
     def of(self, group: str, topic: str) -> RequestMode:
-        """How the group consumes the topic."""
-        return self._modes.get(_key(group, topic)) or RequestMode()
+        """How the group consumes the topic. Of a retry topic, where messages wait, it pulls."""
+        found = self._modes.get(_key(group, topic))
+        if found is not None:
+            return found
+        config = self._config()
+        if config.default_request_mode == "pull" or topic.startswith(RETRY_PREFIX):
+            return RequestMode()
+        return RequestMode("POP", config.default_pop_share)
+
+    def all(self) -> dict[tuple[str, str], RequestMode]:
+        """Every mode that was set, by topic and group."""
+        keys = (key.partition("@") for key in self._modes)
+        modes = self._modes.values()
+        return {(topic, group): mode for (topic, _, group), mode in zip(keys, modes, strict=True)}
 
 
 def _key(group: str, topic: str) -> str:

@@ -32,8 +32,9 @@ from onelog.core.open_transactions import OpenTransactions
 from onelog.core.pop import Pop
 from onelog.core.prepared_batches import PreparedBatches
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.pull import Puller, PullResult, PullStatus
+from onelog.core.pull import Puller, PullResult, PullStatus, limits
 from onelog.core.retry import Retry
+from onelog.core.rocketmq_pop import take_over
 from onelog.core.stats import Stats
 from onelog.core.tables import LEASES_TOPIC, Table, Tables, Versions
 from onelog.core.timer_renewal import CHECK_MS, TimerRenewal
@@ -173,7 +174,7 @@ class Broker:
         )  # fmt: skip
         self.pop = Pop(
             self.leases, topics, groups, self.puller, self.waiting, self.stats, random,
-            lambda: self.config,
+            lambda: self.config, self.when_durable,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -187,7 +188,8 @@ class Broker:
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
-        if not self.tables.open():
+        is_new = not self.tables.open()
+        if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
         self.topics.add_system_topics()
@@ -197,6 +199,8 @@ class Broker:
         self.transactions.open()
         self.prepared_batches.open()
         self.lease_tables.open()
+        if is_new:
+            take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
         self.leases.open()
         self._every(self.config.offsets_flush_ms, self.offsets.flush)
         self._every(self.config.client_scan_ms, self._expire)
@@ -270,13 +274,9 @@ class Broker:
         self.offsets.flush()
         self.timers.export_checkpoint()
         rocketmq_config.export(
-            self.store.folder / "config",
-            (self.topics.version, self.topics.all()),
-            (self.groups.version, self.groups.all()),
-            self.offsets.all(),
-            {level: position for level, (position, _) in self.delay.progress().items()},
-            self.request_modes.all(),
-        )
+            self.store.folder / "config", self.topics, self.groups, self.offsets, self.delay,
+            self.request_modes,
+        )  # fmt: skip
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -355,6 +355,7 @@ class Broker:
         bytes_max: int = 0,
         *,
         cold_ok: bool = False,
+        bulk_bytes: int = 0,
     ) -> PullResult:
         """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured."""
         config = self.config
@@ -382,11 +383,9 @@ class Broker:
                 start = self.store.min_offset(topic, queue_id)
                 end = self.store.max_offset(topic, queue_id)
                 return PullResult(PullStatus.OFFSET_RESET, [], moved, start, end)
-        if not 0 < bytes_max < config.pull_bytes_max:
-            bytes_max = config.pull_bytes_max
-        count_max = min(count_max, config.pull_count_max)
+        count_max, bytes_max, bulk = limits(config, count_max, bytes_max, bulk_bytes)
         result = self.puller.pull(
-            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok
+            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
         )
         if result.status is PullStatus.FOUND:
             self.stats.got(group, topic, result.messages, result.size)

@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from onelog.config import BrokerConfig
+from onelog.core.durability import WhenSafe
 from onelog.core.groups import Groups
 from onelog.core.lease_queue import Fate, check_lease_time
 from onelog.core.lease_retry import lease_retry_topic
@@ -93,6 +94,7 @@ class Pop:
         stats: Stats,
         random: Random,
         settings: Callable[[], BrokerConfig],
+        when_durable: Callable[[WhenSafe], None],
     ) -> None:
         self._leases = leases
         self._topics = topics
@@ -102,6 +104,7 @@ class Pop:
         self._stats = stats
         self._random = random
         self._settings = settings
+        self._when_durable = when_durable
         self._looked: dict[tuple[str, str, int, str | None], tuple[int, int]] = {}
         """Where nothing was found for whom, and when that was."""
 
@@ -118,6 +121,20 @@ class Pop:
                 f"[{config.read_queues}]"
             )
         return config
+
+    def when_safe(self, callback: WhenSafe) -> None:
+        """Call back once what was acknowledged so far is recorded, as safely as a message.
+
+        What is handed out need not wait for that: were its lease forgotten, it would come again.
+        """
+
+        def recorded(error: OnelogError | None) -> None:
+            if error is None:
+                self._when_durable(callback)
+            else:
+                callback(error)
+
+        self._leases.when_recorded(recorded)
 
     def pop(self, request: PopRequest, *, cold_ok: bool = False) -> Popped:
         """Lease messages; see `Leases.when_recorded` before anybody is told of them."""

@@ -186,6 +186,28 @@ class Publisher:
         """`submit` for a consumer's own retry, which may name how often it wants to retry."""
         self.put(self._admit(message, retries_max), on_stored, token)
 
+    def put_now(self, message: NewMessage) -> Appended | None:
+        """Append one plain message outside any tick; the caller sees to `account`, soon.
+
+        None if it is not as plain as that: then it has to be submitted.
+        """
+        if (
+            self._messages
+            or not self._durability.immediate
+            or not 0 <= message.queue_id < self._open.get(message.topic, 0)
+            or not 0 < len(message.body) <= self.body_bytes_max
+            or len(message.properties) > PROPERTIES_BYTES_MAX
+        ):
+            return None
+        for trigger, _ in self.before_store:
+            if message.properties.find(trigger) >= 0:
+                return None
+        try:
+            return self._store.append((message,))[0]
+        except Exception:
+            # Submitting it finds out what to say about that.
+            return None
+
     def _begin_tick(self) -> None:
         if self._unsettled > UNSETTLED_MAX:
             raise BrokerBusyError(
@@ -251,7 +273,7 @@ class Publisher:
             self._one_by_one(messages, receipts)
             return
         self._acknowledge(receipts, appended)
-        self._account(messages, appended)
+        self.account(messages, appended)
 
     def _acknowledge(self, receipts: list[Receipt], appended: list[Appended]) -> None:
         if self._durability.immediate:
@@ -288,7 +310,7 @@ class Publisher:
                 self._refuse([receipt], MessageError(f"the message cannot be stored: {error}"))
             else:
                 self._acknowledge([receipt], appended)
-                self._account(mine, appended)
+                self.account(mine, appended)
 
     def _refuse(self, receipts: list[Receipt], error: OnelogError) -> None:
         self._stats.totals.put_failed += sum(count or 1 for _, _, count in receipts)
@@ -297,10 +319,10 @@ class Publisher:
     def write_now(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append the broker's own messages at once, outside any tick, with nobody to tell."""
         appended = self._store.append(messages)
-        self._account(messages, appended)
+        self.account(messages, appended)
         return appended
 
-    def _account(self, messages: Sequence[NewMessage], appended: list[Appended]) -> None:
+    def account(self, messages: Sequence[NewMessage], appended: list[Appended]) -> None:
         """Count what was stored, and wake who waits for it."""
         count = sum(map(_COPIES, messages))
         size = sum(map(_SIZE, appended))

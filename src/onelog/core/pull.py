@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onelog.clock import Clock
+from onelog.config import BrokerConfig
 from onelog.core.filters import Subscription
 from onelog.errors import OffsetOutOfRangeError
 from onelog.message import decode_properties
@@ -26,6 +27,8 @@ from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, ReadStatus
 from onelog.store.record import decode_message
 
+BULK_COUNT_MAX = 1 << 16
+"""Messages in one answer to a bulk reader."""
 SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
 _WARM_BYTES = 64 << 20
@@ -71,6 +74,21 @@ class PullResult(NamedTuple):
     ranges: Sequence[tuple[int, int]] = ()
 
 
+def limits(
+    config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: int
+) -> tuple[int, int, bool]:
+    """How many messages and bytes a pull may have of what it asked for, and whether in bulk.
+
+    Consumers get little at a time. Bulk readers, which take whole queues, get what they ask for,
+    also from disk, up to limits of their own.
+    """
+    if bulk_bytes > 0 and config.pull_bulk_bytes_max:
+        return min(count_max, BULK_COUNT_MAX), min(bulk_bytes, config.pull_bulk_bytes_max), True
+    if not 0 < bytes_max < config.pull_bytes_max:
+        bytes_max = config.pull_bytes_max
+    return min(count_max, config.pull_count_max), bytes_max, False
+
+
 class Puller:
     """Reads queues for consumers."""
 
@@ -97,27 +115,38 @@ class Puller:
         subscription: Subscription | None = None,
         *,
         cold_ok: bool = False,
+        bulk: bool = False,
     ) -> PullResult:
-        """The next messages that the subscription wants; all of them if there is none."""
+        """The next messages that the subscription wants; all of them if there is none.
+
+        For a bulk reader a worker reads as much from disk as there would be in memory.
+        """
         if offset < 0:
             return self._too_small(topic, queue_id)
-        if cold_ok:
-            count_max = min(count_max, self.cold_count_max)
-            bytes_max = min(bytes_max, self.cold_bytes_max)
+        cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
+        if bulk:
+            cold_count, cold_bytes = count_max, bytes_max
+        elif cold_ok:
+            count_max, bytes_max = min(count_max, cold_count), min(bytes_max, cold_bytes)
         if subscription is not None and (
             subscription.codes is not None or subscription.predicate is not None
         ):
-            return self._filtered(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok
+            entries_max = cold_count if cold_ok and not bulk else SCAN_MAX
+            pulled = self._filtered(
+                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, entries_max
             )
+            # The condition would have to read records; let a worker read the next ones first.
+            return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
         if not cold_ok and read.ranges and self._is_cold(read.ranges):
-            return self._cold(topic, queue_id, offset)
+            return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
         return _as_pull(read)
 
-    def _cold(self, topic: str, queue_id: int, offset: int) -> PullResult:
+    def _cold(
+        self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
+    ) -> PullResult:
         """Where in the log the next few messages lie, for a worker to read."""
-        read = self._store.read(topic, queue_id, offset, self.cold_count_max, self.cold_bytes_max)
+        read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
         return _as_pull(read)._replace(status=PullStatus.COLD, slices=[], next_offset=offset)
 
     def _too_small(self, topic: str, queue_id: int) -> PullResult:
@@ -172,16 +201,16 @@ class Puller:
         bytes_max: int,
         subscription: Subscription,
         cold_ok: bool,
-    ) -> PullResult:
+        entries_max: int,
+    ) -> PullResult | None:
+        """None if a condition is on records that are not in memory."""
         head = self._store.read(topic, queue_id, offset, 1, 1)
         if head.status is not ReadStatus.FOUND:
             return _as_pull(head)
         scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok)
-        entries_max = self.cold_count_max if cold_ok else SCAN_MAX
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
-            # The condition would have to read records; let a worker read the next ones first.
-            return self._cold(topic, queue_id, offset)
+            return None
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:

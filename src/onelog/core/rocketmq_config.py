@@ -1,4 +1,4 @@
-"""RocketMQ's config files, read and written: topics, groups, positions, delay levels.
+"""RocketMQ's config files, read and written: topics, groups, positions, delay levels, modes.
 
 A store that RocketMQ wrote is taken over with them, once; later OneLog's own tables count. They can
 be written again for the way back.
@@ -7,6 +7,7 @@ be written again for the way back.
     subscriptionGroup.json  dataVersion, subscriptionGroupTable {name: settings}
     consumerOffset.json     offsetTable {"topic@group": {0: 123}}     keys without quotes
     delayOffset.json        offsetTable {1: 10}                       keys without quotes
+    messageRequestMode.json messageRequestModeMap {topic: {group: mode}}
 
 Each has the previous content beside it as `.bak`, which counts where the file itself is unreadable.
 """
@@ -14,16 +15,18 @@ Each has the previous content beside it as `.bak`, which counts where the file i
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from onelog.core.groups import GroupConfig
-from onelog.core.offsets import Cursor, cursor_key
+from onelog.core.assignment import RequestMode, RequestModes
+from onelog.core.delay import Delay
+from onelog.core.groups import GroupConfig, Groups
+from onelog.core.offsets import Offsets, cursor_key
 from onelog.core.tables import Change, DataVersion
-from onelog.core.topics import TopicConfig
+from onelog.core.topics import TopicConfig, Topics
 from onelog.errors import StoreCorruptError, StoreError
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,7 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAY_FILE = "delayOffset.json"
+MODES_FILE = "messageRequestMode.json"
 
 _STRING_OR_BARE_KEY = re.compile(r'"(?:\\.|[^"\\])*"|(?<=[{,\s])(-?\d+)(?=\s*:)', re.DOTALL)
 _QUOTED_NUMBER_KEY = re.compile(r'"(\d+)"(?=\s*:)')
@@ -158,7 +162,13 @@ def version_to_json(version: DataVersion) -> Json:
 def load(folder: Path) -> list[Change]:
     """What the files say, as changes of our own tables. Nothing if there are no files."""
     try:
-        changes = [*_topics(folder), *_groups(folder), *_offsets(folder), *_delay(folder)]
+        changes = [
+            *_topics(folder),
+            *_groups(folder),
+            *_offsets(folder),
+            *_delay(folder),
+            *_modes(folder),
+        ]
     except (TypeError, ValueError, AttributeError) as error:
         raise StoreCorruptError(
             f"the config files in {folder} do not have RocketMQ's form: {error}"
@@ -217,39 +227,67 @@ def _delay(folder: Path) -> list[Change]:
     ]
 
 
+def _modes(folder: Path) -> list[Change]:
+    content = read(folder / MODES_FILE) or {}
+    return [
+        ("request_modes", cursor_key(group, topic), msgspec.to_builtins(_mode(settings)))
+        for topic, groups in (content.get("messageRequestModeMap") or {}).items()
+        for group, settings in groups.items()
+    ]
+
+
+def _mode(settings: Mapping[str, Any]) -> RequestMode:
+    is_pop = settings.get("mode") == "POP"
+    return RequestMode("POP" if is_pop else "PULL", int(settings.get("popShareQueueNum", 0)))
+
+
 # -- the way back --------------------------------------------------------------------------------
 
 
 def export(
     folder: Path,
-    topics: tuple[DataVersion, Sequence[TopicConfig]],
-    groups: tuple[DataVersion, Sequence[GroupConfig]],
-    offsets: Mapping[Cursor, Mapping[int, int]],
-    delay: Mapping[int, int],
+    topics: Topics,
+    groups: Groups,
+    offsets: Offsets,
+    delay: Delay,
+    modes: RequestModes,
 ) -> None:
-    """Write the four files, each next to what it had before as `.bak`."""
-    topics_version, topic_configs = topics
-    groups_version, group_configs = groups
+    """Write the five files, each next to what it had before as `.bak`."""
     contents: dict[str, Json] = {
         TOPICS_FILE: {
-            "dataVersion": version_to_json(topics_version),
-            "topicConfigTable": {each.name: topic_to_json(each) for each in topic_configs},
+            "dataVersion": version_to_json(topics.version),
+            "topicConfigTable": {each.name: topic_to_json(each) for each in topics.all()},
         },
         GROUPS_FILE: {
-            "dataVersion": version_to_json(groups_version),
+            "dataVersion": version_to_json(groups.version),
             "forbiddenTable": {},
-            "subscriptionGroupTable": {each.name: group_to_json(each) for each in group_configs},
+            "subscriptionGroupTable": {each.name: group_to_json(each) for each in groups.all()},
         },
         OFFSETS_FILE: {
-            "offsetTable": {cursor_key(*cursor): dict(at) for cursor, at in offsets.items()}
+            "offsetTable": {cursor_key(*cursor): at for cursor, at in offsets.all().items()}
         },
-        DELAY_FILE: {"offsetTable": dict(delay)},
+        DELAY_FILE: {
+            "offsetTable": {level: position for level, (position, _) in delay.progress().items()}
+        },
+        MODES_FILE: {"messageRequestModeMap": _modes_to_json(modes.all())},
     }
     for name, content in contents.items():
         text = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
         if name in (OFFSETS_FILE, DELAY_FILE):
             text = _QUOTED_NUMBER_KEY.sub(r"\1", text)
         _replace(folder / name, text)
+
+
+def _modes_to_json(modes: Mapping[tuple[str, str], RequestMode]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for (topic, group), mode in modes.items():
+        found.setdefault(topic, {})[group] = {
+            "consumerGroup": group,
+            "mode": mode.mode,
+            "popShareQueueNum": mode.share,
+            "topic": topic,
+        }
+    return found
 
 
 def _replace(path: Path, text: str) -> None:

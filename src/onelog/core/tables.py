@@ -309,6 +309,10 @@ class Versions:
     def __getitem__(self, of: str) -> DataVersion:
         return self._versions.get(of) or DataVersion()
 
+    def now_ms(self) -> int:
+        """The time that versions are stamped with."""
+        return self._clock.now_ms()
+
     def next(self, of: str) -> Change:
         """The change that makes `of` one version younger; record it together with its cause."""
         version = DataVersion(self[of].counter + 1, self._clock.now_ms())

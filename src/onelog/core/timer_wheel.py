@@ -330,6 +330,14 @@ class TimerWheel:
                 if len(found.dues):
                     yield found
 
+    def pending_messages(self) -> Iterator[Columns]:
+        """All messages that are pending and not cancelled, some at a time; as `pending_below`."""
+        sources = [run.columns.offsets for run in self._runs]
+        sources += [stretch.columns().offsets for stretch in (*self._sealed, self._open)]
+        cancelled = np.concatenate([~offsets[offsets < 0] for offsets in sources])
+        for columns in self.pending_below(self.end, -1):
+            yield columns.part(~np.isin(columns.offsets, cancelled))
+
     # -- runs ----------------------------------------------------------------------------------
 
     def forget_below(self, position: int) -> None:

@@ -89,6 +89,8 @@ class TopicConfig:
     order: bool = False
     sys_flag: int = 0
     attributes: dict[str, str] = field(default_factory=dict)
+    created_ms: int = field(default=0, compare=False)
+    """When it came into being; a topic that is made again has another time. 0: nobody knows."""
 
     @property
     def readable(self) -> bool:
@@ -291,8 +293,11 @@ class Topics:
             )
 
     def _record(self, config: TopicConfig) -> None:
-        if self._topics.get(config.name) == config:
+        known = self._topics.get(config.name)
+        if known == config:
             return
+        created_ms = self._versions.now_ms() if known is None else known.created_ms
+        config = replace(config, created_ms=created_ms)
         change = (self.name, config.name, msgspec.to_builtins(config))
         self._tables.write([change, self._versions.next(self.name)])
         self._tell(config.name)

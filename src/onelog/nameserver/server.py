@@ -5,7 +5,7 @@ Nodes do not know one another: brokers register with each, and clients ask any.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onelog.clock import Clock, SystemClock
@@ -30,6 +30,7 @@ class NameServer:
         self, config: NameserverConfig, kv: KvConfig, clock: Clock, config_updates: bool
     ) -> None:
         self._clock = clock
+        self._listeners: list[Listener] = []
         self._scan_seconds = config.scan_interval_ms / 1000
         self._file = _File(kv_path(config), kv.to_json)
         self.registry = Registry(
@@ -41,22 +42,32 @@ class NameServer:
             config_updates=config_updates,
         )
 
-    async def start(self, host: str, port: int, tls: Tls | None, limits: Limits) -> None:
-        """Listen."""
-        self._listener = await Listener.open(
-            host,
-            port,
-            lambda connection: NameserverSession(connection, self.registry),
-            clock=self._clock,
-            limits=limits,
-            tls=tls,
-        )
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: Tls | None,
+        limits: Limits,
+        listening: Sequence[type[Listener]] = (Listener,),
+    ) -> None:
+        """Listen, on the same address in each of these ways."""
+        for kind in listening:
+            listener = await kind.open(
+                host,
+                port,
+                lambda connection: NameserverSession(connection, self.registry),
+                clock=self._clock,
+                limits=limits,
+                tls=tls,
+            )
+            self._listeners.append(listener)
+            host, port = listener.address
         self._scanning = asyncio.create_task(self._scan_forever())
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that it listens on."""
-        return self._listener.address
+        return self._listeners[0].address
 
     def scan(self) -> None:
         """Drop the brokers that were silent for too long. Runs by itself."""
@@ -68,7 +79,8 @@ class NameServer:
     async def close(self) -> None:
         """Stop serving."""
         self._scanning.cancel()
-        await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         await self._file.close()
 
     async def _scan_forever(self) -> None:
@@ -121,6 +133,7 @@ async def serve_nameserver(
     clock: Clock | None = None,
     limits: Limits | None = None,
     config_updates: bool = False,
+    listening: Sequence[type[Listener]] = (Listener,),
 ) -> NameServer:
     """Start a name server. `config_updates` lets anybody on the network change its switches."""
     server = NameServer(
@@ -130,6 +143,10 @@ async def serve_nameserver(
         config_updates,
     )
     await server.start(
-        config.host, config.port, Tls(tls) if tls is not None else None, limits or Limits()
+        config.host,
+        config.port,
+        Tls(tls) if tls is not None else None,
+        limits or Limits(),
+        listening,
     )
     return server

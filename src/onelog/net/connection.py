@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from onelog.errors import WireError
+from onelog.net.line import Line
 
 Buffer = bytes | bytearray | memoryview
 
@@ -51,6 +52,17 @@ class Session(Protocol):
     def connection_lost(self) -> None:
         """The connection is gone, for whatever reason. Called once."""
         ...
+
+
+class _Gone:
+    """In place of the session of a connection that is lost."""
+
+    def data_received(self, data: bytes) -> None: ...
+    def writable(self) -> None: ...
+    def connection_lost(self) -> None: ...
+
+
+_GONE = _Gone()
 
 
 class Outbox:
@@ -97,6 +109,8 @@ class Connection(asyncio.Protocol):
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
+        self.line: Line | None = None
+        """A shorter way to the other side, if that is on the same event loop."""
 
     def __repr__(self) -> str:
         return f"<Connection from {self.remote[0]}:{self.remote[1]}>"
@@ -183,7 +197,7 @@ class Connection(asyncio.Protocol):
         self.remote = (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
-        self._session = self._make_session(self)
+        self._session: Session = self._make_session(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
@@ -222,6 +236,10 @@ class Connection(asyncio.Protocol):
             self._session.connection_lost()
         except Exception:
             log.exception("the end of %s was not handled", self)
+        if self.line is not None:
+            self.line.close()
+        # Breaks the cycle, so that both are freed now: the collector may not look for hours.
+        self._session = _GONE
         if self._lost is not None:
             self._lost(self)
 

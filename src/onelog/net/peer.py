@@ -5,17 +5,81 @@ Invariant: every awaited request returns an answer or raises `PeerTimeoutError` 
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.net.connection import Buffer, Connection, Limits, Outbox
+from onelog.net.memory import dial
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 
 TIMEOUT_MS = 3_000
 CLOSE_SECONDS_MAX = 3.0
+
+log = logging.getLogger(__name__)
+
+FLUSH_BYTES = 16 << 10
+"""Bytes that are not held back until the end of the tick."""
+LIMITS = Limits(write_bytes_max=64 << 20)
+
+
+class OpenedConnection(Connection):
+    """A connection that we opened. It is read from even while the peer does not read.
+
+    A listener protects itself by not reading from such a peer. If we did the same to it, both
+    sides could wait for the other for ever.
+    """
+
+    _behind: asyncio.Future[None] | None = None
+
+    async def caught_up(self) -> None:
+        """Wait until the peer reads what was written, or is gone."""
+        while self._behind is not None:
+            await asyncio.shield(self._behind)
+
+    def write(self, data: Buffer) -> None:
+        """Send one buffer at the end of this tick, or with those before it if they are many."""
+        if self.closing:
+            return
+        if not self._out:
+            self._outbox.add(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+        # So that the peer works on the first requests while we write the next ones.
+        if self._out_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write out now what waits for the end of the tick."""
+        super().flush()
+        if self._behind is not None and not self.closing:
+            waiting = self._transport.get_write_buffer_size()
+            if waiting > self._limits.write_bytes_max:
+                log.warning("%s does not read: given up with %d bytes unsent", self, waiting)
+                self.abort()
+
+    def pause_writing(self) -> None:
+        """The peer is behind."""
+        if self._behind is None:
+            self._behind = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._active = True
+        self._catch_up()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        super().connection_lost(error)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            behind.set_result(None)
 
 
 class Peer(RemotingSession):
@@ -42,6 +106,7 @@ class Peer(RemotingSession):
         on_request: Callable[["Peer", Command], None] | None = None,
         on_closed: Callable[["Peer"], None] | None = None,
         limits: Limits | None = None,
+        language: str = "JAVA",
     ) -> "Peer":
         """Connect. `on_request` handles what the peer asks us; without it, that is refused."""
         loop = asyncio.get_running_loop()
@@ -49,12 +114,14 @@ class Peer(RemotingSession):
 
         def make(connection: Connection) -> Peer:
             peers.append(Peer(connection, on_request, on_closed))
+            peers[0].language = language
             return peers[0]
 
-        connection = Connection(make, Outbox(loop), limits or Limits())
+        connection = OpenedConnection(make, Outbox(loop), limits or LIMITS)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: connection, host, port, ssl=tls)
+            if not dial(connection, host, port):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await loop.create_connection(lambda: connection, host, port, ssl=tls)
         except TimeoutError:
             raise PeerTimeoutError(f"no connection to {host}:{port} in {timeout_ms} ms") from None
         except (OSError, ssl.SSLError) as error:
@@ -86,6 +153,11 @@ class Peer(RemotingSession):
 
         self.request(code, ext, body, timeout_ms, answered)
         return await answer
+
+    async def caught_up(self) -> None:
+        """Wait while the peer is behind with reading what we write."""
+        if isinstance(self.connection, OpenedConnection):
+            await self.connection.caught_up()
 
     async def close(self) -> None:
         """Send what was written, close, and wait until the connection is gone."""

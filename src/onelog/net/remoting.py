@@ -14,7 +14,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
 
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.net.connection import Buffer, Connection
@@ -35,19 +34,45 @@ Answered = Callable[[Command | OnelogError], None]
 log = logging.getLogger(__name__)
 
 
-class _Unanswered(NamedTuple):
-    answered: Answered
-    timer: asyncio.TimerHandle
+class Unanswered:
+    """A request that waits for its answer, until `deadline` by the loop's clock."""
+
+    __slots__ = ("code", "deadline", "timeout_ms")
+
+    code: int
+    deadline: float
+    timeout_ms: int
+
+    def answered(self, answer: Command | OnelogError) -> None:
+        """The answer came, or will not come any more. Called once."""
+        raise NotImplementedError
+
+
+class _Asked(Unanswered):
+    """A request whose answer goes to a function."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Answered) -> None:
+        self._tell = tell
+
+    def answered(self, answer: Command | OnelogError) -> None:
+        self._tell(answer)
 
 
 class RemotingSession(ABC):
     """One peer that speaks remoting."""
 
+    language = "JAVA"
+    """What our requests say that we are written in."""
+
     def __init__(self, connection: Connection, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.connection = connection
         self._reader = FrameReader(frame_bytes_max)
-        self._unanswered: dict[int, _Unanswered] = {}
+        self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at = 0.0
 
     @abstractmethod
     def handle(self, command: Command) -> None:
@@ -93,16 +118,40 @@ class RemotingSession(ABC):
             reason = f"{self.connection} owes {UNANSWERED_MAX} answers already"
             loop.call_soon(answered, PeerTimeoutError(reason))
             return
-        opaque = self._next_opaque()
-        timer = loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
-        self._unanswered[opaque] = _Unanswered(answered, timer)
-        self.connection.send(encode_request(code, opaque, ext, body))
+        opaque = self.expect(_Asked(answered), code, timeout_ms, loop)
+        self.connection.send(encode_request(code, opaque, ext, body, language=self.language))
+
+    def expect(
+        self, request: Unanswered, code: int, timeout_ms: int, loop: asyncio.AbstractEventLoop
+    ) -> int:
+        """The number for a request that the caller writes himself, and whose answer he wants.
+
+        The connection must be open, and the caller sees to it that the peer does not owe too many
+        answers.
+        """
+        self._opaque = opaque = self._opaque % INT32_MAX + 1
+        request.code = code
+        request.timeout_ms = timeout_ms
+        request.deadline = deadline = loop.time() + timeout_ms / 1000
+        self._unanswered[opaque] = request
+        # One timer for all, at the time of the first deadline when it was set: mostly that
+        # request has its answer by then, and the timer moves on.
+        if self._sweep is None:
+            self._sweep_at = deadline
+            self._sweep = loop.call_at(deadline, self._expire, loop)
+        elif deadline < self._sweep_at:
+            self._sweep.cancel()
+            self._sweep_at = deadline
+            self._sweep = loop.call_at(deadline, self._expire, loop)
+        return opaque
 
     def oneway(
         self, code: RequestCode, ext: dict[str, str] | None = None, body: Buffer = b""
     ) -> None:
         """Tell the peer something that needs no answer."""
-        self.connection.send(encode_request(code, self._next_opaque(), ext, body, oneway=True))
+        opaque = self._next_opaque()
+        frame = encode_request(code, opaque, ext, body, oneway=True, language=self.language)
+        self.connection.send(frame)
 
     # Called by the connection.
 
@@ -117,10 +166,12 @@ class RemotingSession(ABC):
 
     def connection_lost(self) -> None:
         """The connection is gone."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
         unanswered, self._unanswered = self._unanswered, {}
-        for answered, timer in unanswered.values():
-            timer.cancel()
-            answered(PeerClosedError(f"{self.connection} was closed before it answered"))
+        for waiting in unanswered.values():
+            waiting.answered(PeerClosedError(f"{self.connection} was closed before it answered"))
         self.closed()
 
     def _handle_read(self) -> None:
@@ -143,12 +194,19 @@ class RemotingSession(ABC):
         if waiting is None:
             log.debug("%s answered %d, which nobody asked", self.connection, command.opaque)
             return
-        waiting.timer.cancel()
         waiting.answered(command)
 
-    def _expire(self, opaque: int, code: RequestCode, timeout_ms: int) -> None:
-        reason = f"{self.connection} did not answer request {code} within {timeout_ms} ms"
-        self._unanswered.pop(opaque).answered(PeerTimeoutError(reason))
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        late = [opaque for opaque, each in self._unanswered.items() if each.deadline <= now]
+        expired = [self._unanswered.pop(opaque) for opaque in late]
+        self._sweep = None
+        if self._unanswered:
+            self._sweep_at = min(each.deadline for each in self._unanswered.values())
+            self._sweep = loop.call_at(self._sweep_at, self._expire, loop)
+        for each in expired:
+            what = f"request {each.code} within {each.timeout_ms} ms"
+            each.answered(PeerTimeoutError(f"{self.connection} did not answer {what}"))
 
     def _next_opaque(self) -> int:
         self._opaque = self._opaque % INT32_MAX + 1

@@ -10,44 +10,30 @@ Invariant: between `write` and `commit` nothing is visible; what `commit` has re
 """
 
 import asyncio
-import itertools
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from onelog.client import background
 from onelog.client.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.prepared import PART_BYTES, PreparedBatches, Staged
-from onelog.errors import ConfigError, OnelogError, PeerClosedError, PeerTimeoutError
+from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.spark.options import Link, WriteOptions
 from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
+from onelog.spark.stream_writers import Messages, task
 from onelog.wire.remoting.codes import RequestCode
-
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:
-    HAS_ARROW_STREAMS = False
-    """Whether streams are handed over in Arrow batches: from PySpark 4.1 on."""
-else:
-    HAS_ARROW_STREAMS = True
 
 ON_THE_WAY_MAX = 8
 """Parts of a task that may wait for a broker's answer."""
 ATTEMPTS = 3
-ROWS_PER_BATCH = 10_000
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
 
@@ -73,91 +59,32 @@ class OnelogWriter(DataSourceArrowWriter):
         """In a task: stage the rows of a partition."""
         return write_rows(self._options, self._query, 0, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         """On the driver: publish what the tasks staged."""
         commit_batch(self._options, self._query, 0, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         """On the driver: nothing to do, what is staged and not committed is never seen."""
 
 
-class _StreamCommit:
-    """The driver's half of a stream's writer, which is the same for rows and batches."""
-
-    _options: WriteOptions
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the batch, unless it was published before."""
-        written = [each for each in messages if isinstance(each, TaskWritten)]
-        if written:
-            commit_batch(self._options, written[0].query, batchId, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing to do: see `OnelogWriter.abort`."""
-
-
-class OnelogRowStreamWriter(_StreamCommit, DataSourceStreamWriter):
-    """`df.writeStream.format("onelog")` on PySpark 4.0, which hands over rows."""
+class TopicStream:
+    """`df.writeStream.format("onelog")`; see `stream_writers.StreamWork`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema.names)
         self._options = options
-        self._schema = schema
 
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+    def write(
+        self, query: str, batch: int, batches: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
-        query, batch = _query_and_batch()
-        return write_rows(self._options, query, batch, _in_batches(iterator, self._schema))
+        return write_rows(self._options, query, batch, batches)
 
-
-if HAS_ARROW_STREAMS:
-
-    class OnelogStreamWriter(_StreamCommit, DataSourceStreamArrowWriter):
-        """`df.writeStream.format("onelog")`."""
-
-        def __init__(self, options: WriteOptions, schema: StructType) -> None:
-            check_columns(schema.names)
-            self._options = options
-
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-            """In a task: stage the rows of a partition."""
-            query, batch = _query_and_batch()
-            return write_rows(self._options, query, batch, iterator)
-
-
-def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
-    """The stream writer for the PySpark that runs."""
-    if HAS_ARROW_STREAMS:
-        return OnelogStreamWriter(options, schema)
-    return OnelogRowStreamWriter(options, schema)
-
-
-def _in_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow = to_arrow_schema(schema)
-    while some := list(itertools.islice(rows, ROWS_PER_BATCH)):
-        yield pa.RecordBatch.from_pylist([row.asDict() for row in some], schema=arrow)
-
-
-def _task() -> Any:
-    """The context of the running task; imported here, because drivers have none."""
-    from pyspark import TaskContext
-
-    return TaskContext.get()
-
-
-def _query_and_batch() -> tuple[str, int]:
-    """Which query and batch the running task is of: only Spark's local properties tell."""
-    context = _task()
-    query = context.getLocalProperty("sql.streaming.queryId") if context else None
-    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-    if not query or batch is None:
-        raise ConfigError(
-            "Spark does not tell the task its query and batch, without which nothing can be "
-            f"written exactly once: set the option delivery={AT_LEAST_ONCE}"
-        )
-    return f"spark-{query}", int(batch)
+    def commit(self, batch: int, messages: Messages) -> None:
+        """On the driver: publish the batch, unless it was published before."""
+        written = [each for each in messages if isinstance(each, TaskWritten)]
+        if written:
+            commit_batch(self._options, written[0].query, batch, messages)
 
 
 # -- a task --------------------------------------------------------------------------------------
@@ -167,14 +94,14 @@ def write_rows(
     options: WriteOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]
 ) -> TaskWritten:
     """Stage, or send, the rows of one partition."""
-    context = _task()
+    context = task()
     partition = context.partitionId() if context else 0
     attempt = str(context.taskAttemptId()) if context else "0"
-    task = _Task(options, query, batch, attempt, partition)
+    writing = _Task(options, query, batch, attempt, partition)
     try:
-        return task.write(batches)
+        return writing.write(batches)
     finally:
-        task.close()
+        writing.close()
 
 
 _instances: dict[Link, Instance] = {}
@@ -284,9 +211,7 @@ class _Task:
 # -- the driver ----------------------------------------------------------------------------------
 
 
-def commit_batch(
-    options: WriteOptions, query: str, batch: int, messages: list[WriterCommitMessage | None]
-) -> None:
+def commit_batch(options: WriteOptions, query: str, batch: int, messages: Messages) -> None:
     """Publish what the tasks that won have staged."""
     if options.delivery != EXACTLY_ONCE:
         return

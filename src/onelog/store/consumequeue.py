@@ -23,6 +23,7 @@ from struct import Struct
 
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.store.segment import disk_error, file_name, numbered_files, sync_folder
+from onelog.store.spare_queues import SpareQueues
 
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
@@ -70,8 +71,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_last_log", "_maps",
-        "_writable", "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start",
-        "topic",
+        "_spares", "_writable", "allocated", "dirty", "end", "folder", "queue_id", "reserved",
+        "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class ConsumeQueue:
         budget: MapBudget,
         *,
         writable: bool = True,
+        spares: SpareQueues | None = None,
     ) -> None:
         self.folder = folder
         self.topic = topic
@@ -90,6 +92,7 @@ class ConsumeQueue:
         self._file_entries = file_entries
         self._budget = budget
         self._writable = writable
+        self._spares = spares
         self._maps: dict[int, mmap.mmap] = {}
         self._files: list[int] = self._find_files()
         self.start: int = self._files[0] * file_entries if self._files else 0
@@ -140,7 +143,7 @@ class ConsumeQueue:
         try:
             if self._writable:
                 if file not in self._files:
-                    os.makedirs(self.folder, exist_ok=True)
+                    self._make_folder(file)
                     self._files.append(file)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             else:
@@ -161,6 +164,14 @@ class ConsumeQueue:
         self._maps[file] = found
         self._budget.add(self, file)
         return found
+
+    def _make_folder(self, file: int) -> None:
+        """See that the folder for a new file is there, and with luck the file."""
+        if self._spares is not None and not file and not self._files:
+            os.makedirs(self.folder.parent, exist_ok=True)
+            if self._spares.take(self.folder):
+                return
+        os.makedirs(self.folder, exist_ok=True)
 
     def unmap(self, file: int) -> None:
         """Let go of a map; whoever holds a slice of it keeps it alive."""

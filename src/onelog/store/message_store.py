@@ -30,7 +30,7 @@ from onelog.errors import (
 from onelog.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, Appended, NewMessage
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ENTRY, ConsumeQueue
+from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from onelog.store.dispatch import (
     TAGS_NEEDLE,
     TagsCodes,
@@ -45,6 +45,7 @@ from onelog.store.record import CRC_PROPERTY_BYTES
 from onelog.store.recovery import RecoveryReport, recover
 from onelog.store.retention import Retention, RetentionRound, SpaceUsage, space_usage
 from onelog.store.segment import disk_error
+from onelog.store.spare_queues import FOLDER, SpareQueues
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
@@ -66,7 +67,7 @@ class MessageStore(StoreReader):
         super().__init__(
             folder,
             CommitLog(folder / "commitlog", config.segment_bytes, record_crc=config.record_crc),
-            Queues(folder / "consumequeue", config.queue_file_entries),
+            _queues(folder, config),
             KeyIndex(folder / "index", config.index_slots, config.index_entries),
         )
         write_version(folder / "onelog.json")
@@ -388,8 +389,14 @@ class MessageStore(StoreReader):
                 self._save_checkpoint(force=True)
                 self._abort.clear()
         finally:
-            self.queue_table.unmap()
+            self.queue_table.close()
             self._lock.release()
+
+
+def _queues(folder: Path, config: StoreConfig) -> Queues:
+    entries = config.queue_file_entries
+    spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
+    return Queues(folder / "consumequeue", entries, spares=spares)
 
 
 def check_is_store(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from onelog.errors import InvalidQueueError
 from onelog.message import QUEUE_ID_MAX, check_topic
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.spare_queues import SpareQueues
 
 _MAPS_MIN = 64
 _MAPS_MAX = 30_000
@@ -28,7 +29,15 @@ def _entries(folder: "Path | os.DirEntry[str]") -> list["os.DirEntry[str]"]:
 class Queues:
     """The `consumequeue` folder."""
 
-    def __init__(self, folder: Path, file_entries: int, *, writable: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        file_entries: int,
+        *,
+        writable: bool = True,
+        spares: SpareQueues | None = None,
+    ) -> None:
+        self._spares = spares
         self.folder = folder
         self._file_entries = file_entries
         self._writable = writable
@@ -49,6 +58,7 @@ class Queues:
             self._file_entries,
             self._budget,
             writable=self._writable,
+            spares=self._spares,
         )
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -75,6 +85,12 @@ class Queues:
         """Let go of all maps; they are made again when they are needed."""
         for queue in self:
             queue.unmap_all()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.unmap()
+        if self._spares is not None:
+            self._spares.close()
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files."""

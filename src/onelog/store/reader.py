@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.store.commitlog import CommitLog
@@ -19,6 +21,11 @@ from onelog.store.queues import Queues
 from onelog.store.record import check, decode_messages, store_time_ms
 
 OFFSET_MAX = (1 << 63) - 1
+COLUMNS_MIN = 256
+"""Reads of at least so many messages look at their entries as columns."""
+_ENTRY_COLUMNS = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_RECORD_BYTES_MIN = 88
+"""No record has fewer bytes, so no more entries need be looked at than so many bytes allow."""
 _WARM_TAIL_BYTES = 64 << 20
 """What was appended last is in the page cache; asking the kernel would cost more than it tells."""
 
@@ -109,7 +116,8 @@ class StoreReader:
             return _nothing(ReadStatus.OFFSET_OVERFLOW_ONE, offset, start, end)
         if offset > end:
             return _nothing(ReadStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
-        ranges, count, size, last_at = _collect(queue, offset, count_max, bytes_max)
+        collect = _collect if count_max < COLUMNS_MIN else _collect_columns
+        ranges, count, size, last_at = collect(queue, offset, count_max, bytes_max)
         if offset + count < end and queue.entry(offset + count)[0] == last_at:
             count = _end_of_batch(queue, offset + count) - offset
         try:
@@ -267,6 +275,34 @@ def _collect(
         break
     ranges.append((run_at, run_end - run_at))
     return ranges, count, size_total, record_at
+
+
+def _collect_columns(
+    queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int
+) -> tuple[list[tuple[int, int]], int, int, int]:
+    """The same for many entries at once, as columns; a tenth of the time where records adjoin."""
+    count_max = min(count_max, max(COLUMNS_MIN, bytes_max // _RECORD_BYTES_MIN))
+    entries = np.concatenate(
+        [np.frombuffer(raw, _ENTRY_COLUMNS) for raw in queue.raw_entries(offset, count_max)]
+    )
+    at, size = entries["at"].astype(np.int64), entries["size"].astype(np.int64)
+    is_record = np.empty(len(at), bool)  # Entries of one inner batch share a record.
+    is_record[0] = True
+    np.not_equal(at[1:], at[:-1], out=is_record[1:])
+    record_at, record_size = at[is_record], size[is_record]
+    totals = record_size.cumsum()
+    records = max(1, int(totals.searchsorted(bytes_max, "right")))
+    if records < len(totals):
+        count = int(is_record.nonzero()[0][records])
+        record_at, record_size = record_at[:records], record_size[:records]
+    else:
+        count = len(at)
+    ends = record_at + record_size
+    breaks = (record_at[1:] != ends[:-1]).nonzero()[0] + 1
+    starts = record_at[np.concatenate(([0], breaks))]
+    stops = ends[np.concatenate((breaks - 1, [records - 1]))]
+    ranges = list(zip(starts.tolist(), (stops - starts).tolist(), strict=True))
+    return ranges, count, int(totals[records - 1]), int(record_at[-1])
 
 
 def _end_of_batch(queue: ConsumeQueue, offset: int) -> int:

@@ -56,7 +56,9 @@ HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{stored}siqI") for stored in (8, 20) fo
 _HEAD_V4 = HEADS[0]
 _SIZE_AND_MAGIC = Struct(">II")
 _LENGTH = Struct(">H")
-_BOTH_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+# As a number: the complement of an IntFlag lacks the bits that have no name, as those of a
+# compression have none.
+_BOTH_V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 CRC_PROPERTY_BYTES = 20
 """What `record_crc` adds to the properties, beside a missing separator."""
 _CRC_NAME = RECORD_CRC.encode() + b"\x01"

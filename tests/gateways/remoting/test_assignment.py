@@ -156,3 +156,15 @@ async def test_a_mode_survives_a_restart(tmp_path: Path) -> None:
     async with broker(tmp_path, broker__name="broker-a") as server, client(server) as words:
         await words.heartbeat("client-1", GROUP, TOPIC)
         assert await assigned(words, "client-1") == [(-1, "POP")]
+
+
+async def test_the_default_mode_can_be_changed_while_running(tmp_path: Path) -> None:
+    async with broker(tmp_path, broker__name="broker-a") as server, client(server) as one:
+        prepare(server, queues=2)
+        await one.heartbeat("client-1", GROUP, TOPIC)
+        assert await assigned(one, "client-1") == [(0, "PULL"), (1, "PULL")]
+        answer = await one.ask(RequestCode.UPDATE_BROKER_CONFIG, b"defaultMessageRequestMode=POP\n")
+        assert answer.code == ResponseCode.SUCCESS
+        assert await assigned(one, "client-1") == [(-1, "POP")]
+        answer = await one.ask(RequestCode.GET_BROKER_CONFIG)
+        assert b"\ndefaultMessageRequestMode=POP\n" in bytes(answer.body)

@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from onelog.config import SETTINGS
+from onelog.core.assignment import RequestMode as CoreMode
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
-from onelog.wire.remoting.runtime import RequestModes
+from onelog.wire.remoting.runtime import RequestModes, TimerMetrics
 from onelog.wire.remoting.stats import BrokerStatsData, HaStatus
 from tests.gateways.remoting.desk import Desk, open_desk
 
@@ -242,12 +244,52 @@ async def test_a_broker_without_slaves(desk: Desk) -> None:
     assert status.master_commit_log_max_offset == desk.world.store.log_end
 
 
-async def test_what_is_not_there_is_said_to_be_missing_or_empty(desk: Desk) -> None:
+async def test_the_modes_of_groups_are_listed_by_topic_and_group(desk: Desk) -> None:
     answer = await desk.told(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     assert RequestModes.decode(answer.body) == RequestModes()
-    answer = await desk.ask(RequestCode.GET_TIMER_METRICS)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "null" in (answer.remark or "")
+    broker = desk.world.broker
+    for group, mode in (("readers", CoreMode("POP", 2)), ("others", CoreMode("PULL"))):
+        broker.groups.require(group)
+        broker.request_modes.set(group, "orders", mode)
+    answer = await desk.told(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    assert msgspec.json.decode(bytes(answer.body)) == {
+        "messageRequestModeMap": {
+            "orders": {
+                "readers": {
+                    "consumerGroup": "readers", "mode": "POP", "popShareQueueNum": 2,
+                    "topic": "orders",
+                },
+                "others": {
+                    "consumerGroup": "others", "mode": "PULL", "popShareQueueNum": 0,
+                    "topic": "orders",
+                },
+            }
+        }
+    }  # fmt: skip
+
+
+async def test_leases_need_not_be_brought_back_from_rocksdb(desk: Desk) -> None:
+    assert not (await desk.told(RequestCode.POP_ROLLBACK)).body
+
+
+async def test_timer_metrics_count_what_waits_by_topic(desk: Desk) -> None:
+    answer = await desk.told(RequestCode.GET_TIMER_METRICS)
+    assert TimerMetrics.decode(answer.body).timing_count == {}
+    world = desk.world
+    world.topic("other")
+    for number in range(5):
+        world.send("orders", number % 2, TIMER_DELAY_MS=str(1_000 * (number + 1)))
+    world.send("other", TIMER_DELAY_MS="9000")
+    world.advance(1_500)
+    answer = await desk.told(RequestCode.GET_TIMER_METRICS)
+    metrics = TimerMetrics.decode(answer.body)
+    assert {topic: each.count for topic, each in metrics.timing_count.items()} == {
+        "orders": 4,
+        "other": 1,
+    }
+    now_ms = world.clock.now_ms()
+    assert {each.time_stamp for each in metrics.timing_count.values()} == {now_ms}
+    assert metrics.data_version.timestamp == now_ms
 
 
 async def test_the_timer_checkpoint_says_how_far_timed_messages_are_delivered(desk: Desk) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from onelog.gateways.remoting.pull import SLICES_MAX
+from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.extensions import BULK_BYTES
 from tests.gateways.remoting.live import bodies, broker, client, messages
 
 SUSPEND = 4 | 2
@@ -163,9 +166,23 @@ async def test_data_that_is_not_in_memory_is_read_elsewhere_and_arrives(tmp_path
         assert seen == list(range(40))
 
 
+@pytest.mark.parametrize("queues", [1, 3])
+async def test_a_bulk_reader_gets_its_bytes_in_one_answer(tmp_path: Path, queues: int) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        for n in range(3 * SLICES_MAX):
+            for queue in range(queues):
+                server.broker.store.append([NewMessage("t", queue, b"%d" % n)])
+        await both.send("t", b"last")
+        answer = await both.pull("t", 0, **{BULK_BYTES: 1 << 20, "maxMsgNums": 9_999})
+        assert bodies(answer) == [b"%d" % n for n in range(3 * SLICES_MAX)] + [b"last"]
+        few = await both.pull("t", 0, **{BULK_BYTES: 1_000, "maxMsgNums": 9_999})
+        assert 0 < len(few.body) <= 1_000
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
+        ({BULK_BYTES: "many"}, ResponseCode.SYSTEM_ERROR),
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"queueId": 77}, ResponseCode.INVALID_PARAMETER),
         ({"queueId": -1}, ResponseCode.INVALID_PARAMETER),

@@ -94,6 +94,25 @@ async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
         assert [(each.flag, each.keys) for each in stored] == [(n, [f"k{n}"]) for n in range(5)]
 
 
+async def test_the_id_of_a_batch_is_not_that_of_its_messages(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        batch = encode_batch(
+            [(0, b"body", encode_properties({"UNIQ_KEY": f"own-{n}"})) for n in range(2)]
+        )
+        ext = {
+            "a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0,
+            "i": "WAIT\x01true\x02UNIQ_KEY\x01of-the-batch", "m": "true",
+        }  # fmt: skip
+        assert (await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)).code == 0
+        stored = messages(await producer.pull("t", 0))
+        # Java takes the last of several properties with one name.
+        properties = [decode_properties(each.properties) for each in stored]
+        assert [(each["UNIQ_KEY"], each["WAIT"]) for each in properties] == [
+            ("own-0", "true"),
+            ("own-1", "true"),
+        ]
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "says"),
     [

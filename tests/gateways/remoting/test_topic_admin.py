@@ -14,6 +14,7 @@ from onelog.message import NewMessage, tags_code
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import TopicConfig as WireTopic
 from onelog.wire.remoting.registration import TopicConfigList, TopicTable
@@ -198,6 +199,7 @@ async def test_topic_stats_show_every_queue_also_the_empty_ones(desk: Desk) -> N
         MessageQueue(broker_name="broker-a", queue_id=1, topic="orders"): TopicOffset(),
     }
     assert stats.topic_put_tps > 0
+    assert answer.ext == {TOPIC_CREATED_MS: str(desk.world.clock.now_ms() - 5_000)}
     assert b'{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:' in bytes(answer.body)
     answer = await desk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="nowhere")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST

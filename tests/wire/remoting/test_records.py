@@ -1,7 +1,5 @@
 """Records in answers are read whole and checked, whatever a broker sends."""
 
-import zlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 from onelog.errors import CompressionError, WireError
 from onelog.message import NewMessage, SysFlag, decode_host, decode_properties, encode_host
 from onelog.store import record
-from onelog.wire.remoting import records
 from onelog.wire.remoting.compression import Compression, compress
 from onelog.wire.remoting.records import decode_records, unpacked_body
 

@@ -1,6 +1,7 @@
 """`onelog store`: look into the files of a store, without changing anything.
 
-All of it works on stores that RocketMQ wrote, too, and while a broker is running on them.
+All of it works on stores that RocketMQ wrote, too, and while a broker is running on them; but for
+`export-config`, which prepares a store that nobody uses for RocketMQ.
 """
 
 from enum import StrEnum
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from onelog.commands.serve import ConfigFile, Set
 
 app = typer.Typer(
     help="Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker runs.",
@@ -81,3 +84,16 @@ def dump_queue(
     from onelog.commands.store.dump import dump
 
     dump(folder, topic, queue, start, count, body, as_json=json)
+
+
+@app.command("export-config")
+def export_config(folder: Folder, config: ConfigFile = None, set_: Set = None) -> None:
+    """Write RocketMQ's config/*.json, so that its broker can go on with a store of OneLog.
+
+    The broker must be stopped. Name its configuration as for `onelog broker`, if it has one.
+    """
+    from onelog import server
+    from onelog.commands import serving
+
+    server.export_config(serving.settings(config, set_, {"broker.store_path": folder}))
+    typer.echo(f"topics, groups and positions are in {folder / 'config'}, as RocketMQ reads them")

@@ -19,11 +19,12 @@ from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, 
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.clients import RequestMode
+from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Buffer, Command
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
-from onelog.wire.remoting.runtime import RequestModes
+from onelog.wire.remoting.runtime import RequestModes, TimerMetrics, TimingCount
 from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
 
 log = logging.getLogger(__name__)
@@ -284,8 +285,13 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
 
 
 def request_modes(session: BrokerSession, command: Command) -> Answer:
-    """GET_ALL_MESSAGE_REQUEST_MODE: nobody has set any."""
-    return Answer(body=RequestModes().encode())
+    """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
+    table: dict[str, dict[str, RequestMode]] = {}
+    for (topic, group), mode in session.broker.request_modes.all().items():
+        table.setdefault(topic, {})[group] = RequestMode(
+            consumer_group=group, mode=mode.mode, pop_share_queue_num=mode.share, topic=topic
+        )
+    return Answer(body=RequestModes(message_request_mode_map=table).encode())
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
@@ -294,9 +300,26 @@ def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
 
 
-def timer_metrics(session: BrokerSession, command: Command) -> Answer:
-    """GET_TIMER_METRICS: how many messages of each topic wait is not counted here."""
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
+def timer_metrics(session: BrokerSession, command: Command) -> None:
+    """GET_TIMER_METRICS: how many timed messages of each topic wait."""
+
+    def counted(counts: dict[str, int]) -> None:
+        now_ms = session.gateway.clock.now_ms()
+        metrics = TimerMetrics(
+            data_version=DataVersion(timestamp=now_ms),
+            timing_count={
+                topic: TimingCount(count=count, time_stamp=now_ms)
+                for topic, count in counts.items()
+            },
+        )
+        session.answer(command, Answer(body=metrics.encode()))
+
+    session.gateway.census.count(counted)
+
+
+def pop_rollback(session: BrokerSession, command: Command) -> Answer:
+    """POP_ROLLBACK: bring open leases from RocksDB back to files. They are nowhere else here."""
+    return Answer()
 
 
 HANDLERS: dict[int, Handler] = {
@@ -310,4 +333,5 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
     RequestCode.GET_TIMER_CHECK_POINT: timer_checkpoint,
     RequestCode.GET_TIMER_METRICS: timer_metrics,
+    RequestCode.POP_ROLLBACK: pop_rollback,
 }

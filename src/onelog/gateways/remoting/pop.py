@@ -14,7 +14,12 @@ from onelog.core.lease_queue import Fate
 from onelog.core.lease_supply import Terms
 from onelog.core.pop import Popped, PopRequest
 from onelog.core.waiting import Wait
-from onelog.errors import InvalidReceiptError, LeaseNotFoundError, OnelogError
+from onelog.errors import (
+    FlushTimeoutError,
+    InvalidReceiptError,
+    LeaseNotFoundError,
+    OnelogError,
+)
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -237,15 +242,16 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, command, topic)
-    leases = session.broker.leases
-    leases.acknowledge(group, topic, receipt.queue_id, offset, receipt.popped_ms)
-    leases.when_recorded(partial(_tell, session, command, Answer()))
+    broker = session.broker
+    broker.leases.acknowledge(group, topic, receipt.queue_id, offset, receipt.popped_ms)
+    broker.pop.when_safe(partial(_tell, session, command, Answer()))
 
 
 def _tell(
     session: BrokerSession, command: Command, answer: Answer, error: OnelogError | None
 ) -> None:
-    if error is None:
+    # A slow disk takes nothing back: the message is done, as after a send that was too late.
+    if error is None or isinstance(error, FlushTimeoutError):
         session.answer(command, answer)
     else:
         session.fail(command, error)
@@ -286,7 +292,7 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Answer(remark=remark)
-    session.broker.leases.when_recorded(partial(_tell, session, command, answer))
+    session.broker.pop.when_safe(partial(_tell, session, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
@@ -302,8 +308,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, command, topic)
     invisible_ms = fields.number(ext, "invisibleTime")
-    leases = session.broker.leases
-    popped_ms = leases.change(
+    popped_ms = session.broker.leases.change(
         group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
     )
     if receipt.revive_queue == ORDERED_QUEUE:
@@ -316,7 +321,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(receipt.revive_queue),
         }
     )
-    leases.when_recorded(partial(_tell, session, command, answer))
+    session.broker.pop.when_safe(partial(_tell, session, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

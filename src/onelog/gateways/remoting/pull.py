@@ -15,8 +15,10 @@ from onelog.gateways.remoting.session import BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.extensions import BULK_BYTES
 
 COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
+SLICES_MAX = 256
 
 CODES: dict[PullStatus, ResponseCode] = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
@@ -51,6 +53,7 @@ class Pull:
     bytes_max: int
     timeout_ms: int
     subscription: Subscription
+    bulk_bytes: int = 0
 
     def run(self, *, may_wait: bool, cold_ok: bool = False) -> None:
         """Look for messages, and answer or hold."""
@@ -63,6 +66,7 @@ class Pull:
             self.subscription,
             self.bytes_max,
             cold_ok=cold_ok,
+            bulk_bytes=self.bulk_bytes,
         )
         if result.status is PullStatus.COLD:
             self._read_elsewhere(result, may_wait)
@@ -108,7 +112,10 @@ class Pull:
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
         }
-        self.session.reply(self.command, code, ext, result.status.name, result.slices)
+        slices = result.slices
+        # Messages of a queue that lie apart in the log: one copy costs less than many slices.
+        body = slices if len(slices) <= SLICES_MAX else b"".join(slices)
+        self.session.reply(self.command, code, ext, result.status.name, body)
 
 
 def pull_message(session: BrokerSession, command: Command) -> None:
@@ -137,6 +144,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         fields.int32(ext, "maxMsgBytes", 0),
         fields.number(ext, "suspendTimeoutMillis") if flags & SUSPEND_FLAG else 0,
         subscription,
+        max(0, fields.int32(ext, BULK_BYTES, 0)),
     )
     committed = fields.number(ext, "commitOffset")
     if flags & COMMIT_FLAG and committed >= 0:

@@ -201,10 +201,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    shared = without_reserved(header.properties.encode())
-    if shared and shared[-1] != 2:
-        shared += b"\x02"
-    shared += gateway.added_properties
+    shared = _shared(header.properties.encode()) + gateway.added_properties
     flags = header.sys_flag & CLIENT_FLAGS
     rest = (flags, header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
             0, 1, ())  # fmt: skip
@@ -215,6 +212,14 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     except TopicNotFoundError:
         _create_topic(session, header)
         session.broker.submit_batch(messages, _batch_stored, token)
+
+
+def _shared(properties: bytes) -> bytes:
+    """Properties of a whole batch, as each of its messages gets them: its id is not theirs."""
+    kept = without_reserved(properties).split(b"\x02")
+    return b"".join(
+        each + b"\x02" for each in kept if each and not each.startswith(_UNIQUE_KEY_NEEDLE)
+    )
 
 
 def checked_parts(body: Buffer) -> list[BatchedMessage]:

@@ -45,6 +45,7 @@ _ENTRIES = Translation(
 _FLUSH = Translation(
     lambda value: f"{value}_FLUSH".upper(), lambda text: text.removesuffix("_FLUSH").lower()
 )
+_UPPER = Translation(lambda value: str(value).upper(), str.lower)
 
 NAMES: dict[str, tuple[str, Translation]] = {
     "brokerName": ("broker.name", _SAME),
@@ -88,6 +89,11 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "diskSpaceCleanForciblyRatio": ("store.disk_force_percent", _SAME),
     "diskSpaceWarningLevelRatio": ("store.disk_refuse_percent", _SAME),
     "messageDelayLevel": ("store.delay_levels", _SAME),
+    "transactionTimeOut": ("broker.transaction_timeout_ms", _SAME),
+    "transactionCheckMax": ("broker.transaction_check_max", _SAME),
+    "transactionCheckInterval": ("broker.transaction_check_interval_ms", _SAME),
+    "defaultMessageRequestMode": ("broker.default_request_mode", _UPPER),
+    "defaultPopShareQueueNum": ("broker.default_pop_share", _SAME),
     "timerMaxDelaySec": ("broker.timer_delay_max_ms", _SECONDS),
 }
 """RocketMQ's name, our key, and how values translate."""

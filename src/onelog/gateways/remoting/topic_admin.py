@@ -28,6 +28,7 @@ from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import DataVersion, TopicConfigList, TopicTable
 from onelog.wire.remoting.routes import TopicList
@@ -186,7 +187,8 @@ def topic_stats(session: BrokerSession, command: Command) -> Answer:
         },
         topic_put_tps=stats.put_per_second,
     )
-    return Answer(body=table.encode())
+    created_ms = session.broker.topics.require(topic).created_ms
+    return Answer({TOPIC_CREATED_MS: str(created_ms)} if created_ms else {}, table.encode())
 
 
 def consume_time_spans(session: BrokerSession, command: Command) -> Answer:

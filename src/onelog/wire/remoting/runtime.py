@@ -30,6 +30,20 @@ class RequestModes(Body, frozen=True):
     message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
 
 
+class TimingCount(Body, frozen=True):
+    """How many timed messages of a topic wait, and since when it is so."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerMetrics(Body, frozen=True):
+    """How many timed messages wait, by topic (TimerMetrics.TimerMetricsSerializeWrapper)."""
+
+    data_version: DataVersion = DataVersion()
+    timing_count: dict[str, TimingCount] = field(default_factory=dict)
+
+
 class QueuePosition(Body, frozen=True):
     """A queue and an offset in it (MessageQueueForC)."""
 

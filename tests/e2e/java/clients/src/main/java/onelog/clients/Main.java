@@ -48,6 +48,11 @@ public final class Main {
         SCENARIOS.put("pop", Pop::run);
         SCENARIOS.put("timing", Timing::run);
         SCENARIOS.put("timing-far", Timing::far);
+        SCENARIOS.put("interop-send", Interop::send);
+        SCENARIOS.put("interop-send-transactions", Interop::sendTransactions);
+        SCENARIOS.put("interop-read", Interop::read);
+        SCENARIOS.put("interop-ask", Interop::ask);
+        SCENARIOS.put("interop-answer", Interop::answer);
     }
 
     private Main() {

@@ -1,0 +1,44 @@
+"""Who a client is: an access key, and a signature that proves the secret belonging to it.
+
+A signed request carries its own fields and three more: AccessKey, SecurityToken (if there is one)
+and Signature, which is the HMAC-SHA1, in base64, of the values of all the other fields in the order
+of their names, followed by the body. The secret itself never travels.
+
+Invariant: what is signed is what is sent. A request is signed last, when nothing will be added.
+"""
+
+import base64
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onelog.wire.remoting.command import Buffer
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"
+SIGNATURE = "Signature"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user of the cluster. What must stay secret is not shown when this is printed."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise ValueError("credentials need an access key and a secret key")
+
+    def sign(self, ext: Mapping[str, str] | None, body: Buffer = b"") -> dict[str, str]:
+        """The fields of a request, with those that prove who sent it."""
+        signed = dict(ext or ())
+        signed.pop(SIGNATURE, None)
+        signed[ACCESS_KEY] = self.access_key
+        if self.security_token:
+            signed[SECURITY_TOKEN] = self.security_token
+        values = "".join([signed[name] for name in sorted(signed)]).encode()
+        digest = hmac.digest(self.secret_key.encode(), values + body, "sha1")
+        signed[SIGNATURE] = base64.b64encode(digest).decode("ascii")
+        return signed

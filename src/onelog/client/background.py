@@ -1,0 +1,144 @@
+"""The one event loop on which the synchronous faces of the SDK run their asyncio core.
+
+It lives in a daemon thread that starts when it is first needed. Invariants: a process has at most
+one; whoever waits for it can be interrupted (Ctrl-C) and then waits no more; after a fork the
+child makes its own, and what belonged to the parent's is refused there with `ForkedError`; the end
+of the interpreter stops it without waiting for anybody.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from onelog.errors import ClientClosedError, ForkedError, WrongLoopError
+
+STOP_SECONDS_MAX = 2.0
+
+T = TypeVar("T")
+
+
+class Home:
+    """A background loop, its thread, and the process that they belong to."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="onelog-client", daemon=True)
+        self._thread.start()
+        self._ident = self._thread.ident
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is this process's own, and alive."""
+        return self is _home and self._thread.is_alive()
+
+    def check_usable(self) -> None:
+        """An error that says why not, if this thread cannot have it do something and wait."""
+        if self is not _home:
+            raise ForkedError(
+                f"this client was made before the process forked, and its connections stayed with "
+                f"the parent: make a new one in the child (process {os.getpid()})"
+            )
+        if threading.get_ident() == self._ident:
+            raise WrongLoopError(
+                "a synchronous client was called on the event loop that runs it, where it would "
+                "wait for itself: call it from another thread, or use the asyncio client"
+            )
+        if not self._thread.is_alive():
+            raise ClientClosedError("the background loop has ended: the interpreter is exiting")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def stop(self) -> None:
+        """Cancel what runs, and end the thread; give up on it after a while."""
+        if not self._thread.is_alive():
+            return
+        # The loop is not closed: what users left open on it goes with the process.
+        self.loop.call_soon_threadsafe(self._end)
+        self._thread.join(STOP_SECONDS_MAX)
+
+    def _end(self) -> None:
+        self._last = self.loop.create_task(_cancel_everything())
+        self._last.add_done_callback(lambda _: self.loop.stop())
+
+
+_home: Home | None = None
+_left: list[Home] = []
+"""Those of parent processes: to free them would be to meddle with what the parent still uses."""
+_making = threading.Lock()
+
+
+def home() -> Home:
+    """The background loop of this process with its thread; it is started if there is none."""
+    global _home
+    found = _home
+    if found is None:
+        with _making:
+            if _home is None:
+                _home = Home()
+            found = _home
+    return found
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The background loop of this process; it is started if there is none."""
+    return home().loop
+
+
+def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """Run a coroutine on the background loop and wait for what it returns or raises.
+
+    `TimeoutError` after `timeout` seconds. Whatever ends the waiting early, a time-out or Ctrl-C,
+    cancels the coroutine.
+    """
+    try:
+        where = home()
+        where.check_usable()
+        future = asyncio.run_coroutine_threadsafe(coroutine, where.loop)
+    except BaseException:
+        coroutine.close()
+        raise
+    try:
+        return future.result(timeout)
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # Not on Windows.
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _cancel_everything() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def _forget() -> None:
+    """After a fork: neither the thread nor the lock's holder came along."""
+    global _home, _making
+    if _home is not None:
+        _left.append(_home)
+    _home = None
+    _making = threading.Lock()
+
+
+def _stop() -> None:
+    if _home is not None:
+        _home.stop()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_stop)

@@ -1,0 +1,155 @@
+"""What users may say about a client, as keyword arguments with types.
+
+Constructors take `**options: Unpack[ProducerOptions]` and the like, so that editors and type
+checkers know every name; at run time a name that is unknown is refused by `check_names`, with the
+one that was probably meant. Invariant: a `ClientSettings` is complete and checked.
+"""
+
+import difflib
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from onelog.client.address import Address, parse_addresses
+from onelog.client.tls import tls_context
+from onelog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onelog.client.acl import Credentials
+    from onelog.client.allocation import AllocationStrategy
+    from onelog.client.hooks import ConsumeHook, SendHook
+    from onelog.client.transactions import Checker
+
+NAMESERVER = "127.0.0.1:9876"
+TIMEOUT_SECONDS = 3.0
+
+Compression = Literal["zlib", "lz4", "zstd"]
+
+
+class ClientOptions(TypedDict, total=False):
+    """What every client takes."""
+
+    nameserver: str
+    """`host:port`, several between semicolons. Else the environment's ONELOG_NAMESERVER or
+    NAMESRV_ADDR, else 127.0.0.1:9876."""
+    credentials: "Credentials"
+    tls: bool | ssl.SSLContext
+    """True encrypts, but takes any certificate; a context verifies as it says. See `client.tls`."""
+    timeout: timedelta | float
+    """How long a request may take; a number is seconds. 3 s."""
+    client_id: str
+    """Must differ from that of every other client. Made of address, process and time."""
+    namespace: str
+    """Is put before the names of topics and groups, as RocketMQ's clients do."""
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """What producers take besides."""
+
+    retries: int
+    """How often a send that failed is tried again, on another broker if there is one. 2."""
+    body_bytes_max: int
+    """Bodies over this are refused. 4 MiB."""
+    compress_over_bytes: int
+    """Bodies from this on are compressed. 4096."""
+    compression: Compression
+    """How. zlib, which every RocketMQ client reads."""
+    queues: int
+    """Queues of a topic that comes into being by being sent to. 4."""
+    avoid_faults: bool
+    """Whether brokers that were slow or failed are left alone for a while. False."""
+    hooks: "Sequence[SendHook]"
+    """Called before and after each send."""
+    checker: "Checker"
+    """Answers the broker's question how a transaction ended."""
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """What consumers take besides."""
+
+    model: Literal["clustering", "broadcasting"]
+    """Whether the members of the group share the messages, or each gets all. clustering."""
+    orderly: bool
+    """One message of a queue at a time, in their order. False."""
+    pop: bool
+    """Whether the broker leases messages instead of assigning queues. False."""
+    start: Literal["first", "last"] | datetime
+    """Where a group begins that has no position yet. last."""
+    batch_size: int
+    """How many messages a listener gets at once; over 1 it gets a list. 1."""
+    threads: int
+    """How many listeners run at the same time in the synchronous consumers. 20."""
+    concurrency: int
+    """How many listeners run at the same time in the asyncio consumers. 20."""
+    allocation: "AllocationStrategy"
+    """How queues are shared out among the members of the group. Evenly."""
+    retries_max: int
+    """How often a message is retried before it becomes a dead letter. 16; endless if orderly."""
+    consume_timeout: timedelta | float
+    """A message that a listener holds for longer is given back. 15 minutes."""
+    prefetch_count: int
+    """Messages of a queue in hand at which no more are fetched. 1000."""
+    prefetch_bytes: int
+    """The same, in bytes of bodies. 100 MiB."""
+    prefetch_span: int
+    """The same, from the first unfinished to the last fetched offset. 2000."""
+    invisible_time: timedelta | float
+    """POP: how long a message is leased. 60 s."""
+    hooks: "Sequence[ConsumeHook]"
+    """Called before and after each listener."""
+    offsets_path: str | os.PathLike[str]
+    """Broadcasting: the file of this client's positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The options that every client has, as they hold."""
+
+    nameservers: tuple[Address, ...]
+    timeout_ms: int
+    tls: ssl.SSLContext | None
+    credentials: "Credentials | None"
+    client_id: str | None
+    namespace: str
+
+
+def client_settings(options: ClientOptions) -> ClientSettings:
+    """The options with what they leave open filled in."""
+    return ClientSettings(
+        nameservers=parse_addresses(options.get("nameserver") or _nameserver()),
+        timeout_ms=milliseconds("timeout", options.get("timeout", TIMEOUT_SECONDS)),
+        tls=tls_context(options.get("tls", False)),
+        credentials=options.get("credentials"),
+        client_id=options.get("client_id"),
+        namespace=options.get("namespace", ""),
+    )
+
+
+def milliseconds(name: str, given: timedelta | float) -> int:
+    """A length of time, as users write it; `ConfigError` unless it is positive."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} must be a timedelta or a number of seconds, not {given!r}")
+    if not 0 < seconds < 2**31:
+        raise ConfigError(f"{name} must be a positive time, and {given} is not")
+    return max(1, round(seconds * 1000))
+
+
+def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
+    """`TypeError` for an option that `kind` does not have, or that is None."""
+    known = kind.__annotations__
+    for name, value in options.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{who}() has no option {name!r}{hint}")
+        if value is None:
+            raise TypeError(f"{who}(): option {name!r} may be left out, but not be None")
+
+
+def _nameserver() -> str:
+    environment = os.environ
+    return environment.get("ONELOG_NAMESERVER") or environment.get("NAMESRV_ADDR") or NAMESERVER

@@ -1,0 +1,295 @@
+"""A broker and its name server inside the user's process, for tests and small tools.
+
+    with onelog.embedded() as mq:               async with onelog.embedded() as mq:
+        mq.producer("app").send(...)                await mq.producer("app").send(...)
+
+It is the same broker as ever, on another kind of connection: clients of this process reach it
+through memory, without a socket. Only with a `port` do others reach it, too. With `with` it runs on
+the background loop of the SDK, with `async with` on the running loop; clients may run on any loop.
+
+Invariant: when the block ends, nothing of it is left: no thread, no port, and no file, unless the
+folder was given.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Unpack
+
+from onelog.client import background
+from onelog.client.admin import Admin
+from onelog.client.options import ConsumerOptions, ProducerOptions
+from onelog.client.producer import AsyncProducer
+from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
+from onelog.client.push_consumer import AsyncPushConsumer
+from onelog.client.sync_producer import Producer
+from onelog.client.sync_pull_consumer import PullConsumer
+from onelog.client.sync_push_consumer import PushConsumer
+from onelog.client.topics import TopicChange
+from onelog.config import Loaded, Value, load
+from onelog.gateways.direct import Direct
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.listener import Listener
+from onelog.net.memory import MemoryListener, host_address, host_name
+from onelog.server import BrokerServer
+
+NAMESERVER_PORT = 9876
+BROKER_PORT = 10911
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_BYTES_MIN = 256 << 20
+"""Containers often have 64 MiB of it, which is not enough."""
+FOLDER_PREFIX = "onelog-embedded-"
+STALE_SECONDS = 60
+
+SMALL: dict[str, Value] = {
+    "store.segment_bytes": 64 << 20,
+    "store.queue_file_entries": 10_000,
+    "store.index_slots": 20_000,
+    "store.index_entries": 80_000,
+}
+"""Files of a store that lives in memory: what is not used costs nothing, what is opened little."""
+ALWAYS: dict[str, Value] = {
+    "store.disk_clean_percent": 97,
+    "store.disk_force_percent": 98,
+    "store.disk_refuse_percent": 99,
+    "broker.vip_port": 0,
+}
+
+_numbers: set[int] = set()
+_numbers_lock = threading.Lock()
+
+
+class Embedding:
+    """A broker that is not started yet: `with` and `async with` do that."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        port: int | None,
+        settings: Mapping[str, Value],
+    ) -> None:
+        self._folder = None if folder is None else Path(folder).expanduser()
+        self._port = port
+        self._settings = {key.replace("__", ".", 1): value for key, value in settings.items()}
+        self._running: list[_Running] = []
+
+    def __enter__(self) -> "EmbeddedBroker":
+        running = background.run(self._start())
+        return EmbeddedBroker(running.nameserver, running.folder)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        background.run(self._stop())
+
+    async def __aenter__(self) -> "AsyncEmbeddedBroker":
+        running = await self._start()
+        return AsyncEmbeddedBroker(running.nameserver, running.folder)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> "_Running":
+        running = _Running(self._folder, self._port, self._settings)
+        await running.start()
+        self._running.append(running)
+        return running
+
+    async def _stop(self) -> None:
+        await self._running.pop().close()
+
+
+class _Place:
+    """Where a running broker is found."""
+
+    def __init__(self, nameserver: str, folder: Path) -> None:
+        self.nameserver = nameserver
+        """The name server's address, for clients of this process; those of others need a port."""
+        self.folder = folder
+        """What it keeps: the folder `store`, and the name server's file."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.nameserver}>"
+
+    def admin(self) -> Admin:
+        """An administrator, to be used with `async with`."""
+        return Admin.connect(self.nameserver)
+
+
+class EmbeddedBroker(_Place):
+    """A running broker, and synchronous clients of it."""
+
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer, to be used with `with`."""
+        options["nameserver"] = self.nameserver
+        return Producer(group, **options)
+
+    def push_consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> PushConsumer:
+        """A push consumer, to be used with `with`."""
+        options["nameserver"] = self.nameserver
+        return PushConsumer(group, **options)
+
+    def pull_consumer(self, group: str, **options: Unpack[PullConsumerOptions]) -> PullConsumer:
+        """A pull consumer, to be used with `with`."""
+        options["nameserver"] = self.nameserver
+        return PullConsumer(group, **options)
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Create a topic; without this, its first message does."""
+        background.run(_create_topic(self.nameserver, topic, queues))
+
+
+class AsyncEmbeddedBroker(_Place):
+    """A running broker, and asyncio clients of it."""
+
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        """A producer, to be used with `async with`."""
+        options["nameserver"] = self.nameserver
+        return AsyncProducer(group, **options)
+
+    def push_consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> AsyncPushConsumer:
+        """A push consumer, to be used with `async with`."""
+        options["nameserver"] = self.nameserver
+        return AsyncPushConsumer(group, **options)
+
+    def pull_consumer(
+        self, group: str, **options: Unpack[PullConsumerOptions]
+    ) -> AsyncPullConsumer:
+        """A pull consumer, to be used with `async with`."""
+        options["nameserver"] = self.nameserver
+        return AsyncPullConsumer(group, **options)
+
+    async def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Create a topic; without this, its first message does."""
+        await _create_topic(self.nameserver, topic, queues)
+
+
+class _Running:
+    """A name server and a broker that know each other."""
+
+    def __init__(self, folder: Path | None, port: int | None, settings: dict[str, Value]) -> None:
+        self.folder = folder or Path()
+        self._port = port
+        self._settings = settings
+        self._stack = contextlib.AsyncExitStack()
+        self._in_memory = folder is None
+
+    async def start(self) -> None:
+        async with self._stack:
+            number = _take_number()
+            self._stack.callback(_numbers.discard, number)
+            if self._in_memory:
+                self.folder = await asyncio.to_thread(_make_folder)
+                self._stack.push_async_callback(
+                    asyncio.to_thread, shutil.rmtree, self.folder, ignore_errors=True
+                )
+            self._nameserver = await self._serve_nameserver(number)
+            self._stack.push_async_callback(self._nameserver.close)
+            broker = BrokerServer(self._loaded(number), self._listening)
+            await broker.start()
+            self._stack.push_async_callback(broker.close)
+            direct = Direct(broker.broker, broker.gateway, asyncio.get_running_loop().call_soon)
+            for listener in broker.listeners:
+                if isinstance(listener, MemoryListener):
+                    listener.make_line = direct.line
+            self._stack = self._stack.pop_all()
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    @property
+    def nameserver(self) -> str:
+        host, port = self._nameserver.address
+        return f"{host}:{port}"
+
+    @property
+    def _listening(self) -> tuple[type[Listener], ...]:
+        return (MemoryListener,) if self._port is None else (Listener, MemoryListener)
+
+    async def _serve_nameserver(self, number: int) -> NameServer:
+        host, port = host_name(number), NAMESERVER_PORT
+        if self._port is not None:
+            host, port = "127.0.0.1", self._port
+        config = load(
+            overrides={
+                "nameserver.host": host,
+                "nameserver.port": port,
+                "nameserver.kv_path": str(self.folder / "kvConfig.json"),
+                **self._settings,
+            }
+        ).config
+        return await serve_nameserver(config.nameserver, tls=config.tls, listening=self._listening)
+
+    def _loaded(self, number: int) -> Loaded:
+        host, port = host_address(number), BROKER_PORT
+        if self._port is not None:
+            host, port = "127.0.0.1", 0
+        return load(
+            overrides={
+                **ALWAYS,
+                **(SMALL if self._in_memory else {}),
+                "broker.host": host,
+                "broker.port": port,
+                "broker.store_path": str(self.folder / "store"),
+                **self._settings,
+                "broker.nameservers": self.nameserver,
+            }
+        )
+
+
+async def _create_topic(nameserver: str, topic: str, queues: int) -> None:
+    async with Admin.connect(nameserver) as admin:
+        await admin.topics.create(topic, TopicChange(read_queues=queues, write_queues=queues))
+
+
+def _take_number() -> int:
+    """The smallest number that no running broker of this process has.
+
+    A folder that is opened again by one broker at a time thus keeps its address, which is part of
+    the ids of the messages in it.
+    """
+    with _numbers_lock:
+        number = next(each for each in itertools.count(1) if each not in _numbers)
+        _numbers.add(number)
+        return number
+
+
+def _make_folder() -> Path:
+    """A private folder in memory, where there is such a thing."""
+    parent = Path(tempfile.gettempdir())
+    if os.access(SHARED_MEMORY, os.W_OK) and _is_roomy(SHARED_MEMORY):
+        parent = SHARED_MEMORY
+    _remove_stale(parent)
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
+
+
+def _is_roomy(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free >= SHARED_MEMORY_BYTES_MIN
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove what processes that were killed left behind: nobody holds the lock of such a store."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < STALE_SECONDS:
+                continue
+            with (folder / "store" / "lock").open("rb+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,405 @@
+"""Brokers, as Spark's processes ask and read them: plain calls, with connections that are kept.
+
+Drivers ask where queues begin and end; workers pull ranges of queues, as the bytes of whole
+records, a megabyte at a time, with the next answer on its way while the last one is decoded. A
+worker is used for many tasks, so there is one `Brokers` per process and cluster.
+
+Invariants: a question that fails because nobody answers is asked again until `retryTimeoutMs` is
+over, and then raises an error that names the option; reading a range gives all of its messages, in
+their order, or raises or reports what is missing.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from onelog.client import background
+from onelog.client.admin import Admin
+from onelog.client.instance import Instance
+from onelog.client.message import Queue
+from onelog.client.nodes import at_once
+from onelog.client.routes import Route
+from onelog.client.topics import TopicKind
+from onelog.errors import (
+    DataLossError,
+    GroupNotFoundError,
+    NameserversUnreachableError,
+    OnelogError,
+    PeerClosedError,
+    PeerTimeoutError,
+    TopicNotFoundError,
+    WireError,
+)
+from onelog.spark.offsets import Extent, QueueRange, Snapshot, queue_name
+from onelog.spark.options import Link
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.extensions import BULK_BYTES, TOPIC_CREATED_MS
+from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group that exists on every broker for tools; it reads where no other is named."""
+PULL_BYTES = 1 << 20
+PULL_COUNT_MAX = 1 << 16
+SAMPLE_RECORDS = 64
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
+
+_WITH_SUBSCRIPTION = 4
+_UNREACHABLE = (PeerClosedError, PeerTimeoutError, NameserversUnreachableError)
+_PULL_ANSWERS = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND.value,
+        ResponseCode.PULL_RETRY_IMMEDIATELY.value,
+        ResponseCode.PULL_OFFSET_MOVED.value,
+    }
+)
+_NO_POSITION = frozenset({ResponseCode.QUERY_NOT_FOUND.value})
+_OFFSET_RESET = "OFFSET_RESET"
+_REMOVED = "MESSAGE_WAS_REMOVING"
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Pulled(NamedTuple):
+    """Whole records of a queue; the first may begin before the range, the last end behind it."""
+
+    data: Buffer
+    queue: Queue
+
+
+class Brokers:
+    """The brokers of one cluster."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._instance = Instance(link.client_options())
+        self._nodes = self._instance.nodes
+        background.run(self._instance.start())
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this was made before the process forked, and is of no use here."""
+        return self._instance.is_forked
+
+    def close(self) -> None:
+        """Close all connections."""
+        background.run(self._instance.close())
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def topics(self) -> tuple[str, ...]:
+        """The topics of users."""
+
+        async def ask() -> tuple[str, ...]:
+            names = await Admin(self._nodes).topics.names()
+            return tuple(each.name for each in names if each.kind is TopicKind.USER)
+
+        return self._ask(ask)
+
+    def snapshot(self, topics: Sequence[str], *, missing_ok: bool = False) -> Snapshot:
+        """What the readable queues of these topics hold."""
+
+        async def ask() -> Snapshot:
+            routes = await at_once(lambda topic: self._route(topic, missing_ok), topics)
+            places = [
+                (route, broker)
+                for route in routes
+                if route is not None
+                for broker in sorted({queue.broker for queue in route.read_queues})
+            ]
+            found = await at_once(lambda place: self._extents(*place), places)
+            extents: dict[Queue, Extent] = {}
+            incarnations: dict[tuple[str, str], int] = {}
+            for (route, broker), (held, created_ms) in zip(places, found, strict=True):
+                extents.update(held)
+                if created_ms:
+                    incarnations[route.topic, broker] = created_ms
+            return Snapshot(extents, incarnations)
+
+        return self._ask(ask)
+
+    def offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
+        """The first offset of each queue whose message was stored at a time or later."""
+
+        async def at(queue: Queue) -> int:
+            answer = await self._ask_about(
+                queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(time_ms)
+            )
+            return fields.number(answer.ext, "offset")
+
+        return self._each(queues, at)
+
+    def group_positions(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Where a consumer group is; queues in which it has no position are left out."""
+
+        async def position(queue: Queue) -> int:
+            answer = await self._ask_about(
+                queue, RequestCode.QUERY_CONSUMER_OFFSET, _NO_POSITION,
+                consumerGroup=group, setZeroIfNotFound="false",
+            )  # fmt: skip
+            return fields.number(answer.ext, "offset", -1) if answer.code == 0 else -1
+
+        return {
+            queue: offset for queue, offset in self._each(queues, position).items() if offset >= 0
+        }
+
+    def record_bytes(self, starts: Mapping[Queue, int]) -> dict[Queue, float]:
+        """About how many bytes one message has in each queue, from an offset on."""
+
+        async def sample(queue: Queue) -> float:
+            answer = await self._ask_about(
+                queue, RequestCode.QUERY_CONSUME_QUEUE,
+                index=str(starts[queue]), count=str(SAMPLE_RECORDS),
+            )  # fmt: skip
+            entries = QueueEntries.decode(answer.body).queue_data if answer.body else []
+            records = {each.physic_offset: each.physic_size for each in entries}
+            return sum(records.values()) / len(entries) if entries else 0.0
+
+        return self._each(starts, sample)
+
+    def commit(self, group: str, positions: Mapping[Queue, int]) -> None:
+        """Tell the brokers how far a consumer group is."""
+
+        async def write(queue: Queue) -> None:
+            await self._ask_about(
+                queue, RequestCode.UPDATE_CONSUMER_OFFSET,
+                consumerGroup=group, commitOffset=str(positions[queue]),
+            )  # fmt: skip
+
+        try:
+            self._each(positions, write)
+        except GroupNotFoundError as error:
+            raise _no_group(group, error) from None
+
+    def _each(
+        self, queues: Iterable[Queue], ask: Callable[[Queue], Coroutine[Any, Any, T]]
+    ) -> dict[Queue, T]:
+        asked = list(queues)
+        answers = self._ask(lambda: at_once(ask, asked))
+        return dict(zip(asked, answers, strict=True))
+
+    async def _ask_about(
+        self, queue: Queue, code: RequestCode, accept: frozenset[int] = frozenset(), **ext: str
+    ) -> Command:
+        route = await self._instance.routes.get(queue.topic)
+        about = {"topic": queue.topic, "queueId": str(queue.queue_id), **ext}
+        return await self._nodes.ask(route.reading_address(queue.broker), code, about, b"", accept)
+
+    async def _route(self, topic: str, missing_ok: bool) -> Route | None:
+        routes = self._instance.routes
+        try:
+            return await routes.refresh(topic)
+        except NameserversUnreachableError:
+            # Brokers outlive name servers: what is known already is good enough.
+            known = routes.known(topic)
+            if known is None:
+                raise
+            return known
+        except TopicNotFoundError:
+            if missing_ok:
+                return None
+            raise
+
+    async def _extents(self, route: Route, broker: str) -> tuple[dict[Queue, Extent], int]:
+        answer = await self._nodes.ask(
+            route.reading_address(broker), RequestCode.GET_TOPIC_STATS_INFO, {"topic": route.topic}
+        )
+        readable = {queue.queue_id for queue in route.read_queues if queue.broker == broker}
+        held = {
+            Queue(route.topic, broker, queue.queue_id): Extent(
+                max(0, found.min_offset), max(0, found.min_offset, found.max_offset)
+            )
+            for queue, found in TopicStatsTable.decode(answer.body).offset_table.items()
+            if queue.queue_id in readable
+        }
+        return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
+
+    def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        patience = _Patience(self._link)
+        while True:
+            try:
+                return background.run(ask())
+            except _UNREACHABLE as error:
+                patience.wait_or_raise(error)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(
+        self,
+        wanted: QueueRange,
+        *,
+        group: str | None = None,
+        tags: Iterable[str] | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> Iterator[Pulled]:
+        """The records of a range; with `tags`, those that may have one of them."""
+        expression = "||".join(tags) if tags is not None else "*"
+        reading = _Reading(self, wanted, group or TOOLS_GROUP, expression, fail_on_data_loss)
+        try:
+            yield from reading.run()
+        except GroupNotFoundError as error:
+            raise _no_group(group or TOOLS_GROUP, error) from None
+        finally:
+            reading.close()
+
+    def pull(self, queue: Queue, ext: dict[str, str]) -> "Future[Command]":
+        """Ask for records; the answer comes while the caller does something else."""
+        return asyncio.run_coroutine_threadsafe(self._pull(queue, ext), background.loop())
+
+    async def _pull(self, queue: Queue, ext: dict[str, str]) -> Command:
+        route = await self._instance.routes.get(queue.topic)
+        address = route.reading_address(queue.broker)
+        return await self._nodes.ask(address, RequestCode.PULL_MESSAGE, ext, b"", _PULL_ANSWERS)
+
+    def patience(self) -> "_Patience":
+        """For whoever waits for a broker that does not answer."""
+        return _Patience(self._link)
+
+    def refresh_route(self, topic: str) -> None:
+        """Ask where a topic is now, if anybody can tell."""
+        background.run(self._instance.routes.refresh_quietly(topic))
+
+
+class _Patience:
+    """How long to go on trying, with growing pauses."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._began = time.monotonic()
+        self._pause = PAUSE_SECONDS
+
+    def wait_or_raise(self, error: OnelogError) -> None:
+        """Wait a moment; or raise the error, with advice, if time is up."""
+        limit = self._link.retry_timeout_ms / 1000
+        if time.monotonic() - self._began + self._pause > limit:
+            raise type(error)(
+                f"{error}; given up after {self._link.retry_timeout_ms} ms (option "
+                f"retryTimeoutMs). Start the brokers, or correct the option nameserver, which is "
+                f"{self._link.nameserver}"
+            ) from None
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+
+
+class _Reading:
+    """One range of one queue on its way."""
+
+    def __init__(
+        self, brokers: Brokers, wanted: QueueRange, group: str, expression: str, fail: bool
+    ) -> None:
+        self._brokers = brokers
+        self._wanted = wanted
+        self._fail = fail
+        self._fixed = {
+            "consumerGroup": group,
+            "topic": wanted.queue.topic,
+            "queueId": str(wanted.queue.queue_id),
+            "sysFlag": str(_WITH_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": expression,
+            "subVersion": "0",
+            "expressionType": "TAG",
+            BULK_BYTES: str(PULL_BYTES),
+        }
+        self._ahead: Future[Command] | None = None
+
+    def close(self) -> None:
+        """Forget the answer that nobody waits for any more."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+
+    def run(self) -> Iterator[Pulled]:
+        """Everything."""
+        offset, end = self._wanted.start, self._wanted.end
+        self._ask(offset)
+        while offset < end:
+            answer = self._answer(offset)
+            if answer is None:
+                return
+            following = fields.number(answer.ext, "nextBeginOffset")
+            found = answer.code == ResponseCode.SUCCESS
+            if not found:
+                following = self._pass_over(answer, offset, following)
+            elif following <= offset:
+                raise WireError(f"after offset {offset} the broker wants to go on at {following}")
+            if following < end:
+                self._ask(following)
+            if found:
+                yield Pulled(answer.body, self._wanted.queue)
+            offset = following
+
+    def _ask(self, offset: int) -> None:
+        count = min(self._wanted.end - offset, PULL_COUNT_MAX)
+        ext = {**self._fixed, "queueOffset": str(offset), "maxMsgNums": str(count)}
+        self._ahead = self._brokers.pull(self._wanted.queue, ext)
+
+    def _answer(self, offset: int) -> Command | None:
+        """What the broker says; None if the topic is gone, and that is accepted."""
+        patience = self._brokers.patience()
+        while True:
+            assert self._ahead is not None
+            try:
+                return self._ahead.result()
+            except _UNREACHABLE as error:
+                patience.wait_or_raise(error)
+            except TopicNotFoundError as error:
+                what = f"topic {self._wanted.queue.topic} was deleted while it was read: {error}"
+                if self._fail:
+                    raise DataLossError(f"data is lost: {what}") from None
+                log.warning("data is lost: %s", what)
+                return None
+            self._brokers.refresh_route(self._wanted.queue.topic)
+            self._ask(offset)
+
+    def _pass_over(self, answer: Command, offset: int, following: int) -> int:
+        """Where to go on after an answer without messages; raises if some are missing."""
+        if answer.remark == _OFFSET_RESET:
+            return offset  # Somebody moved the group; this query goes by its own offsets.
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVED:
+            return max(following, offset + 1)  # None of them has one of the tags.
+        end = self._wanted.end
+        go_on = min(following, end) if following > offset else end
+        what = (
+            f"offsets {offset} to {go_on - 1} of queue {queue_name(self._wanted.queue)} of "
+            f"{self._wanted.queue.topic} are gone; the broker has "
+            f"{answer.ext.get('minOffset', '?')} to {answer.ext.get('maxOffset', '?')}"
+        )
+        if self._fail:
+            raise DataLossError(
+                f"data is lost: {what}. To go on with what there is, set failOnDataLoss=false"
+            )
+        log.warning("data is lost, going on with what there is: %s", what)
+        return go_on
+
+
+def _no_group(group: str, error: OnelogError) -> GroupNotFoundError:
+    return GroupNotFoundError(
+        f"option group: {error}. Create it (onelog group create {group}), or let brokers create "
+        "groups that they do not know (broker.auto_create_groups)"
+    )
+
+
+_connected: dict[Link, Brokers] = {}
+
+
+def connect(link: Link) -> Brokers:
+    """The brokers of a cluster; connections are kept for as long as the process lives."""
+    found = _connected.get(link)
+    if found is None or found.is_forked:
+        found = _connected[link] = Brokers(link)
+    return found
+
+
+def disconnect() -> None:
+    """Close all connections of this process."""
+    while _connected:
+        _, brokers = _connected.popitem()
+        if not brokers.is_forked:
+            brokers.close()

@@ -1,0 +1,122 @@
+"""Records that are not one plain message each, rewritten as records that are.
+
+A body is decompressed, an inner batch becomes a record for each of its messages, and a record that
+was read from a queue of another topic than its own (see `store.dispatch`) gets the place that it
+has there. All keep the log offset, the times and the hosts of the record that they come from.
+
+Invariant: what comes out has no compressed body (where bodies matter) and nothing to unwrap, and is
+in the order of what went in.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal.isal_zlib import crc32
+
+from onelog.errors import WireError
+from onelog.message import Message, SysFlag
+from onelog.spark.record_layout import Layout, Mask, find_records
+from onelog.store.dispatch import Target, targets
+from onelog.store.record import CRC_MASK, HEADS, MAGIC_V2, decode_message
+from onelog.wire.remoting.records import unpacked_body
+from onelog.wire.remoting.send import split_batch
+
+_BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
+_COMPRESSED = SysFlag.COMPRESSED.value
+_LEFT = ~(_BATCH | _COMPRESSED | 0x700)
+"""What stays of a sysFlag: neither the marks of a batch nor those of a compressed body."""
+
+OnDamage = Callable[[WireError], None]
+"""Told of a record that cannot be rewritten; raises, or has the record left out."""
+
+
+class _Part(NamedTuple):
+    """One message of a record."""
+
+    flag: int
+    body: bytes | memoryview
+    properties: bytes
+
+
+def needs_flattening(layout: Layout, topic: str | None, with_bodies: bool) -> Mask:
+    """Which records have to be rewritten; with `topic`, all were read from its queues."""
+    unusual: Mask = (layout.sys_flag & _BATCH) == _BATCH
+    if with_bodies:
+        unusual |= (layout.sys_flag & _COMPRESSED) != 0
+    if topic is not None and len(layout):
+        own = pc.equal(layout.topics(), pa.scalar(topic.encode(), pa.binary()))
+        unusual |= ~own.to_numpy(zero_copy_only=False)
+    return unusual
+
+
+def flatten(
+    layout: Layout, unusual: Mask, topic: str | None, with_bodies: bool, on_damage: OnDamage
+) -> Layout:
+    """The same messages, in records that are all plain."""
+    view = layout.raw.data
+    records: list[bytes | memoryview] = []
+    rows = zip(layout.at.tolist(), layout.end.tolist(), unusual.tolist(), strict=True)
+    for at, end, is_unusual in rows:
+        if not is_unusual:
+            records.append(view[at:end])
+            continue
+        try:
+            records += list(_flat(decode_message(view, at), topic, with_bodies))
+        except WireError as error:
+            on_damage(error)
+        except struct.error as error:
+            on_damage(WireError(f"no message at byte {at} can be in the place it says: {error}"))
+    raw = np.frombuffer(b"".join(records), np.uint8)
+    found = find_records(raw)
+    assert found is not None, "records were rewritten as something else"
+    return found
+
+
+def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[bytes]:
+    is_batch = message.sys_flag & _BATCH == _BATCH
+    parts = [_Part(message.flag, message.body, message.properties)]
+    if is_batch or with_bodies:
+        if crc32(message.body) & CRC_MASK != message.body_crc:
+            raise WireError(
+                f"the body of the record at log offset {message.log_offset} has another CRC"
+            )
+        try:
+            body = unpacked_body(message)
+            parts = [_Part(message.flag, body, message.properties)]
+            if is_batch:
+                parts = [_Part(*part) for part in split_batch(body)]
+        except WireError as error:
+            raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
+    for target in _places(message, topic):
+        for index, part in enumerate(parts):
+            yield _packed(message, target, target.queue_offset + index, part)
+
+
+def _places(message: Message, topic: str | None) -> list[Target]:
+    if topic is None or message.topic == topic:
+        return [Target(message.topic, message.queue_id, message.queue_offset, 1)]
+    found = [target for target in targets(message) if target.topic == topic]
+    if not found:
+        raise WireError(
+            f"the record at log offset {message.log_offset} belongs to topic {message.topic!r}, "
+            f"but was read from a queue of {topic!r}"
+        )
+    return found
+
+
+def _packed(message: Message, target: Target, queue_offset: int, part: _Part) -> bytes:
+    head = HEADS[message.sys_flag >> 4 & 3]
+    name = target.topic.encode()
+    size = head.size + len(part.body) + 2 + len(name) + 2 + len(part.properties)
+    packed = head.pack(
+        size, MAGIC_V2, crc32(part.body) & CRC_MASK, target.queue_id, part.flag, queue_offset,
+        message.log_offset, message.sys_flag & _LEFT, message.born_ms, message.born_host,
+        message.store_ms, message.store_host, message.reconsume_times, message.prepared_offset,
+        len(part.body),
+    )  # fmt: skip
+    lengths = len(name).to_bytes(2, "big"), len(part.properties).to_bytes(2, "big")
+    return b"".join((packed, part.body, lengths[0], name, lengths[1], part.properties))

@@ -1,0 +1,414 @@
+"""The options of the data source: every name, what it takes, and which do not go together.
+
+Names are those of Spark's Kafka source where the meaning is the same. Spark hands options over as
+texts, and does not tell capital letters from small ones.
+
+Invariant: `ReadOptions` and `WriteOptions` are complete and checked; what was wrong raised
+`ConfigError` that names the option and says what to do. Times such as "-2h" are kept as they are,
+because they count from when a query begins and not from when it was written down.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from onelog.client.acl import Credentials
+from onelog.client.options import ClientOptions, client_settings
+from onelog.errors import ConfigError, InvalidAddressError
+from onelog.spark.boundaries import (
+    EARLIEST,
+    Boundary,
+    Kind,
+    parse_assignment,
+    parse_boundary,
+    parse_time,
+)
+
+Corruption = Literal["fail", "skip"]
+SplitBy = Literal["bytes", "queue"]
+Mode = Literal["permissive", "failfast"]
+
+NAMES: dict[str, str] = {
+    "nameserver": "name servers, host:port between semicolons",
+    "accessKey": "who reads or writes, where brokers ask for that",
+    "secretKey": "the secret that proves it",
+    "securityToken": "a token that belongs to the access key, if there is one",
+    "tls": "true encrypts connections",
+    "requestTimeoutMs": "how long one request may take",
+    "retryTimeoutMs": "how long to go on trying while brokers cannot be reached",
+    "store": "folder of a store whose files are read without a broker",
+    "subscribe": "topics, between commas",
+    "subscribePattern": "regular expression that whole names of topics must match",
+    "assign": 'queues, as {"topic": ["broker-a:0"]}',
+    "topic": "the topic to write to; for reading the same as subscribe with one topic",
+    "startingOffsets": 'earliest, latest, group, -2h, or {"topic": {"broker-a:0": 5}}',
+    "startingTimestamp": "milliseconds since the epoch, 2026-05-01T10:30:00Z, or -2h",
+    "endingOffsets": "the same for the end of a batch query, which is not part of it",
+    "endingTimestamp": "the same for the end of a batch query",
+    "maxOffsetsPerTrigger": "messages in one batch of a stream",
+    "maxBytesPerTrigger": "bytes of records in one batch of a stream, about",
+    "minPartitions": "tasks to divide the work among, at least",
+    "maxRecordsPerPartition": "messages for one task",
+    "failOnDataLoss": "whether to stop when messages are gone; true",
+    "group": "consumer group that reads",
+    "commitOffsets": "whether a stream tells brokers how far the group is; false",
+    "tags": "tags of the messages that are wanted, between ||",
+    "columns": "columns to decode, between commas",
+    "decode": "json, avro, protobuf or string: turn bodies into columns",
+    "schema": "what bodies look like: a DDL text, or an Avro schema",
+    "schemaFile": "a file with the schema",
+    "messageType": "name of the Protobuf message",
+    "mode": "permissive (bodies that cannot be decoded give nulls and _error) or failfast",
+    "sampleRecords": "messages that a schema is inferred from, if none is given",
+    "splitBy": "with store: divide the log by bytes, or by queue",
+    "onCorruption": "with store: fail, or skip damaged ranges",
+    "pushdown": "whether filters are taken over from Spark: auto, true or false",
+    "delivery": "writing: exactly-once or at-least-once",
+    "maxBodyBytes": "writing: largest body",
+}
+"""All options, and what they are."""
+
+SPARKS_OWN = frozenset({"path", "header", "inferschema", "serialization.format"})
+"""What Spark adds by itself to tables and loads; `path` only counts if it is not empty."""
+
+_SPELLING = {name.lower(): name for name in NAMES}
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+_COUNT_MAX = (1 << 63) - 1
+
+
+class Given:
+    """The options that somebody gave, to be read one by one."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options: dict[str, str] = {}
+        for key, value in options.items():
+            lower = key.lower()
+            if lower in _SPELLING:
+                self._options[lower] = str(value)
+            elif lower not in SPARKS_OWN or (lower == "path" and value):
+                raise _unknown(key)
+
+    def has(self, name: str) -> bool:
+        """Whether the option was given."""
+        assert name in NAMES
+        return name.lower() in self._options
+
+    def text(self, name: str) -> str | None:
+        """A text; None if it was not given. Empty is refused: it is a variable that was not set."""
+        assert name in NAMES
+        value = self._options.get(name.lower())
+        if value is not None and not value.strip():
+            raise ConfigError(f"option {name} is empty: leave it out, or say {NAMES[name]}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.text(name)
+        if value is None:
+            return default
+        word = value.strip().lower()
+        if word not in (*_TRUE, *_FALSE):
+            raise ConfigError(f"option {name} is true or false, and not {value!r}")
+        return word in _TRUE
+
+    def whole(self, name: str, least: int = 1) -> int | None:
+        """A whole number; None if it was not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        word = value.strip().replace("_", "")
+        if not (word.isdecimal() and word.isascii()) or not least <= int(word) <= _COUNT_MAX:
+            raise ConfigError(f"option {name} is a whole number from {least} on, and not {value!r}")
+        return int(word)
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        """One of a few words; None if it was not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        word = value.strip().lower()
+        if word not in choices:
+            raise ConfigError(f"option {name} is {' or '.join(choices)}, and not {value!r}")
+        return word
+
+    def words(self, name: str, separator: str = ",") -> tuple[str, ...] | None:
+        """Several words, none twice; None if none were given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = tuple(dict.fromkeys(filter(None, map(str.strip, value.split(separator)))))
+        if not found:
+            raise ConfigError(f"option {name} names nothing: say {NAMES[name]}")
+        return found
+
+    def refuse_together(self, *names: str) -> None:
+        """`ConfigError` if more than one of these options was given."""
+        given = [name for name in names if self.has(name)]
+        if len(given) > 1:
+            raise ConfigError(f"options {' and '.join(given)} exclude each other: keep one of them")
+
+    def refuse_with(self, name: str, others: tuple[str, ...], reason: str) -> None:
+        """`ConfigError` if `name` was given and one of the others as well."""
+        found = [other for other in others if self.has(other)]
+        if self.has(name) and found:
+            raise ConfigError(f"option {found[0]} does not go with {name}: {reason}")
+
+    def refuse_without(self, name: str, other: str, reason: str) -> None:
+        """`ConfigError` if `name` was given and the other was not."""
+        if self.has(name) and not self.has(other):
+            raise ConfigError(f"option {name} needs the option {other}: {reason}")
+
+
+def _unknown(key: str) -> ConfigError:
+    near = difflib.get_close_matches(key.lower(), _SPELLING, 1, 0.7)
+    if key.lower() == "path":
+        advice = "topics are named with the option subscribe, a store's folder with store"
+    elif near:
+        advice = f"did you mean {_SPELLING[near[0]]}?"
+    elif key.lower().startswith("kafka."):
+        advice = "settings of Kafka's clients have no meaning here: leave it out"
+    else:
+        advice = f"there are {', '.join(NAMES)}"
+    return ConfigError(f"option {key} is unknown: {advice}")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a cluster is reached."""
+
+    nameserver: str
+    credentials: Credentials | None = None
+    tls: bool = False
+    request_timeout_ms: int = 5_000
+    retry_timeout_ms: int = 10_000
+
+    def client_options(self) -> ClientOptions:
+        """The same for the SDK."""
+        options: ClientOptions = {
+            "nameserver": self.nameserver,
+            "tls": self.tls,
+            "timeout": self.request_timeout_ms / 1000,
+        }
+        if self.credentials is not None:
+            options["credentials"] = self.credentials
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics are read; exactly one of the three, or none for all topics of a store."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    queues: Mapping[str, tuple[str, ...]] | None = None
+    """By topic, the queues as `broker:queue` or `queue`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How bodies become columns."""
+
+    form: str
+    schema: str | None = None
+    schema_file: str | None = None
+    message_type: str | None = None
+    mode: Mode = "permissive"
+    sample_records: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a reader was told."""
+
+    link: Link | None
+    store: str | None
+    subscription: Subscription
+    start: Boundary | None
+    """None: a batch begins with the earliest, a stream with the latest message."""
+    end: Boundary | None
+    """None: a batch ends with the latest message."""
+    rows_per_trigger: int | None
+    bytes_per_trigger: int | None
+    partitions_min: int | None
+    partition_rows_max: int | None
+    fail_on_data_loss: bool
+    group: str | None
+    commit_offsets: bool
+    tags: tuple[str, ...] | None
+    columns: tuple[str, ...] | None
+    decode: Decode | None
+    split_by: SplitBy | None
+    """None: whichever reads less."""
+    on_corruption: Corruption
+    pushdown: Literal["auto", "true", "false"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a writer was told."""
+
+    link: Link
+    topic: str | None
+    delivery: str
+    body_bytes_max: int
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a read, checked."""
+    given = Given(options)
+    store = given.text("store")
+    if store is not None:
+        _check_store(given)
+    else:
+        for name in ("splitBy", "onCorruption"):
+            given.refuse_without(name, "store", "it is about reading files")
+    given.refuse_without("commitOffsets", "group", "say whose position is committed")
+    start, end = _boundary(given, "starting"), _boundary(given, "ending")
+    if end is not None and end.kind is Kind.GROUP:
+        given.refuse_without("endingOffsets", "group", "say whose position is meant")
+    if start is not None and start.kind is Kind.GROUP:
+        given.refuse_without("startingOffsets", "group", "say whose position is meant")
+    if start and end and start.kind is end.kind is Kind.TIME and end.ms < start.ms:
+        raise ConfigError("option endingTimestamp lies before startingTimestamp: swap them")
+    split_by = given.choice("splitBy", ("bytes", "queue"))
+    corruption = given.choice("onCorruption", ("fail", "skip"))
+    pushdown = given.choice("pushdown", ("auto", "true", "false"))
+    return ReadOptions(
+        link=_link(given) if store is None else None,
+        store=store,
+        subscription=_subscription(given),
+        start=start,
+        end=end,
+        rows_per_trigger=given.whole("maxOffsetsPerTrigger"),
+        bytes_per_trigger=given.whole("maxBytesPerTrigger"),
+        partitions_min=given.whole("minPartitions"),
+        partition_rows_max=given.whole("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        group=given.text("group"),
+        commit_offsets=given.flag("commitOffsets", False),
+        tags=_tags(given),
+        columns=given.words("columns"),
+        decode=_decode(given),
+        split_by=None if split_by is None else "queue" if split_by == "queue" else "bytes",
+        on_corruption="skip" if corruption == "skip" else "fail",
+        pushdown="auto" if pushdown == "auto" or pushdown is None else _yes_no(pushdown),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a write, checked."""
+    given = Given(options)
+    if given.has("store"):
+        raise ConfigError("option store is for reading: only a broker writes to a store")
+    topic = given.text("topic")
+    if topic is None and (subscribed := given.words("subscribe")) and len(subscribed) == 1:
+        topic = subscribed[0]
+    return WriteOptions(
+        link=_link(given),
+        topic=topic,
+        delivery=given.choice("delivery", ("exactly-once", "at-least-once")) or "exactly-once",
+        body_bytes_max=given.whole("maxBodyBytes") or 4 << 20,
+    )
+
+
+def _yes_no(word: str) -> Literal["true", "false"]:
+    return "true" if word == "true" else "false"
+
+
+def _link(given: Given) -> Link:
+    access, secret = given.text("accessKey"), given.text("secretKey")
+    given.refuse_without("accessKey", "secretKey", "one proves the other")
+    given.refuse_without("secretKey", "accessKey", "one proves the other")
+    given.refuse_without("securityToken", "accessKey", "it belongs to one")
+    credentials = None
+    if access is not None and secret is not None:
+        credentials = Credentials(access, secret, given.text("securityToken") or "")
+    retry_ms = given.whole("retryTimeoutMs", 0)
+    options: ClientOptions = {}
+    nameserver = given.text("nameserver")
+    if nameserver is not None:
+        options["nameserver"] = nameserver
+    try:
+        # Resolved here, on the driver: workers have other environments.
+        addresses = client_settings(options).nameservers
+    except InvalidAddressError as error:
+        raise ConfigError(f"option nameserver: {error}") from None
+    return Link(
+        ";".join(map(str, addresses)),
+        credentials,
+        given.flag("tls", False),
+        given.whole("requestTimeoutMs") or 5_000,
+        10_000 if retry_ms is None else retry_ms,
+    )
+
+
+def _check_store(given: Given) -> None:
+    network = (
+        "nameserver", "accessKey", "secretKey", "securityToken", "tls", "group",
+        "requestTimeoutMs", "retryTimeoutMs", "commitOffsets",
+    )  # fmt: skip
+    given.refuse_with("store", network, "a store's files are read without asking a broker")
+
+
+def _subscription(given: Given) -> Subscription:
+    given.refuse_together("subscribe", "subscribePattern", "assign")
+    topics, pattern = given.words("subscribe"), given.text("subscribePattern")
+    assigned = given.text("assign")
+    if topics is None and pattern is None and assigned is None:
+        topics = given.words("topic")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"option subscribePattern: {pattern!r} is no regular expression: {error}"
+            ) from None
+    if assigned is not None:
+        return Subscription(queues=parse_assignment(assigned))
+    if topics is None and pattern is None and not given.has("store"):
+        raise ConfigError(
+            "no topic is named: set one of the options subscribe, subscribePattern and assign"
+        )
+    return Subscription(topics, pattern)
+
+
+def _boundary(given: Given, which: Literal["starting", "ending"]) -> Boundary | None:
+    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
+    given.refuse_together(by_offset, by_time)
+    if (offsets := given.text(by_offset)) is not None:
+        found = parse_boundary(by_offset, offsets)
+        if which == "ending" and found == EARLIEST:
+            raise ConfigError(
+                "option endingOffsets: earliest leaves nothing to read; latest is the default"
+            )
+        return found
+    if (time := given.text(by_time)) is not None:
+        return parse_time(by_time, time)
+    return None
+
+
+def _tags(given: Given) -> tuple[str, ...] | None:
+    tags = given.words("tags", "||")
+    return None if tags == ("*",) else tags
+
+
+def _decode(given: Given) -> Decode | None:
+    form = given.choice("decode", ("json", "avro", "protobuf", "string"))
+    for name in ("schema", "schemaFile", "messageType", "mode", "sampleRecords"):
+        given.refuse_without(name, "decode", "say what bodies are")
+    if form is None:
+        return None
+    given.refuse_together("schema", "schemaFile")
+    if given.has("messageType") and form != "protobuf":
+        raise ConfigError(f"option messageType is for decode=protobuf, and not for {form}")
+    mode = given.choice("mode", ("permissive", "failfast"))
+    return Decode(
+        form,
+        given.text("schema"),
+        given.text("schemaFile"),
+        given.text("messageType"),
+        "failfast" if mode == "failfast" else "permissive",
+        given.whole("sampleRecords") or 1_000,
+    )

@@ -1,0 +1,199 @@
+"""Properties of many messages as columns: one property of each, or all of them as a map.
+
+The encoded properties, `name 0x01 value 0x02` repeated, lie one message after the other in one
+Arrow array. The separators of all of them are found at once, and names and values leave as pieces
+between separators.
+
+Invariant: a map has what `message.decode_properties` finds, a value is what
+`message.property_value` finds, and an empty value counts as none. What is unusual (a name twice,
+bytes that are not text) is left to these two functions.
+"""
+
+import functools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onelog.message import decode_properties
+from onelog.spark.record_layout import Bytes, Ints, Mask, integers, pieces
+
+_NAME_END = 1
+_VALUE_END = 2
+_CELLS_MAX = 1 << 22
+"""Messages times names up to which a table of who has what is affordable."""
+
+
+class PropertyColumns:
+    """The properties of a batch of messages."""
+
+    def __init__(self, encoded: pa.Array) -> None:
+        self._encoded = encoded
+        self._count = len(encoded)
+        _, bounds, text = encoded.buffers()
+        self._bounds: Ints = np.frombuffer(bounds, np.int32, self._count + 1).astype(np.int64)
+        self._text: Bytes = (
+            np.frombuffer(text, np.uint8, int(self._bounds[-1]))
+            if text and self._bounds[-1]
+            else np.empty(0, np.uint8)
+        )
+
+    # -- entries: what lies between two 0x02 -----------------------------------------------------
+
+    @functools.cached_property
+    def _entries(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Of each entry: start, end of its name, end of its value; and entries per message.
+
+        An entry without 0x01 is left out.
+        """
+        text, bounds = self._text, self._bounds
+        ends = np.flatnonzero(text == _VALUE_END)
+        per_row = np.diff(np.searchsorted(ends, bounds))
+        row_ends = bounds[1:]
+        unended = row_ends > bounds[:-1]
+        unended &= text[np.maximum(row_ends, 1) - 1] != _VALUE_END if len(text) else False
+        if unended.any():
+            # The end of a message ends its last entry too; it stands before what is at that byte.
+            ends = np.sort(np.concatenate([row_ends[unended], ends]), kind="stable")
+            per_row = per_row + unended
+        starts = np.empty_like(ends)
+        starts[1:] = ends[:-1] + 1
+        first = np.cumsum(per_row) - per_row
+        starts[first[per_row > 0]] = bounds[:-1][per_row > 0]
+        middles = np.flatnonzero(text == _NAME_END)
+        if len(middles) == len(ends) and ((starts <= middles) & (middles < ends)).all():
+            return starts, middles, ends, per_row
+        return _with_names(starts, middles, ends, per_row)
+
+    @functools.cached_property
+    def _row_of_entry(self) -> Ints:
+        return np.repeat(np.arange(self._count), self._entries[3])
+
+    # -- one property ----------------------------------------------------------------------------
+
+    def values(self, name: str) -> tuple[Mask, Ints, Ints]:
+        """Which messages have a property, and from where to where in the text its value lies."""
+        starts, middles, ends, _ = self._entries
+        wanted = name.encode()
+        here = np.flatnonzero(middles - starts == len(wanted))
+        for place, byte in _words(wanted):
+            here = here[
+                integers(self._text, starts[here] + place, f">u{len(byte)}")
+                == int.from_bytes(byte, "big")
+            ]
+        rows = self._row_of_entry[here]
+        if len(rows) > 1:
+            is_first = np.ones(len(rows), np.bool_)
+            is_first[1:] = rows[1:] != rows[:-1]
+            here, rows = here[is_first], rows[is_first]
+        filled = ends[here] > middles[here] + 1
+        here, rows = here[filled], rows[filled]
+        has = np.zeros(self._count, np.bool_)
+        has[rows] = True
+        return has, middles[here] + 1, ends[here]
+
+    def column(self, name: str) -> pa.Array:
+        """The values of a property; null where a message has none."""
+        return self._column(*self.values(name))
+
+    def first_words(self, name: str) -> pa.Array:
+        """The first word of each value of a property; null where there is none."""
+        has, starts, ends = self.values(name)
+        if not len(starts):
+            return pa.nulls(self._count, pa.string())
+        spaces = np.append(np.flatnonzero(self._text == 0x20), len(self._text))
+        next_space = spaces[np.searchsorted(spaces, starts)]
+        found = self._column(has, starts, np.minimum(ends, next_space))
+        # Blanks at the front, and all that is a blank only to `str.split`.
+        if (next_space == starts).any() or not _only_visible(self._text, starts, ends):
+            texts = self._column(has, starts, ends).to_pylist()
+            words = [text.split(maxsplit=1)[:1] if text else [] for text in texts]
+            return pa.array([word[0] if word else None for word in words], pa.string())
+        return found
+
+    def _column(self, has: Mask, starts: Ints, ends: Ints) -> pa.Array:
+        found = as_text(pieces(self._text, starts, ends))
+        if len(found) == self._count:
+            return found
+        places = np.cumsum(has) - 1
+        return found.take(pa.array(places, mask=~has))
+
+    # -- all properties --------------------------------------------------------------------------
+
+    def maps(self, kind: pa.MapType) -> pa.Array:
+        """All properties of each message."""
+        starts, middles, ends, per_row = self._entries
+        filled = ends > middles + 1
+        if not filled.all():
+            per_row = np.bincount(self._row_of_entry[filled], minlength=self._count)
+            starts, middles, ends = starts[filled], middles[filled], ends[filled]
+        rows = np.repeat(np.arange(self._count), per_row)
+        names = pieces(self._text, starts, middles)
+        try:
+            names = names.cast(kind.key_type)
+            values = pieces(self._text, middles + 1, ends).cast(kind.item_type)
+        except pa.ArrowInvalid:
+            return self._maps_one_by_one(kind)
+        if _has_repeated(names, rows, self._count):
+            return self._maps_one_by_one(kind)
+        bounds = np.zeros(self._count + 1, np.int32)
+        np.cumsum(per_row, out=bounds[1:])
+        pairs = pa.StructArray.from_arrays(
+            [names, values], fields=[kind.key_field, kind.item_field]
+        )
+        return pa.Array.from_buffers(
+            kind, self._count, [None, pa.py_buffer(bounds)], children=[pairs]
+        )
+
+    def _maps_one_by_one(self, kind: pa.MapType) -> pa.Array:
+        found = (decode_properties(text) for text in self._encoded.to_pylist())
+        return pa.array([list(each.items()) for each in found], kind)
+
+
+def _with_names(
+    starts: Ints, middles: Ints, ends: Ints, per_row: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """The entries that have a 0x01, which ends the name at its first place."""
+    sentinel = np.append(middles, np.int64(1) << 62)
+    middle = sentinel[np.searchsorted(middles, starts)]
+    named = middle < ends
+    row = np.repeat(np.arange(len(per_row)), per_row)
+    per_row = np.bincount(row[named], minlength=len(per_row))
+    return starts[named], middle[named], ends[named], per_row
+
+
+def _words(name: bytes) -> list[tuple[int, bytes]]:
+    """A name in parts that are as wide as an integer, each with its place."""
+    parts = []
+    place = 0
+    while place < len(name):
+        width = next(width for width in (8, 4, 2, 1) if width <= len(name) - place)
+        parts.append((place, name[place : place + width]))
+        place += width
+    return parts
+
+
+def _only_visible(text: Bytes, starts: Ints, ends: Ints) -> bool:
+    """Whether these parts of the text have no blank but the space, which is not looked for."""
+    marks = np.zeros(len(text) + 1, np.int32)
+    np.cumsum((text < 0x20) | (text >= 0x7F), out=marks[1:])
+    return bool((marks[ends] == marks[starts]).all())
+
+
+def as_text(found: pa.Array) -> pa.Array:
+    """Bytes as text; what is no UTF-8 is replaced."""
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([raw.decode("utf-8", "replace") for raw in found.to_pylist()], pa.string())
+
+
+def _has_repeated(names: pa.Array, rows: Ints, count: int) -> bool:
+    """Whether a message has a name twice."""
+    encoded = names.dictionary_encode()
+    cells = rows * len(encoded.dictionary) + encoded.indices.to_numpy()
+    if count * len(encoded.dictionary) <= _CELLS_MAX:
+        seen = np.zeros(count * len(encoded.dictionary), np.bool_)
+        seen[cells] = True
+        return int(np.count_nonzero(seen)) < len(cells)
+    return len(pc.unique(pa.array(cells))) < len(cells)

@@ -1,0 +1,91 @@
+"""The data source `onelog`: topics as tables, for Spark's readers and writers.
+
+    spark.read.format("onelog").option("nameserver", "host:9876").option("subscribe", "orders")
+    create table orders using onelog options (nameserver 'host:9876', topic 'orders')
+
+It is known to every session, because Spark looks for top-level modules `pyspark_*` (see
+`pyspark_onelog`). What needs more than PySpark is imported when it is used: a look-up that fails
+for one source fails for all of them.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The process that Spark starts to hand filters over, and only if that is switched on."""
+
+
+class OnelogDataSource(DataSource):
+    """Topics of a cluster, or of a store."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "onelog"
+
+    def schema(self) -> "StructType":
+        """The columns that were asked for, or all."""
+        from onelog.spark import columns
+        from onelog.spark.options import read_options
+
+        return columns.spark_schema(read_options(self.options).columns or columns.ALL)
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        """For `spark.read`."""
+        from onelog.spark.options import read_options
+        from onelog.spark.reader import OnelogPruningReader, OnelogReader
+
+        options = read_options(self.options)
+        pushes = options.pushdown == "true" or (options.pushdown == "auto" and _is_pushdown())
+        return (OnelogPruningReader if pushes else OnelogReader)(options, schema)
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
+        """For `spark.readStream`."""
+        from onelog.spark.options import read_options
+        from onelog.spark.stream_reader import OnelogStreamReader
+
+        return OnelogStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """For `df.write`."""
+        from onelog.spark.options import write_options
+        from onelog.spark.sink import OnelogWriter
+
+        _refuse_overwrite(overwrite)
+        return OnelogWriter(write_options(self.options), schema)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: "StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        """For `df.writeStream`."""
+        from onelog.spark.options import write_options
+        from onelog.spark.sink import TopicStream
+        from onelog.spark.stream_writers import stream_writer
+
+        _refuse_overwrite(overwrite)
+        return stream_writer(TopicStream(write_options(self.options), schema), schema)
+
+
+def _is_pushdown() -> bool:
+    return any(each.endswith(PUSHDOWN_WORKER) for each in sys.orig_argv)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    from onelog.errors import ConfigError
+
+    if overwrite:
+        raise ConfigError(
+            'messages cannot be overwritten: write with mode("append"), and streams with '
+            'outputMode("append")'
+        )

@@ -1,0 +1,115 @@
+"""Folders of queues, made before they are needed, so that whoever writes does not wait for them.
+
+Making a folder and a file in it takes the file system ten times as long as moving a folder that is
+there, and longer still while others flush. So once a store makes more than a few queues, a thread
+keeps some in stock, each with an empty first file:
+
+    onelog-spare/17/00000000000000000000   is moved to   consumequeue/<topic>/<queue id>/000...000
+
+It works while no queues are being made: two threads that make files get in each other's way, and
+he who writes would wait for longer than without any help. The stock is not part of the store; what
+a crash leaves of it is deleted. There is none of second and later files: RocketMQ takes an empty
+last file for one with an entry.
+
+Invariant: a queue that is taken from here looks as if it had been made in its place.
+"""
+
+import logging
+import os
+import shutil
+import threading
+from collections import deque
+from pathlib import Path
+
+from onelog.store.segment import file_name
+
+FOLDER = "onelog-spare"
+STOCK_MIN = 16
+STOCK_MAX = 256
+MISSES_MIN = 8
+"""Queues that are made in their place before there is a stock: most stores have a few for ever."""
+QUIET_SECONDS = 1.0
+"""How long no queue must have been made before the stock is filled."""
+ALLOCATED_BYTES = 4 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class SpareQueues:
+    """The stock. `take` and `close` belong to one thread, the filling to another."""
+
+    def __init__(
+        self, folder: Path, file_bytes: int, *, quiet_seconds: float | None = None
+    ) -> None:
+        self._folder = folder
+        self._file_bytes = file_bytes
+        self._quiet_seconds = QUIET_SECONDS if quiet_seconds is None else quiet_seconds
+        self._ready: deque[Path] = deque()
+        self._asked = 0
+        self._misses = 0
+        self._made = 0
+        self._wanted = STOCK_MIN
+        self._filler: threading.Thread | None = None
+        self._closing = threading.Event()
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def take(self, target: Path) -> bool:
+        """Put a queue's folder, with an empty first file, in its place; False if there is none."""
+        self._asked += 1
+        if not self._ready:
+            self._misses += 1
+            if self._made:
+                self._wanted = STOCK_MAX
+            if self._misses >= MISSES_MIN:
+                self._fill()
+            return False
+        spare = self._ready.popleft()
+        try:
+            os.rename(spare, target)
+        except OSError:
+            # Whoever asked makes it, and says what is wrong if that fails, too.
+            self._ready.append(spare)
+            return False
+        if len(self._ready) < self._wanted // 2:
+            self._fill()
+        return True
+
+    def _fill(self) -> None:
+        if self._filler is None or not self._filler.is_alive():
+            self._filler = threading.Thread(
+                target=self._fill_up, name="onelog-spare-queues", daemon=True
+            )
+            self._filler.start()
+
+    def _fill_up(self) -> None:
+        """The other thread's part."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            while len(self._ready) < self._wanted:
+                asked = self._asked
+                if self._closing.wait(self._quiet_seconds):
+                    return
+                while asked == self._asked and len(self._ready) < self._wanted:
+                    self._ready.append(self._make())
+        except OSError as error:
+            log.warning("no queues can be made ahead: %s", error)
+
+    def _make(self) -> Path:
+        self._made += 1
+        folder = self._folder / str(self._made)
+        folder.mkdir()
+        fd = os.open(folder / file_name(0), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.ftruncate(fd, self._file_bytes)
+            os.posix_fallocate(fd, 0, min(ALLOCATED_BYTES, self._file_bytes))
+        finally:
+            os.close(fd)
+        return folder
+
+    def close(self) -> None:
+        """Make no more, and delete what was not needed."""
+        self._closing.set()
+        if self._filler is not None:
+            self._filler.join()
+            shutil.rmtree(self._folder, ignore_errors=True)

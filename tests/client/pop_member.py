@@ -1,0 +1,115 @@
+"""A member of a group that pops, whose listeners are the test itself."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from onelog.client.address import Address
+from onelog.client.consume_rates import ConsumeRates
+from onelog.client.consumer_settings import ConsumerSettings
+from onelog.client.fetching import Membership, Source
+from onelog.client.instance import Instance
+from onelog.client.message import ReceivedMessage
+from onelog.client.pop_consumer import PopFetching
+from onelog.client.topic_filters import TopicFilter, topic_filter
+from onelog.wire.remoting.clients import ConsumerData
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+from tests.client.live_cluster import LiveCluster
+
+GROUP = "readers"
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Member:
+    """A member of the group, and what was handed to its listeners."""
+
+    def __init__(
+        self, nameserver: str, filters: dict[str, TopicFilter], settings: dict[str, Any]
+    ) -> None:
+        self.instance = Instance({"nameserver": nameserver})
+        self.asked: dict[int, list[dict[str, str]]] = defaultdict(list)
+        self.interfere: dict[int, Callable[[], Awaitable[Command | None]]] = {}
+        """By code: what happens before a request goes out, or instead of that."""
+        self._ask = self.instance.ask
+        self.instance.ask = self.ask  # type: ignore[method-assign,assignment]
+        self.taken: list[tuple[Source, ReceivedMessage]] = []
+        given = {"pop": True, "start": "first", "invisible_ms": 30_000, **settings}
+        self.membership = Membership(
+            GROUP, self.instance, ConsumerSettings(**given), filters, self.submit, ConsumeRates()
+        )
+
+    async def ask(
+        self, address: Address, code: RequestCode, ext: dict[str, str] | None = None,
+        body: bytes = b"", **more: Any,
+    ) -> Command:  # fmt: skip
+        """Asks, and remembers what it asked; unless somebody interferes."""
+        self.asked[code].append(ext or {})
+        interfere = self.interfere.get(code)
+        if interfere is not None:
+            refused = await interfere()
+            if refused is not None:
+                return refused
+        return await self._ask(address, code, ext, body, **more)
+
+    def submit(self, source: Source, messages: list[ReceivedMessage]) -> None:
+        self.taken += [(source, message) for message in messages]
+
+    async def start(self) -> None:
+        await self.instance.start()
+        self.instance.consumers[GROUP] = lambda: ConsumerData(
+            group_name=GROUP, consume_type="CONSUME_POP", message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[each.data() for each in self.membership.filters.values()],
+        )  # fmt: skip
+        for topic in self.membership.filters:
+            await self.instance.routes.get(topic)
+        await self.instance.heartbeat()
+        self.fetching = PopFetching(self.membership)
+        await self.fetching.start()
+
+    async def die(self) -> None:
+        """End without a word to the broker about the messages in hand."""
+        await self.instance.close()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for _, message in self.taken]
+
+    async def has(self, *bodies: bytes, seconds: float = 20.0) -> None:
+        """Wait until it was handed these, in any order."""
+        wanted = sorted(bodies)
+        try:
+            await until(lambda: len(self.taken) >= len(wanted), seconds)
+        finally:
+            assert sorted(self.bodies) == wanted
+
+    def done(self) -> None:
+        taken, self.taken = self.taken, []
+        for source, message in taken:
+            source.done([message])
+
+    def failed(self, error: BaseException) -> None:
+        taken, self.taken = self.taken, []
+        for source, message in taken:
+            source.failed([message], error)
+
+
+@contextlib.asynccontextmanager
+async def member(
+    cluster: LiveCluster, topic: str = "orders", tags: str = "*", **settings: Any
+) -> AsyncIterator[Member]:
+    joined = Member(cluster.addresses, {topic: topic_filter(topic, tags)}, settings)
+    try:
+        await joined.start()
+        yield joined
+        await joined.fetching.close()
+    finally:
+        await joined.instance.close()

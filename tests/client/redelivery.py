@@ -1,0 +1,42 @@
+"""Messages that are delivered again and again, to a listener that should see each once."""
+
+import onelog
+from onelog.client.handled_keys import HandledKeys
+from onelog.client.idempotent import idempotent
+from onelog.client.listening import RetryLater
+from onelog.client.message import Message, ReceivedMessage
+from tests.net.sessions import until
+
+COUNT = 20
+
+
+async def handled_once(store: HandledKeys) -> None:
+    """One message is retried; then the group is sent back to the beginning, twice."""
+    deliveries: list[str] = []
+    handled: list[bytes] = []
+    async with onelog.embedded() as mq, mq.admin() as admin:
+        await mq.create_topic("orders", 2)
+        async with mq.push_consumer("billing", start="first") as consumer:
+
+            @idempotent(store)
+            async def bill(message: ReceivedMessage) -> None:
+                if message.body == b"7" and message.delivery_attempt == 1:
+                    raise RetryLater(delay_level=1)
+                handled.append(message.body)
+
+            @consumer.subscribe("orders")
+            async def count(message: ReceivedMessage) -> None:
+                deliveries.append(message.message_id)
+                await bill(message)
+
+            await consumer.start()
+            async with mq.producer("shop") as producer:
+                for number in range(COUNT):
+                    await producer.send(Message("orders", b"%d" % number))
+            await until(lambda: len(handled) == COUNT)
+            assert len(deliveries) == COUNT + 1
+            for _ in range(2):
+                deliveries.clear()
+                await admin.positions.reset("billing", "orders", 0)
+                await until(lambda: len(deliveries) >= COUNT)
+    assert sorted(handled, key=int) == [b"%d" % number for number in range(COUNT)]

@@ -1,0 +1,137 @@
+"""The whole broker, in a process of its own, among clients that mean no good.
+
+A short run of each is among the fast tests; `make soak` makes them long, with a seed of its own
+(printed; ONELOG_SEED repeats it).
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from onelog.server import HANDLERS
+from onelog.wire.remoting.codes import RequestCode
+from tests.e2e.hostile_clients import (
+    Crowd,
+    DeafConsumer,
+    bombard,
+    topics_and_groups,
+    witness,
+)
+from tests.e2e.watched_broker import WatchedBroker, raise_file_limit
+from tests.gateways.remoting.live import broker, client
+from tests.gateways.remoting.samples import SAMPLES
+from tests.net.sessions import until
+from tests.wire.remoting.mutation import Mutation
+
+KIB, MIB = 1 << 10, 1 << 20
+WARM_UP_FRAMES = 1_000
+GROWTH_BYTES_MAX = 16 * MIB
+"""What memory may grow by where nothing is to be kept: caches, and what the allocator holds."""
+KEPT_BYTES_MAX = 32 * KIB
+"""What one topic or group may take: some of the changed requests create some."""
+CONNECTION_BYTES_MAX = 16 * KIB
+LEFT_BYTES_MAX = 200
+"""What a connection that is gone may leave behind: the allocator's fragments."""
+DEAF = 10
+DEAF_BYTES_MAX = 4 * MIB
+"""What one consumer that never reads may cost; messages are sent from where they are mapped."""
+
+LONG = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+
+def seed(*, fresh: bool) -> int:
+    """A number to start from, printed so that a failure shows it."""
+    given = os.environ.get("ONELOG_SEED")
+    number = int(given) if given else time.time_ns() % 1_000_000 if fresh else 7
+    print(f"seed {number}")
+    return number
+
+
+def test_there_is_a_sample_of_every_request_that_the_broker_answers() -> None:
+    assert {command.code for command in SAMPLES} == set(HANDLERS)
+
+
+async def test_every_sample_is_a_request_that_the_broker_understands(tmp_path: Path) -> None:
+    async with broker(tmp_path, broker__name="broker-a") as server, client(server) as one:
+        for sample in SAMPLES:
+            answer = await one.peer.ask(RequestCode(sample.code), sample.ext, sample.body, 20_000)
+            assert "custom field" not in str(answer.remark), sample
+            assert "not supported" not in str(answer.remark), sample
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=LONG)])
+async def test_mutated_requests_hurt_nobody_and_leave_nothing_behind(
+    tmp_path: Path, count: int
+) -> None:
+    random = Random(seed(fresh=count > 5_000))
+    mutation = Mutation(SAMPLES, random)
+    with WatchedBroker(tmp_path) as watched:
+        async with witness(watched.port) as other:
+            await bombard(watched.port, mutation, random, WARM_UP_FRAMES)
+            before, files = watched.anonymous_bytes(), watched.open_files()
+            kept = sum(await topics_and_groups(other.words))
+            answered = await bombard(watched.port, mutation, random, count)
+            assert answered > count // 20, "nothing got through to the handlers"
+            kept = sum(await topics_and_groups(other.words)) - kept
+            after = watched.anonymous_bytes()
+        print(
+            f"{count} frames: {answered} connections answered; RssAnon {before / MIB:.1f} MiB "
+            f"before, {after / MIB:.1f} MiB after; {kept} topics and groups more; "
+            f"{watched.open_files() - files} open files more; the other client sent and read "
+            f"{other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
+        )
+        assert watched.bugs() == []
+        assert watched.is_running
+        assert after - before < GROWTH_BYTES_MAX + kept * KEPT_BYTES_MAX
+    assert watched.status == 0
+
+
+async def crowd_round(watched: WatchedBroker, count: int) -> None:
+    """Many connect and do nothing, some ask and never read; all of them go again."""
+    before, files = watched.anonymous_bytes(), watched.open_files()
+    crowd = Crowd(watched.port)
+    await crowd.grow(count)
+    crowded = watched.anonymous_bytes()
+    deaf = [DeafConsumer(watched.port, "large") for _ in range(DEAF)]
+    await asyncio.gather(*(each.ask_until_stuck() for each in deaf))
+    deafened = watched.anonymous_bytes()
+    print(
+        f"{count} idle connections: {(crowded - before) / count:.0f} bytes of memory each; "
+        f"{DEAF} consumers that never read asked {sum(each.asked for each in deaf)} times: "
+        f"{(deafened - crowded) / DEAF / KIB:.0f} KiB each"
+    )
+    assert await crowd.still_served() == count
+    assert crowded - before < MIB + count * CONNECTION_BYTES_MAX
+    assert deafened - crowded < DEAF * DEAF_BYTES_MAX
+    crowd.leave()
+    for each in deaf:
+        each.close()
+    await until(lambda: watched.open_files() <= files + 4)
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=LONG)])
+async def test_idle_connections_and_deaf_consumers_cost_little_and_others_are_served(
+    tmp_path: Path, count: int
+) -> None:
+    if raise_file_limit(count + 1_000) < count + 500:
+        pytest.skip("the system does not let this process open enough files")
+    with WatchedBroker(tmp_path) as watched:
+        async with witness(watched.port) as other:
+            for _ in range(32):
+                assert (await other.words.send("large", bytes(7_000))).code == 0
+            await crowd_round(watched, count)
+            left = watched.anonymous_bytes()
+            for _ in range(2):
+                await crowd_round(watched, count)
+            more = watched.anonymous_bytes() - left
+        print(
+            f"two more rounds left {more / KIB:.0f} KiB; the other client sent and read "
+            f"{other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
+        )
+        assert watched.bugs() == []
+        assert more < MIB + 2 * count * LEFT_BYTES_MAX
+    assert watched.status == 0

@@ -1,0 +1,174 @@
+"""Records of every form that a log can hold, drawn at random, and what is in them.
+
+What is in them is said by the code that reads one record after the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+import pyarrow as pa
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from onelog.message import (
+    Message,
+    NewMessage,
+    SysFlag,
+    decode_properties,
+    encode_host,
+    encode_properties,
+)
+from onelog.spark.columns import spark_schema
+from onelog.store import record
+from onelog.store.dispatch import is_dispatched
+from onelog.wire.remoting.compression import Compression, compress
+from onelog.wire.remoting.inner_batch import unwrapped
+from onelog.wire.remoting.records import decode_records, unpacked_body
+from onelog.wire.remoting.send import encode_batch
+
+IPV4, IPV6 = encode_host("10.1.2.3", 10911), encode_host("2001:db8::7", 65535)
+HOSTS = st.sampled_from([IPV4, IPV6])
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+OFFSETS = st.integers(-(1 << 62), 1 << 62)
+TIMES = st.integers(1_600_000_000_000, 1_900_000_000_000) | INT64
+NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "XKEYS", "KEY", "", "größe"]) | st.text(
+    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=6
+)
+VALUES = st.sampled_from(
+    ["", "a", "k1 k2", " k", "k\u00a0l", "k\tl", "Zürich", "v\x01w"]
+) | st.text(st.characters(exclude_characters="\x02", exclude_categories=["Cs"]), max_size=12)
+WELL_FORMED = st.dictionaries(NAMES, VALUES, max_size=5).map(encode_properties)
+REPEATED = st.lists(st.tuples(NAMES, VALUES), max_size=6).map(
+    lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+)
+PROPERTIES = st.one_of(
+    WELL_FORMED,
+    WELL_FORMED.map(lambda text: text[:-1]),
+    REPEATED,
+    st.binary(max_size=40),
+    st.lists(st.sampled_from([b"\x01", b"\x02", b"TAGS", b"KEYS", b"x", b"\xff"]), max_size=8).map(
+        b"".join
+    ),
+)
+TOPICS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20) | st.sampled_from(
+    ["orders", "t" * 127, "t" * 128, "long-" + "t" * 200]
+)
+NO_FLAGS_MEANT = ~int(
+    SysFlag.COMPRESSED | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.ROLLED_BACK
+)
+
+
+@st.composite
+def plain_messages(draw: st.DrawFn) -> NewMessage:
+    """One message in a record, as nearly all are; no flag is set that gives a body a form."""
+    return NewMessage(
+        draw(TOPICS), draw(st.integers(0, 65535)), draw(st.binary(max_size=120)), draw(PROPERTIES),
+        flag=draw(INT32), sys_flag=draw(INT32) & NO_FLAGS_MEANT, born_ms=draw(TIMES),
+        born_host=draw(HOSTS), store_host=draw(HOSTS), reconsume_times=draw(st.integers(0, 9)),
+        prepared_offset=draw(INT64),
+    )  # fmt: skip
+
+
+@st.composite
+def any_messages(draw: st.DrawFn, *, transactions: bool = True) -> NewMessage:
+    """Also compressed, in batches, and of transactions."""
+    message = draw(plain_messages())
+    flags = message.sys_flag & ~0x700
+    body = bytes(message.body)
+    if transactions and draw(st.booleans()):
+        flags |= draw(
+            st.sampled_from([0, 0, SysFlag.PREPARED, SysFlag.COMMITTED, SysFlag.ROLLED_BACK])
+        )
+    if draw(st.booleans()):
+        parts = st.tuples(INT32, st.binary(max_size=30), PROPERTIES)
+        body = encode_batch(draw(st.lists(parts, max_size=4)))
+        flags |= SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+    elif draw(st.booleans()):
+        flags |= SysFlag.INNER_BATCH
+    if draw(st.booleans()):
+        form = draw(st.sampled_from(Compression))
+        body = compress(body, form)
+        flags |= form.sys_flag
+    return message._replace(body=body, sys_flag=int(flags))
+
+
+def encoded(
+    message: NewMessage,
+    queue_offset: int = 0,
+    log_offset: int = 0,
+    store_ms: int = 1_700_000_000_123,
+) -> bytes:
+    """A record, also with properties that the store would not write as they are."""
+    head, body, _, _ = record.encode(
+        message._replace(properties=b""), queue_offset, log_offset, store_ms, False
+    )
+    magic, topic = record.topic_field(message.topic)
+    tail = topic + len(message.properties).to_bytes(2, "big") + message.properties
+    size = len(head) + len(body) + len(tail)
+    return Struct(">II").pack(size, magic) + head[8:] + bytes(body) + tail
+
+
+@st.composite
+def records(draw: st.DrawFn, messages: st.SearchStrategy[NewMessage]) -> bytes:
+    """Records one after the other."""
+    parts = [
+        encoded(message, draw(OFFSETS), draw(st.integers(0, 1 << 62)), draw(TIMES))
+        for message in draw(st.lists(messages, max_size=8))
+    ]
+    return b"".join(parts)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """What Spark wants batches of these columns to look like."""
+    return to_arrow_schema(spark_schema(names), timezone="UTC")
+
+
+def rows_one_by_one(data: bytes, broker: str = "b") -> list[dict[str, object]]:
+    """The rows of records, read message by message."""
+    return list(_rows(unwrapped(list(_dispatched(data))), broker))
+
+
+def _dispatched(data: bytes) -> Iterator[Message]:
+    return (each for each in decode_records(data) if is_dispatched(each.sys_flag))
+
+
+def _rows(messages: list[Message], broker: str) -> Iterator[dict[str, object]]:
+    for message in messages:
+        yield {
+            "topic": message.topic,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
+            "key": next(iter(message.keys), None),
+            "tags": message.tags or None,
+            "body": unpacked_body(message),
+            "properties": decode_properties(message.properties),
+            "born_time": _microseconds(message.born_ms),
+            "store_time": _microseconds(message.store_ms),
+            "message_id": message.unique_key or message.message_id,
+            "flag": message.flag,
+            "broker": broker,
+            "log_offset": message.log_offset,
+        }
+
+
+def _microseconds(ms: int) -> int | None:
+    return ms * 1000 if abs(ms * 1000) < 1 << 63 else None
+
+
+def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, object]]:
+    """The rows of batches: maps as dicts, times in microseconds."""
+    found: list[dict[str, object]] = []
+    for batch in batches:
+        batch.validate(full=True)
+        columns = {}
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            is_time = pa.types.is_timestamp(field.type)
+            columns[field.name] = (column.cast(pa.int64()) if is_time else column).to_pylist()
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            if isinstance(pairs := row.get("properties"), list):
+                row["properties"] = dict(pairs)
+                assert len(row["properties"]) == len(pairs), "a name is in the map twice"
+            found.append(row)
+    return found
