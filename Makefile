@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 LOCK := requirements-dev.lock
+RATE ?= 2000
+SECONDS ?= 30
 TREES := src tests $(wildcard benchmarks)
 
-.PHONY: help up test check unit bench e2e e2e-java soak clean
+.PHONY: help up demo test check unit bench e2e e2e-java soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -14,6 +16,9 @@ help: ## this list
 
 up: $(VENV)/installed ## install what running needs, and start OneLog
 	@$(BIN)/onelog up
+
+demo: $(VENV)/installed-spark ## a shop, its orders, and the pipeline on Spark, live (RATE=2000 SECONDS=30)
+	@$(BIN)/onelog demo --rate $(RATE) --seconds $(SECONDS)
 
 test: check unit ## style, types, layers and all fast tests
 
@@ -57,7 +62,12 @@ $(VENV)/installed: $(VENV)/created pyproject.toml $(LOCK)
 	@$(PIP) install -c $(LOCK) -e .
 	@touch $@
 
+$(VENV)/installed-spark: $(VENV)/created pyproject.toml $(LOCK)
+	@echo "installing OneLog with Spark into $(VENV)"
+	@$(PIP) install -c $(LOCK) -e '.[spark]'
+	@touch $(VENV)/installed $@
+
 $(VENV)/installed-dev: $(VENV)/created pyproject.toml $(LOCK)
 	@echo "installing OneLog and its development tools into $(VENV)"
 	@$(PIP) install -c $(LOCK) -e '.[dev]'
-	@touch $(VENV)/installed $@
+	@touch $(VENV)/installed $(VENV)/installed-spark $@

@@ -16,8 +16,10 @@ from benchmarks.table import Options, Row, keep, machine_facts, show
 SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
+    "transactions": "benchmarks.transactions",
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",
+    "client-pushes": "benchmarks.client_pushes",
     "embedded": "benchmarks.embedded",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.

@@ -159,7 +159,7 @@ def drive(
         create_topic(peer.broker_address, topic, QUEUES)
         wait_until(lambda: has_route(peer.nameservers, topic), f"the route of {topic}")
     log = peer.folder / f"{program}.log"
-    size = () if program == "Consumer" else ("-s", str(BODY_BYTES))
+    size = () if program == "Consumer" or "-s" in arguments else ("-s", str(BODY_BYTES))
     command = jvm(
         peer.folder / "client",
         f"{QUIET}:{peer_classpath()}",

@@ -15,13 +15,18 @@ import typer
 
 from onelog import __version__
 from onelog.commands import (
+    bench,
     cluster,
     config,
+    consume,
     delay,
+    demo,
     dlq,
     group,
+    job,
     lake,
     message,
+    produce,
     serve,
     store,
     topic,
@@ -38,7 +43,11 @@ app = typer.Typer(
 app.command()(serve.up)
 app.command()(serve.broker)
 app.command()(serve.nameserver)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("bench")(bench.bench)
 app.command("config")(config.config)
+app.command("demo")(demo.demo)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
@@ -48,6 +57,7 @@ app.add_typer(delay.app, name="delay")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")
 app.add_typer(lake.app, name="lake")
+app.add_typer(job.app, name="job")
 
 
 def _print_version(asked: bool) -> None:

@@ -284,3 +284,7 @@ class DataLossError(OnelogError):
 
 class JavaNotFoundError(OnelogError):
     """No Java that Spark runs on was found; the message says where it was looked for."""
+
+
+class UndecodableError(OnelogError):
+    """A message whose body is not what its schema says."""

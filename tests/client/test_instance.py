@@ -237,6 +237,20 @@ async def test_a_client_that_is_not_open_says_what_it_is() -> None:
         await instance.start()
 
 
+@pytest.mark.parametrize("was_started", [True, False])
+async def test_a_closed_client_does_not_connect_again(was_started: bool) -> None:
+    async with scripted(knowing({})) as nameserver:
+        instance = Instance({"nameserver": str(nameserver.address)})
+        if was_started:
+            await instance.start()
+        await instance.close()
+        with pytest.raises(ClientClosedError):
+            await instance.routes.get("orders")
+        with pytest.raises(ClientClosedError):
+            await instance.ask(nameserver.address, RequestCode.HEART_BEAT)
+        assert nameserver.sessions == []
+
+
 def test_a_client_belongs_to_the_loop_it_was_started_on() -> None:
     instance = Instance({"nameserver": "127.0.0.1:1"})
     asyncio.run(instance.start())

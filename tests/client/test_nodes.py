@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
 from onelog.client import nodes as nodes_module
 from onelog.client.address import Address
-from onelog.client.nodes import REFUSALS, Nodes, at_once
+from onelog.client.nodes import REFUSALS, Nodes, at_once, shared
 from onelog.clock import ManualClock
 from onelog.errors import (
+    ClientClosedError,
     ConsumersOfflineError,
     NameserversUnreachableError,
     OnelogError,
@@ -26,8 +27,9 @@ from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.command import Buffer, Command
 from onelog.wire.remoting.routes import TopicList
+from tests.client.watching import eventually
 
 LIST = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 Answer = Callable[[RemotingSession, Command], None]
@@ -254,3 +256,86 @@ async def test_the_first_error_ends_the_asking() -> None:
     with pytest.raises(OnelogError, match="too late"):
         await at_once(ask, range(100))
     assert finished == []
+
+
+async def test_those_who_share_a_task_may_give_up_and_are_told_of_its_end() -> None:
+    task = asyncio.create_task(asyncio.sleep(3600))
+    first, second = (asyncio.create_task(shared(task)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(ClientClosedError, match="closed meanwhile"):
+        await second
+
+
+async def test_all_who_want_a_node_wait_for_one_connection(listen: Listen) -> None:
+    address, seen = await listen(saying())
+    async with Nodes([address]) as nodes:
+        peers = await asyncio.gather(*(nodes.peer(address) for _ in range(20)))
+        assert len(set(map(id, peers))) == 1
+        assert nodes.open_peer(address) is peers[0]
+        assert nodes.nameservers == (address,)
+    assert len(seen) == 1
+    assert nodes.open_peer(address) is None
+
+
+async def test_requests_are_signed_and_one_way_ones_too(listen: Listen) -> None:
+    address, seen = await listen(saying())
+    signs = []
+
+    def sign(ext: Mapping[str, str] | None, body: Buffer) -> dict[str, str]:
+        signs.append(bytes(body))
+        return {**(ext or {}), "Signature": "s"}
+
+    async with Nodes([address], sign=sign) as nodes:
+        await nodes.ask(address, LIST, {"a": "b"}, b"one", timeout_ms=20_000)
+        await nodes.tell(address, LIST, None, b"two")
+        await nodes.ask_nameserver(LIST)
+    commands = [command for node in seen for command in node.requests]
+    assert [command.ext for command in commands] == [
+        {"a": "b", "Signature": "s"},
+        {"Signature": "s"},
+        {"Signature": "s"},
+    ]
+    assert [command.is_oneway for command in commands] == [False, True, False]
+    assert {command.language for command in commands} == {"PYTHON"}
+    assert signs == [b"one", b"two", b""]
+
+
+async def test_nothing_is_connected_any_more_after_the_end(listen: Listen) -> None:
+    address, seen = await listen(saying())
+    nodes = Nodes([address])
+    await nodes.ask(address, LIST)
+    await nodes.close()
+    for ask in (
+        lambda: nodes.ask(address, LIST),
+        lambda: nodes.peer(address),
+        lambda: nodes.tell(address, LIST),
+        lambda: nodes.ask_nameserver(LIST),
+    ):
+        with pytest.raises(ClientClosedError, match=f"is closed, .* {address}"):
+            await ask()
+    await nodes.close()
+    assert len(seen) == 1
+
+
+async def test_an_answer_that_is_waited_for_at_the_end_is_not_asked_for_again(
+    listen: Listen,
+) -> None:
+    address, seen = await listen(silent)
+    nodes = Nodes([address], timeout_ms=30_000)
+    async with asyncio.timeout(20):
+        first = asyncio.create_task(nodes.ask(address, LIST))
+        await eventually(lambda: bool(seen and seen[0].requests), "a request")
+        # This one asks on a connection that was open before, and worth a new one elsewhere.
+        second = asyncio.create_task(nodes.ask(address, LIST))
+        await eventually(lambda: len(seen[0].requests) == 2, "another request")
+        await nodes.close()
+        with pytest.raises(PeerClosedError, match=f"{address} closed the connection"):
+            await first
+        with pytest.raises(ClientClosedError, match=f"is closed, .* {address}"):
+            await second
+    assert len(seen) == 1

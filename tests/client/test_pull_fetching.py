@@ -117,6 +117,24 @@ async def test_an_administrator_can_move_a_group_while_it_consumes(
         await eventually(lambda: member.numbers == [20], "it is at the end")
 
 
+async def test_a_move_that_is_told_to_a_pull_of_the_past_is_followed(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling_module, "HOLD_MS", 300)
+    for number in range(5):
+        await cluster.send("orders", b"%d" % number)
+    async with pulling(cluster) as member, cluster.admin() as admin:
+        await eventually(lambda: len(member.taken) == 5, "all are here")
+        member.finish()
+        monkeypatch.setattr(pulling_module, "HOLD_MS", 15_000)
+        # The queue goes and comes, and the broker still holds the pull of before.
+        await member.fetching._release([Queue("orders", "broker-a", 0)])
+        member.fetching.rebalance()
+        await eventually(lambda: len(of_orders(member.fetching.assigned)) == 4, "it is back")
+        await admin.positions.reset(GROUP, "orders", 0)
+        await eventually(lambda: member.numbers == list(range(5)), "all come again", 10)
+
+
 async def test_brokers_that_leave_the_moving_to_members_are_obeyed(cluster: LiveCluster) -> None:
     for number in range(10):
         await cluster.send("orders", b"%d" % number)

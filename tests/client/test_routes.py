@@ -9,7 +9,12 @@ from onelog.client.address import Address
 from onelog.client.message import Queue
 from onelog.client.nodes import Nodes
 from onelog.client.routes import Route, Routes, default_route_of, route_of
-from onelog.errors import BrokerNotFoundError, NameserversUnreachableError, TopicNotFoundError
+from onelog.errors import (
+    BrokerNotFoundError,
+    ClientClosedError,
+    NameserversUnreachableError,
+    TopicNotFoundError,
+)
 from onelog.wire.remoting.routes import BrokerData, QueueData, TopicRouteData
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import hang_up, knowing, route_data, scripted, silent
@@ -164,6 +169,19 @@ async def test_a_topic_to_be_becomes_a_real_one(cluster: LiveCluster) -> None:
         assert await routes.get_for_sending("orders") is real
 
 
+async def test_where_a_topic_would_come_into_being_is_refreshed_too() -> None:
+    known = {"TBW102": route_data({"a": A}, queues=8, perm=7)}
+    async with scripted(knowing(known)) as nameserver, Nodes([nameserver.address]) as nodes:
+        routes = Routes(nodes)
+        await routes.get_for_sending("orders", 1)
+        known["TBW102"] = route_data({"b": B}, queues=8, perm=7)
+        await routes.refresh_all()
+        assert queues(await routes.get_for_sending("orders", 1)) == [("b", 0)]
+        known["orders"] = route_data({"a": A})
+        await routes.refresh_all()
+        assert queues(await routes.get_for_sending("orders", 1)) == [("a", 0), ("a", 1)]
+
+
 async def test_without_name_servers_a_known_route_is_kept_and_an_unknown_one_is_an_error() -> None:
     async with scripted(knowing({"orders": route_data({"a": A})})) as nameserver:
         async with Nodes([nameserver.address], timeout_ms=100) as nodes:
@@ -185,5 +203,5 @@ async def test_closing_ends_what_is_asked() -> None:
             asking = asyncio.create_task(routes.get("orders"))
             await eventually(lambda: bool(nameserver.requests), "a question")
             await routes.close()
-            with pytest.raises(asyncio.CancelledError):
+            with pytest.raises(ClientClosedError):
                 await asking

@@ -58,6 +58,23 @@ async def test_threads_are_started_when_they_are_needed() -> None:
     await workers.close()
 
 
+async def test_a_chunk_that_comes_just_when_the_last_task_ends_is_consumed() -> None:
+    loop = asyncio.get_running_loop()
+    left = chunks(20, lambda message: None)
+    finished: list[Chunk] = []
+
+    def settle(chunk: Chunk) -> None:
+        finished.append(chunk)
+        if left:
+            # After the task's last step, and before anybody is told that it is done.
+            loop.call_soon(workers.put, left.pop(), 1)
+
+    workers = TaskWorkers(1, settle)
+    workers.put(left.pop(), 1)
+    await eventually(lambda: len(finished) == 20, "all are through")
+    await workers.close()
+
+
 async def test_tasks_run_as_many_listeners_as_they_may_and_no_more() -> None:
     finished: list[Chunk] = []
     go_on = asyncio.Semaphore(0)

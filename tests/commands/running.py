@@ -28,11 +28,12 @@ class Ended:
 
 def run(*arguments: str, stdin: str = "") -> Ended:
     """Run a command to its end."""
-    out, err = io.StringIO(), io.StringIO()
+    # With bytes below, as the real ones: some commands read and write those.
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     code: int | str | None = 0
     with (
         mock.patch.object(sys, "argv", ["onelog", *arguments]),
-        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -40,7 +41,9 @@ def run(*arguments: str, stdin: str = "") -> Ended:
             main()
         except SystemExit as end:
             code = end.code
-    return Ended(int(code or 0), out.getvalue(), err.getvalue())
+    out.flush()
+    out.seek(0)
+    return Ended(int(code or 0), out.read(), err.getvalue())
 
 
 async def run_beside(*arguments: str, stdin: str = "") -> Ended:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -126,7 +127,7 @@ def _postgres(initdb: str, postgres: str, folder: Path, user: str | None) -> Ite
         _until_it_answers(lambda: psycopg.connect(address).close(), server)
         yield address
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # Does not wait for those who are connected.
         server.wait()
 
 

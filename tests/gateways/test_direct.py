@@ -296,11 +296,15 @@ async def test_a_group_that_may_not_consume_any_more_gets_nothing(live: Live) ->
 
 async def test_a_group_that_is_sent_elsewhere_has_to_pull(live: Live) -> None:
     live.send(b"old")
-    seen = live.follow()
+    live.server.broker.groups.require("other-group")
+    seen, other = live.follow(), live.follow(group="other-group")
     live.server.broker.offsets.reset("group", "topic", {0: 0})
+    assert (seen.ended, other.ended) == (1, 0)
     live.send(b"new")
-    assert (seen.bodies, seen.ended) == ([], 1)
+    assert (seen.bodies, other.bodies) == ([], [b"new"])
     assert live.follow(2).following is None
+    live.server.broker.offsets.take_reset("group", "topic", 0)
+    assert live.follow(2).following is not None
 
 
 async def test_a_follower_looks_around_also_when_nothing_arrives(
@@ -312,10 +316,6 @@ async def test_a_follower_looks_around_also_when_nothing_arrives(
     (first,) = next(iter(waiting.keys.values()))
     await until(lambda: waiting.keys and first not in next(iter(waiting.keys.values())))
     assert seen.ended == 0
-    live.server.broker.offsets.reset("group", "topic", {0: 0})
-    await until(lambda: seen.ended)
-    live.server.broker.offsets.take_reset("group", "topic", 0)
-    seen = live.follow()
     live.server.broker.groups.delete("group", [])
     await until(lambda: seen.ended)
 

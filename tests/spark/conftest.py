@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 StartCluster = Callable[..., ThreadedCluster]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a machine that has much else to do, the first query of a JVM takes a minute."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A local session, made the way users make theirs."""

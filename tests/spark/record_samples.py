@@ -9,6 +9,7 @@ from struct import Struct
 import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from onelog.message import (
     Message,
@@ -119,9 +120,14 @@ def records(draw: st.DrawFn, messages: st.SearchStrategy[NewMessage]) -> bytes:
     return b"".join(parts)
 
 
+def to_arrow(schema: StructType) -> pa.Schema:
+    """What Spark wants batches with this schema to look like."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """What Spark wants batches of these columns to look like."""
-    return to_arrow_schema(spark_schema(names), timezone="UTC")
+    """The same for columns of messages."""
+    return to_arrow(spark_schema(names))
 
 
 def rows_one_by_one(data: bytes, broker: str = "b") -> list[dict[str, object]]:

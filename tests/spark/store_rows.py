@@ -105,7 +105,7 @@ def _first_offset(message: Message, queue: Queue) -> int:
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
     """Rows by topic, queue and offset."""
-    return sorted(rows, key=lambda row: (row["topic"], row["queue"], row["offset"]))  # type: ignore[arg-type,return-value]
+    return sorted(rows, key=lambda row: (row["topic"], row["queue"], row["offset"]))
 
 
 def rows_from_files(

@@ -75,9 +75,9 @@ def test_fixed_fields_are_those_of_the_store_s_own_decoder(messages: list[NewMes
         )
     )
     for row, part in zip(rows, parts, strict=True):
-        message = decode_message(memoryview(part))
+        found = decode_message(memoryview(part))
         assert list(row.values()) == [
-            message.topic, message.queue_id, message.queue_offset, message.flag, message.log_offset,
+            found.topic, found.queue_id, found.queue_offset, found.flag, found.log_offset,
         ]  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def shared(topics: str, offsets: str, **options: object) -> bytes:
 
 
 def places(data: bytes, topic: str | None, **range_: int) -> list[list[object]]:
-    found = decoder("topic", "queue", "offset").decode(data, broker="b", topic=topic, **range_)
+    found = decoder("topic", "queue", "offset").decode(data, broker="b", topic=topic, **range_)  # type: ignore[arg-type]
     return [list(row.values()) for row in rows_of(found)]
 
 

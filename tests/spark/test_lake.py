@@ -19,8 +19,13 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def sync(
-    spark: "SparkSession", cluster: ThreadedCluster, folder: Path, *topics: str, form: Form = "delta", **options: str
-) -> lake.Synced:  # fmt: skip
+    spark: "SparkSession",
+    cluster: ThreadedCluster,
+    folder: Path,
+    *topics: str,
+    form: Form = "delta",
+    **options: str,
+) -> lake.Synced:
     given = {"nameserver": cluster.nameserver, **options}
     return lake.sync(topics, folder, spark=spark, options=given, form=form)
 

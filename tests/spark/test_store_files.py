@@ -24,6 +24,7 @@ from onelog.store.readonly import open_readonly
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.spark.record_samples import rows_of
 from tests.spark.store_rows import (
+    Row,
     all_ranges,
     row_decoder,
     rows_by_reader,
@@ -39,7 +40,7 @@ WAYS: tuple[SplitBy, ...] = ("queue", "bytes")
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rich")
-    write_rich_store(folder)
+    write_rich_store(folder, 110)
     return folder
 
 
@@ -50,7 +51,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_rows_of_a_store_are_found(rich: Path, by: SplitBy) -> None:
     ranges = all_ranges(rich)
     expected = rows_by_reader(rich, ranges)
-    assert len(expected) > 250
+    assert len(expected) > 200
     assert {row["topic"] for row in expected} > {"Orders", "Clicks", "fan-out", "%LMQ%left"}
     assert rows_from_files(rich, ranges, by=by) == expected
 
@@ -65,7 +66,7 @@ def test_all_rows_of_a_store_that_rocketmq_wrote_are_found(version: str, by: Spl
     assert rows_from_files(folder, ranges, by=by, splits_min=3) == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_any_ranges_divided_in_any_way_give_their_rows_once(
     rich: Path, data: st.DataObject
@@ -156,6 +157,17 @@ def test_rows_can_be_chosen_by_store_time(rich: Path, by: SplitBy) -> None:
     assert found
 
 
+@pytest.mark.parametrize("by", WAYS)
+def test_a_batch_that_is_read_in_two_steps_gives_its_rows_once(
+    tmp_path: Path, by: SplitBy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_files, "ROWS_MAX", 3)
+    monkeypatch.setattr(store_files, "_WINDOW_BYTES", 300)
+    write_rich_store(tmp_path, 40)
+    ranges = all_ranges(tmp_path)
+    assert rows_from_files(tmp_path, ranges, by=by) == rows_by_reader(tmp_path, ranges)
+
+
 # -- stores in use --------------------------------------------------------------------------------
 
 
@@ -177,7 +189,9 @@ def test_what_is_appended_after_the_ranges_were_made_is_not_looked_at(
         assert len(rows_from_files(tmp_path, all_ranges(tmp_path), by=by)) == 100
 
 
-def test_a_store_can_be_read_while_another_process_writes_and_deletes(tmp_path: Path) -> None:
+def test_a_store_can_be_read_while_another_process_writes_and_deletes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.store.samples", str(tmp_path)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -188,12 +202,16 @@ def test_a_store_can_be_read_while_another_process_writes_and_deletes(tmp_path: 
         seen = 0
         for number in range(12):
             by = WAYS[number % 2]
+            caplog.clear()
             ranges = all_ranges(tmp_path, ["busy"])
             rows = rows_from_files(tmp_path, ranges, by=by, fail_on_data_loss=False)
             for each in ranges:
                 offsets = [row["offset"] for row in rows if row["queue"] == each.queue.queue_id]
-                # What retention took meanwhile is missing at the front, and nowhere else.
-                assert offsets == list(range(each.end - len(offsets), each.end))
+                expected = range(each.start, each.end)
+                # What retention takes meanwhile may be missing, but not without a word.
+                if "data is lost" not in caplog.text:
+                    assert offsets == list(expected)
+                assert offsets == [each for each in expected if each in set(offsets)]
             assert all(str(row["body"]).startswith("b'busy ") for row in rows)
             seen += len(rows)
         assert seen > 0
@@ -234,7 +252,7 @@ def test_a_range_behind_the_end_of_a_queue_is_refused(rich: Path) -> None:
 
 
 def test_a_folder_without_a_log_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="there is no store in"):
         store_files.plan(tmp_path, [QueueRange(Queue("t", "", 0), 0, 1)])
 
 
@@ -274,32 +292,38 @@ def test_a_damaged_record_fails_or_is_skipped_and_the_others_are_read(
     assert str(victim) in caplog.text
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.fixture(scope="module")
+def spoiled(rich: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+    """A copy to be damaged and repaired, and what is in it."""
+    folder = tmp_path_factory.mktemp("spoiled") / "store"
+    shutil.copytree(rich, folder)
+    return folder, rows_by_reader(folder, all_ranges(folder))
+
+
+@settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_a_flipped_bit_spoils_no_more_than_its_record(
-    rich: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    rich: Path, spoiled: tuple[Path, list[Row]], data: st.DataObject
 ) -> None:
-    folder = tmp_path_factory.mktemp("flipped") / "store"
-    shutil.copytree(rich, folder)
-    ranges = all_ranges(folder)
-    expected = rows_by_reader(folder, ranges)
-    row = data.draw(st.sampled_from(expected))
-    log_offset = row["log_offset"]
+    folder, expected = spoiled
+    ranges = all_ranges(rich)
+    log_offset = data.draw(st.sampled_from(expected))["log_offset"]
     assert isinstance(log_offset, int)
-    size = open_readonly(folder).message_at(log_offset).size
+    size = open_readonly(rich).message_at(log_offset).size
     place = data.draw(st.integers(0, size - 1))
-    files = sorted((folder / "commitlog").iterdir())
-    path = max(path for path in files if int(path.name) <= log_offset)
+    path = max(path for path in (folder / "commitlog").iterdir() if int(path.name) <= log_offset)
     at = log_offset - int(path.name) + place
-    byte = path.read_bytes()[at] ^ 1 << data.draw(st.integers(0, 7))
-    overwrite(path, at, bytes([byte]))
-    for by in WAYS:
-        decoder = row_decoder(on_corruption="skip")
-        found = rows_from_files(folder, ranges, by=by, splits_min=3, decoder=decoder)
-        assert [each for each in found if each["log_offset"] != log_offset] == [
-            each for each in expected if each["log_offset"] != log_offset
-        ]
-    shutil.rmtree(folder.parent)
+    byte = path.read_bytes()[at]
+    overwrite(path, at, bytes([byte ^ 1 << data.draw(st.integers(0, 7))]))
+    try:
+        for by in WAYS:
+            decoder = row_decoder(on_corruption="skip")
+            found = rows_from_files(folder, ranges, by=by, decoder=decoder)
+            assert [each for each in found if each["log_offset"] != log_offset] == [
+                each for each in expected if each["log_offset"] != log_offset
+            ]
+    finally:
+        overwrite(path, at, bytes([byte]))
 
 
 @pytest.mark.parametrize("by", WAYS)

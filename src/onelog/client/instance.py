@@ -97,6 +97,7 @@ class Instance:
             return  # The sockets of a forked copy are the parent's, too.
         self._closed = True
         if self.loop is None:
+            await self.nodes.close()
             return
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:

@@ -14,6 +14,7 @@ from typing import Generic, Self, TypeVar
 
 from onelog.client.address import Address
 from onelog.errors import (
+    ClientClosedError,
     ConsumersOfflineError,
     GroupNotFoundError,
     KeyNotFoundError,
@@ -91,6 +92,7 @@ class Nodes:
         self._on_request = on_request
         self._peers: dict[Address, Peer] = {}
         self._connecting: dict[Address, asyncio.Task[Peer]] = {}
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,7 +111,8 @@ class Nodes:
         return tuple(self._nameservers)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; none is opened any more."""
+        self._is_closed = True
         for task in list(self._connecting.values()):
             task.cancel()
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
@@ -203,13 +206,14 @@ class Nodes:
             raise PeerClosedError(reason) from None
 
     async def _connect(self, address: Address) -> Peer:
+        if self._is_closed:
+            raise ClientClosedError(f"the client is closed, and does not connect to {address}")
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = asyncio.ensure_future(self._open(address))
             task.add_done_callback(lambda done: self._opened(address, done))
-        # All who want this node wait for one attempt: if it fails, it fails for all of them, and
-        # a caller that gives up does not take it from the others.
-        return await asyncio.shield(task)
+        # All who want this node wait for one attempt: if it fails, it fails for all of them.
+        return await shared(task)
 
     async def _open(self, address: Address) -> Peer:
         peer = await Peer.connect(
@@ -296,6 +300,21 @@ class Nodes:
         raise PartlyDoneError(
             f"done on {', '.join(done)}, but not everywhere: " + "; ".join(map(str, errors))
         )
+
+
+async def shared(task: asyncio.Task[T]) -> T:
+    """What a task returns that many wait for: one who gives up does not take it from the others.
+
+    A task is only cancelled when its client is closed, and that is what those who wait are told:
+    to them, `CancelledError` would mean that they were cancelled themselves.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiting = asyncio.current_task()
+        if task.cancelled() and waiting is not None and not waiting.cancelling():
+            raise ClientClosedError("the client was closed meanwhile") from None
+        raise
 
 
 async def at_once(ask: Callable[[N], Awaitable[T]], items: Iterable[N]) -> list[T]:

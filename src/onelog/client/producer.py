@@ -126,8 +126,9 @@ class AsyncProducer:
         for the way there for the first time is not counted.
         """
         timeout_ms = self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
-        if (loop := self.instance.loop) is not None:
-            if self.delivery.flights.waiting and self.instance.is_open:
+        # On another loop, before the start and after the end, `dispatch` says what is wrong.
+        if (loop := self.instance.loop) is not None and loop is _running_loop():
+            if self.delivery.flights.waiting:
                 await self.delivery.flights.room(timeout_ms)
             future: asyncio.Future[Receipt | Missed] = loop.create_future()
             if self.send_now(message, order_key, queue, timeout_ms, future.set_result):
@@ -153,9 +154,15 @@ class AsyncProducer:
             if context.properties:
                 properties = properties_of(message, parcel.message_id, context.properties)
                 parcel = parcel._replace(properties=properties)
-        await self.delivery.deliver_oneway(parcel)
-        if context is not None:
-            hooking.after_send(self._hooks, context)
+        try:
+            await self.delivery.deliver_oneway(parcel)
+        except BaseException as error:
+            if context is not None:
+                context.error = error
+            raise
+        finally:
+            if context is not None:
+                hooking.after_send(self._hooks, context)
 
     async def send_batch(
         self,
@@ -269,13 +276,15 @@ class AsyncProducer:
         timeout_ms: int,
         finish: Callable[[Receipt | Missed], None],
     ) -> bool:
-        """Send and call `finish` later; False if that cannot be done without waiting."""
+        """Send and call `finish` later; False if that cannot be done without waiting.
+
+        To be called on the producer's own loop.
+        """
         if (
             len(message.body) > self._plain_bytes_max
             or message.delay is not None
             or message.deliver_at is not None
             or self._hooks
-            or _running_loop() is not self.instance.loop
         ):
             return False
         if order_key is not None or queue is not None:

@@ -208,12 +208,12 @@ class PullFetching:
 
     # Asked by queues.
 
-    def moved(self, queue: PulledQueue, offset: int) -> None:
+    def moved(self, queue: Queue, offset: int) -> None:
         """A broker sends us elsewhere: what is in hand belongs to the past."""
-        if self._queues.get(queue.queue) is queue:
-            queue.drop()
-            self._offsets.write_soon({queue.queue: offset})
-            self._add(queue.queue, offset)
+        if queue in self._queues and not self._is_stopped:
+            self._queues[queue].drop()
+            self._offsets.write_soon({queue: offset})
+            self._add(queue, offset)
 
     def look_around(self, topic: str) -> None:
         """The broker may have moved, or have forgotten who we are."""
@@ -264,8 +264,7 @@ class PullFetching:
     async def reset(self, offsets: Mapping[Queue, int]) -> None:
         """Go on from these offsets, in those of the queues that are assigned."""
         for queue, offset in offsets.items():
-            if queue in self._queues:
-                self.moved(self._queues[queue], offset)
+            self.moved(queue, offset)
 
     # For the tools.
 

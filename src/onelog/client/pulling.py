@@ -45,6 +45,8 @@ EXPIRED_LEVEL = 3
 """The delay after which a message comes again that a listener has for too long."""
 
 COMMIT_FLAG, HOLD_FLAG = 1, 2
+RESET_REMARK = "OFFSET_RESET"
+"""What brokers say when an administrator has moved the group."""
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ log = logging.getLogger(__name__)
 class Owner(Protocol):
     """Who has the queues of a member."""
 
-    def moved(self, queue: "PulledQueue", offset: int) -> None:
+    def moved(self, queue: Queue, offset: int) -> None:
         """The broker sends this consumer elsewhere in the queue."""
         ...
 
@@ -165,6 +167,9 @@ class PulledQueue:
     def _answered(self, answer: Command | OnelogError) -> None:
         self._is_pulling = False
         if self.dropped:
+            if isinstance(answer, Command) and answer.remark == RESET_REMARK:
+                # It is told once, to whichever pull is the first, and that was one of the past.
+                self._take(answer)
             return
         if not isinstance(answer, Command):
             self._fail(answer)
@@ -185,7 +190,7 @@ class PulledQueue:
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             offset = fields.number(answer.ext, "nextBeginOffset")
             log.info("%s goes on at %d: %s", self.queue, offset, answer.remark)
-            self._owner.moved(self, offset)
+            self._owner.moved(self.queue, offset)
             return
         elif code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
             self._pull_later(BUSY_SECONDS)

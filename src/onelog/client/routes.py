@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from onelog.client.address import Address
 from onelog.client.cluster import MASTER_ID, BrokerSet, broker_set
 from onelog.client.message import Queue
-from onelog.client.nodes import Nodes
+from onelog.client.nodes import Nodes, shared
 from onelog.errors import BrokerNotFoundError, OnelogError, TopicNotFoundError
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import QueueData, TopicRouteData
@@ -70,6 +70,7 @@ class Routes:
         self._routes: dict[str, Route] = {}
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._default_queues: dict[str, int] = {}
+        """How many queues topics shall have that do not exist yet."""
         self.on_change: list[Callable[[str, Route], None]] = []
 
     def known(self, topic: str) -> Route | None:
@@ -96,10 +97,12 @@ class Routes:
             return await self.refresh(topic)
         return route
 
-    async def get_for_sending(self, topic: str, queues: int = QUEUES) -> Route:
+    async def get_for_sending(
+        self, topic: str, queues: int = QUEUES, *, fresh: bool = False
+    ) -> Route:
         """The same, and for a topic that does not exist, where it would come into being."""
         route = self._routes.get(topic)
-        if route is not None and route.publish_queues:
+        if route is not None and route.publish_queues and not fresh:
             return route
         try:
             return await self.refresh(topic)
@@ -113,8 +116,7 @@ class Routes:
         if task is None:
             task = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
             task.add_done_callback(lambda done: self._asked(topic, done))
-        # One caller that gives up must not take the answer from the others.
-        return await asyncio.shield(task)
+        return await shared(task)
 
     async def keep_fresh(self) -> None:
         """Refresh all topics in use, again and again; ends by being cancelled."""
@@ -129,8 +131,12 @@ class Routes:
 
     async def refresh_quietly(self, topic: str) -> None:
         """Refresh one topic; if that fails, its route stays as it was."""
+        route = self._routes.get(topic)
         try:
-            await self.refresh(topic)
+            if route is not None and route.is_default:
+                await self.get_for_sending(topic, self._default_queues[topic], fresh=True)
+            else:
+                await self.refresh(topic)
         except OnelogError as error:
             log.debug("the route of %s stays as it was: %s", topic, error)
 

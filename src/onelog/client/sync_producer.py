@@ -82,7 +82,7 @@ class _Sending:
     def wait(self) -> Receipt:
         """The receipt, or what went wrong; called in the thread."""
         while not self._lock.acquire(timeout=LOOK_SECONDS):
-            self.producer.check_usable()
+            background.home().check_usable()
         result = self._result
         if type(result) is Receipt:
             return result

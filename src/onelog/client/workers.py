@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from onelog.client.chunks import Chunk, run_chunk, run_chunk_async
 
@@ -71,9 +71,7 @@ class TaskWorkers:
         """Have a chunk consumed; so many are given out, this one counted."""
         self._waiting.append(chunk)
         if len(self._tasks) < self._count:
-            task = asyncio.ensure_future(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(asyncio.ensure_future(self._work()))
 
     def is_mine(self, task: "asyncio.Task[Any] | None") -> bool:
         """Whether a task is one of these."""
@@ -85,8 +83,16 @@ class TaskWorkers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
 
     async def _work(self) -> None:
+        try:
+            await self._work_off()
+        finally:
+            # Now, and not when the loop gets to it: what is put meanwhile needs another task.
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _work_off(self) -> None:
         while self._waiting:
             chunk = self._waiting.popleft()
             self.busy.add(chunk)

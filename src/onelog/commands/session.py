@@ -1,15 +1,17 @@
 """What all commands that talk to a cluster share: their options, their output, how they end.
 
 A command is a coroutine whose first argument is a `Session`; `connected` makes a function of it
-that typer can call, with the options of a session in the place of that argument.
+that typer can call, with the options of a session in the place of that argument. (Commands that
+send and consume have no `Session` but what is in `clients`.)
 
 Exit codes: 0 done; 1 there is no such topic, group, message, broker or cluster; 2 anything else
 that went wrong, also if only some brokers answered. Results go to stdout, complaints to stderr.
 """
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -44,8 +46,8 @@ NOT_FOUND = (
 EXIT_NOT_FOUND = 1
 EXIT_FAILED = 2
 
-_PANEL = "Connection and output"
-_OPTIONS: dict[str, tuple[Any, Any]] = {
+PANEL = "Connection and output"
+OPTIONS: dict[str, tuple[Any, Any]] = {
     "nameserver": (
         Annotated[
             str,
@@ -54,7 +56,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
                 "-n",
                 envvar="ONELOG_NAMESERVER",
                 help="Name servers, host:port between semicolons.",
-                rich_help_panel=_PANEL,
+                rich_help_panel=PANEL,
             ),
         ],
         "127.0.0.1:9876",
@@ -63,7 +65,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             float,
             typer.Option(
-                min=0.01, max=3600, help="Seconds to wait for an answer.", rich_help_panel=_PANEL
+                min=0.01, max=3600, help="Seconds to wait for an answer.", rich_help_panel=PANEL
             ),
         ],
         3.0,
@@ -71,7 +73,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "tls": (
         Annotated[
             bool,
-            typer.Option("--tls", help="Encrypt, whoever answers.", rich_help_panel=_PANEL),
+            typer.Option("--tls", help="Encrypt, whoever answers.", rich_help_panel=PANEL),
         ],
         False,
     ),
@@ -81,7 +83,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(
                 "--tls-ca",
                 help="Encrypt, and accept only certificates of this authority (PEM).",
-                rich_help_panel=_PANEL,
+                rich_help_panel=PANEL,
             ),
         ],
         None,
@@ -89,7 +91,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "json": (
         Annotated[
             bool,
-            typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=_PANEL),
+            typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=PANEL),
         ],
         False,
     ),
@@ -97,7 +99,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             bool,
             typer.Option(
-                "--utc", help="Times in UTC instead of local time.", rich_help_panel=_PANEL
+                "--utc", help="Times in UTC instead of local time.", rich_help_panel=PANEL
             ),
         ],
         False,
@@ -108,11 +110,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Session:
-    """A connection to a cluster, and the way to show what comes out of it."""
+class Output:
+    """The way to show what comes out of a command."""
 
-    def __init__(self, admin: "Admin", *, as_json: bool, utc: bool) -> None:
-        self.admin = admin
+    def __init__(self, *, as_json: bool, utc: bool) -> None:
         self.as_json = as_json
         self.utc = utc
         self.is_following = False
@@ -157,6 +158,14 @@ class Session:
         if not agreed:
             raise InvalidRequestError("nothing was done")
 
+
+class Session(Output):
+    """A connection to a cluster, and the way to show what comes out of it."""
+
+    def __init__(self, admin: "Admin", *, as_json: bool, utc: bool) -> None:
+        super().__init__(as_json=as_json, utc=utc)
+        self.admin = admin
+
     async def follow(
         self,
         seconds: float,
@@ -200,23 +209,52 @@ def connected(
     command: Callable[Concatenate[Session, P], Awaitable[None]],
 ) -> Callable[..., None]:
     """Make a function for typer of a coroutine that wants a session."""
+    return for_typer(
+        command,
+        OPTIONS,
+        lambda options, given: _run(lambda session: command(session, **given), options),  # type: ignore[call-arg]
+    )
+
+
+def for_typer(
+    command: Callable[..., object],
+    options: Mapping[str, tuple[Any, Any]],
+    call: Callable[[dict[str, Any], dict[str, Any]], None],
+) -> Callable[..., None]:
+    """A function with the arguments of a command but its first, in whose place come `options`.
+
+    `call` gets those, and the arguments.
+    """
     own = list(inspect.signature(command).parameters.values())[1:]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        for name, (hint, default) in _OPTIONS.items()
+        for name, (hint, default) in options.items()
     ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        options = {name: given.pop(name) for name in _OPTIONS}
-        _run(lambda session: command(session, **given), options)  # type: ignore[call-arg]
+        chosen = {name: given.pop(name) for name in options}
+        call(chosen, given)
 
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
     )
-    hints = {name: hint for name, (hint, _) in _OPTIONS.items()}
+    hints = {name: hint for name, (hint, _) in options.items()}
     run.__annotations__ = {each.name: each.annotation for each in own} | hints
     return run
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """Errors on purpose end a command with a line on stderr and an exit code."""
+    try:
+        yield
+    except NOT_FOUND as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_NOT_FOUND) from None
+    except OnelogError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from None
 
 
 def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any]) -> None:
@@ -228,7 +266,7 @@ def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any])
         admin = Admin.connect(
             options["nameserver"],
             timeout_ms=round(options["timeout"] * 1000),
-            tls=_tls(options["tls"], options["tls_ca"]),
+            tls=tls_context(options["tls"], options["tls_ca"]),
         )
         async with admin:
             session = Session(admin, as_json=options["json"], utc=options["utc"])
@@ -238,13 +276,8 @@ def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any])
 
     sessions: list[Session] = []
     try:
-        session = asyncio.run(with_session())
-    except NOT_FOUND as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_NOT_FOUND) from None
-    except OnelogError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_FAILED) from None
+        with exit_codes():
+            session = asyncio.run(with_session())
     except KeyboardInterrupt:
         # Ctrl-C is how one stops following; everywhere else it interrupts something.
         if not sessions or not sessions[0].is_following:
@@ -254,7 +287,8 @@ def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any])
         raise typer.Exit(session.exit_code)
 
 
-def _tls(wanted: bool, ca_path: Path | None) -> "ssl.SSLContext | None":
+def tls_context(wanted: bool, ca_path: Path | None) -> "ssl.SSLContext | None":
+    """What `--tls` and `--tls-ca` mean."""
     if not wanted and ca_path is None:
         return None
     from onelog.net.tls import client_context

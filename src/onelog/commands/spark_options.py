@@ -40,15 +40,22 @@ Remote = Annotated[
 def spark_session(
     name: str, master: str | None = None, remote: str | None = None
 ) -> "Iterator[SparkSession]":
-    """A session for as long as a command runs; without the `spark` extra, what to install."""
+    """A session for as long as a command runs; without the `spark` extra, what to install.
+
+    A session that is there already is used, and left to whoever made it.
+    """
     try:
+        from pyspark.sql import SparkSession
+
         from onelog.spark import session
     except ImportError as error:
         raise ConfigError(
             f"this needs Spark: pip install 'onelog[spark]' ({error.name} is missing)"
         ) from None
+    before = SparkSession.getActiveSession()
     spark = session(name, master=master, remote=remote)
     try:
         yield spark
     finally:
-        spark.stop()
+        if spark is not before:
+            spark.stop()

@@ -168,6 +168,10 @@ class Offsets:
         """Whether any group is yet to be sent to a new position."""
         return bool(self._resets)
 
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether the group is yet to be sent to a new position in this queue."""
+        return queue_id in self._resets.get((group, topic), ())
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The position to send this pull to, once."""
         queues = self._resets.get((group, topic))

@@ -10,7 +10,7 @@ pull, and following ends.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from isal.isal_zlib import crc32
@@ -23,7 +23,7 @@ from onelog.message import Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
 
 LOOK_MS = 1_000
-"""How long it may take until a follower learns that its group was moved or changed."""
+"""How long it may take until a follower learns that its group was changed."""
 _CRC_MASK = 0x7FFFFFFF
 _DECLINED = ("INNER_", "TIMER_DEL", "TRAN_MSG")
 """How the names of properties begin that make a message more than a plain one."""
@@ -53,6 +53,7 @@ class Direct:
         self._appended: list[Appended] = []
         self._handed: list[tuple[Follower, int]] = []
         broker.topics.on_change.append(self._topic_changed)
+        broker.offsets.on_move.append(self._group_moved)
 
     def line(self, address: tuple[str, int]) -> "DirectLine":
         """A line for a client at this address."""
@@ -96,9 +97,15 @@ class Direct:
         broker.publisher.account(stored, appended)
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
-        for topic, queue_id in list(self.followers):
-            if topic == name:
-                for follower in list(self.followers.get((topic, queue_id), ())):
+        self._end_following(name, None)
+
+    def _group_moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
+        self._end_following(topic, group)
+
+    def _end_following(self, topic: str, group: str | None) -> None:
+        for followers in list(self.followers.values()):
+            for follower in list(followers):
+                if follower.topic == topic and group in (None, follower.group):
                     follower.end()
 
 
@@ -146,7 +153,7 @@ class DirectLine:
             or settings is None
             or not settings.readable
             or not 0 <= queue_id < settings.read_queues
-            or broker.offsets.has_resets
+            or broker.offsets.is_reset(group, topic, queue_id)
             or broker.store.max_offset(topic, queue_id) != offset
         ):
             return None
@@ -208,11 +215,7 @@ class Follower:
     def take(self, record: Message) -> bool:
         """Hand over a message; False if following had to end instead."""
         broker = self._direct.broker
-        if (
-            record[2] != self.next_offset
-            or broker.groups.get(self.group) is not self._config
-            or broker.offsets.has_resets
-        ):
+        if record[2] != self.next_offset or broker.groups.get(self.group) is not self._config:
             self.end()
             return False
         self.next_offset += 1
@@ -253,10 +256,5 @@ class Follower:
 
     def _woken(self, _: Wait, timed_out: bool) -> None:
         broker = self._direct.broker
-        if (
-            not timed_out
-            or broker.offsets.has_resets
-            or broker.groups.get(self.group) is not self._config
-            or not self._watch()
-        ):
+        if not timed_out or broker.groups.get(self.group) is not self._config or not self._watch():
             self.end()

@@ -9,11 +9,14 @@ wire out, but proves nobody's identity.
 import asyncio
 import datetime
 import ssl
-import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onelog.config import TlsConfig
 from onelog.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Clients need neither: to import the settings of a whole broker takes longer than to connect.
+    from onelog.config import TlsConfig
 
 HANDSHAKE_BYTE = 0x16
 """The first byte of every TLS connection. No plain protocol here starts with it: in a remoting
@@ -25,7 +28,7 @@ SELF_SIGNED_DAYS = 3650
 class Tls:
     """The TLS side of a listener; several listeners may share one."""
 
-    def __init__(self, config: TlsConfig) -> None:
+    def __init__(self, config: "TlsConfig") -> None:
         self._config = config
         self._context: ssl.SSLContext | None = None
         self._making = asyncio.Lock()
@@ -47,7 +50,7 @@ class Tls:
                 self._context = await asyncio.to_thread(self._make)
             return self._context
 
-    async def reload(self, config: TlsConfig) -> None:
+    async def reload(self, config: "TlsConfig") -> None:
         """Use another certificate from the next connection on; `ConfigError` keeps the old one."""
         fresh = Tls(config)
         if config.cert_path:
@@ -58,6 +61,8 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         if self._config.cert_path:
             return server_context(Path(self._config.cert_path), Path(self._config.key_path))
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="onelog-tls-") as folder:
             return server_context(*write_self_signed(Path(folder)))
 

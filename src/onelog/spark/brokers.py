@@ -58,6 +58,7 @@ _PULL_ANSWERS = frozenset(
     }
 )
 _NO_POSITION = frozenset({ResponseCode.QUERY_NOT_FOUND.value})
+_NO_QUEUE = frozenset({ResponseCode.SYSTEM_ERROR.value})
 _OFFSET_RESET = "OFFSET_RESET"
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
@@ -154,7 +155,7 @@ class Brokers:
 
         async def sample(queue: Queue) -> float:
             answer = await self._ask_about(
-                queue, RequestCode.QUERY_CONSUME_QUEUE,
+                queue, RequestCode.QUERY_CONSUME_QUEUE, _NO_QUEUE,
                 index=str(starts[queue]), count=str(SAMPLE_RECORDS),
             )  # fmt: skip
             entries = QueueEntries.decode(answer.body).queue_data if answer.body else []
@@ -221,7 +222,7 @@ class Brokers:
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        patience = _Patience(self._link)
+        patience = Patience(self._link)
         while True:
             try:
                 return background.run(ask())
@@ -257,16 +258,16 @@ class Brokers:
         address = route.reading_address(queue.broker)
         return await self._nodes.ask(address, RequestCode.PULL_MESSAGE, ext, b"", _PULL_ANSWERS)
 
-    def patience(self) -> "_Patience":
+    def patience(self) -> "Patience":
         """For whoever waits for a broker that does not answer."""
-        return _Patience(self._link)
+        return Patience(self._link)
 
     def refresh_route(self, topic: str) -> None:
         """Ask where a topic is now, if anybody can tell."""
         background.run(self._instance.routes.refresh_quietly(topic))
 
 
-class _Patience:
+class Patience:
     """How long to go on trying, with growing pauses."""
 
     def __init__(self, link: Link) -> None:
@@ -274,17 +275,23 @@ class _Patience:
         self._began = time.monotonic()
         self._pause = PAUSE_SECONDS
 
-    def wait_or_raise(self, error: OnelogError) -> None:
-        """Wait a moment; or raise the error, with advice, if time is up."""
+    def wait(self) -> bool:
+        """Wait a moment; False, at once, if time is up."""
         limit = self._link.retry_timeout_ms / 1000
         if time.monotonic() - self._began + self._pause > limit:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+        return True
+
+    def wait_or_raise(self, error: OnelogError) -> None:
+        """Wait a moment; or raise the error, with advice, if time is up."""
+        if not self.wait():
             raise type(error)(
                 f"{error}; given up after {self._link.retry_timeout_ms} ms (option "
                 f"retryTimeoutMs). Start the brokers, or correct the option nameserver, which is "
                 f"{self._link.nameserver}"
             ) from None
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
 
 class _Reading:
@@ -350,13 +357,18 @@ class _Reading:
             except _UNREACHABLE as error:
                 patience.wait_or_raise(error)
             except TopicNotFoundError as error:
-                what = f"topic {self._wanted.queue.topic} was deleted while it was read: {error}"
-                if self._fail:
-                    raise DataLossError(f"data is lost: {what}") from None
-                log.warning("data is lost: %s", what)
-                return None
+                # A broker that is started again is away from the name servers for a moment.
+                if not patience.wait():
+                    self._deleted(error)
+                    return None
             self._brokers.refresh_route(self._wanted.queue.topic)
             self._ask(offset)
+
+    def _deleted(self, error: OnelogError) -> None:
+        what = f"topic {self._wanted.queue.topic} was deleted while it was read: {error}"
+        if self._fail:
+            raise DataLossError(f"data is lost: {what}") from None
+        log.warning("data is lost: %s", what)
 
     def _pass_over(self, answer: Command, offset: int, following: int) -> int:
         """Where to go on after an answer without messages; raises if some are missing."""

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onelog.errors import ConfigError, OnelogError, WireError
+from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
 from onelog.spark.flat_records import flatten, needs_flattening
 from onelog.spark.property_columns import PropertyColumns, as_text
@@ -107,7 +107,15 @@ class BodyColumns(Protocol):
     """What turns bodies into typed columns (see `decoding`)."""
 
     def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
-        """The typed columns, by name."""
+        """The typed columns, by name; `BodyError` if a body must have them and cannot."""
+
+
+class BodyError(UndecodableError):
+    """A body that cannot be decoded, by its place among others."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
 
 
 class RecordDecoder:
@@ -186,7 +194,7 @@ class RecordDecoder:
                 layout = layout.rows(whole)
             found["body"] = layout.bodies()
             if self._bodies is not None:
-                found.update(self._bodies.columns(found["body"]))
+                found.update(_typed(self._bodies, found["body"], layout))
         batch = _Batch(layout, selection)
         arrays = []
         for field in self.arrow_schema:
@@ -200,6 +208,18 @@ class RecordDecoder:
             raise error
         self.skipped += records
         _log.warning("skipped %d damaged record(s): %s", records, error)
+
+
+def _typed(bodies: BodyColumns, found: pa.Array, layout: Layout) -> dict[str, pa.Array]:
+    try:
+        return bodies.columns(found)
+    except BodyError as error:
+        at, row = layout.rows(slice(error.row, error.row + 1)), error.row
+        raise UndecodableError(
+            f"the body of the message at offset {int(at.queue_offset[0])} of queue "
+            f"{int(at.queue_id[0])} of {as_text(at.topics())[0]}, {len(found[row].as_py())} bytes, "
+            f"cannot be decoded: {error}. With mode=permissive such messages get nulls and a reason"
+        ) from None
 
 
 def _require_type(schema: pa.Schema, name: str) -> None:

@@ -64,13 +64,20 @@ NAMES: dict[str, str] = {
     "sampleRecords": "messages that a schema is inferred from, if none is given",
     "splitBy": "with store: divide the log by bytes, or by queue",
     "onCorruption": "with store: fail, or skip damaged ranges",
-    "pushdown": "whether filters are taken over from Spark: auto, true or false",
+    "pushdown": "whether filters spare reading; only for a DataFrame that is used once; false",
     "delivery": "writing: exactly-once or at-least-once",
     "maxBodyBytes": "writing: largest body",
+    "txnAppId": "batch writing: whose batch this is, so that it is written once",
+    "txnVersion": "batch writing: which batch, a number that grows",
 }
 """All options, and what they are."""
 
-SPARKS_OWN = frozenset({"path", "header", "inferschema", "serialization.format"})
+SPARKS_OWN = frozenset(
+    {
+        "path", "serialization.format", "checkpointlocation", "queryname", "provider", "owner",
+        "location", "comment", "external", "is_managed_location", "collation",
+    }
+)  # fmt: skip
 """What Spark adds by itself to tables and loads; `path` only counts if it is not empty."""
 
 _SPELLING = {name.lower(): name for name in NAMES}
@@ -84,11 +91,15 @@ class Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options: dict[str, str] = {}
         for key, value in options.items():
-            lower = key.lower()
+            # A table keeps its options a second time, under this prefix.
+            lower = key.lower().removeprefix("option.")
             if lower in _SPELLING:
                 self._options[lower] = str(value)
             elif lower not in SPARKS_OWN or (lower == "path" and value):
                 raise _unknown(key)
+
+    def __bool__(self) -> bool:
+        return bool(self._options)
 
     def has(self, name: str) -> bool:
         """Whether the option was given."""
@@ -242,7 +253,7 @@ class ReadOptions:
     split_by: SplitBy | None
     """None: whichever reads less."""
     on_corruption: Corruption
-    pushdown: Literal["auto", "true", "false"]
+    pushdown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +264,8 @@ class WriteOptions:
     topic: str | None
     delivery: str
     body_bytes_max: int
+    transaction: tuple[str, int] | None = None
+    """Whose batch a batch write is, and which: one that was written before is not written again."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -274,7 +287,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise ConfigError("option endingTimestamp lies before startingTimestamp: swap them")
     split_by = given.choice("splitBy", ("bytes", "queue"))
     corruption = given.choice("onCorruption", ("fail", "skip"))
-    pushdown = given.choice("pushdown", ("auto", "true", "false"))
     return ReadOptions(
         link=_link(given) if store is None else None,
         store=store,
@@ -293,7 +305,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         decode=_decode(given),
         split_by=None if split_by is None else "queue" if split_by == "queue" else "bytes",
         on_corruption="skip" if corruption == "skip" else "fail",
-        pushdown="auto" if pushdown == "auto" or pushdown is None else _yes_no(pushdown),
+        pushdown=given.flag("pushdown", False),
     )
 
 
@@ -305,16 +317,16 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     topic = given.text("topic")
     if topic is None and (subscribed := given.words("subscribe")) and len(subscribed) == 1:
         topic = subscribed[0]
+    given.refuse_without("txnAppId", "txnVersion", "say which batch this is")
+    given.refuse_without("txnVersion", "txnAppId", "say whose batch this is")
+    app_id, version = given.text("txnAppId"), given.whole("txnVersion", 0)
     return WriteOptions(
         link=_link(given),
         topic=topic,
+        transaction=None if app_id is None or version is None else (app_id, version),
         delivery=given.choice("delivery", ("exactly-once", "at-least-once")) or "exactly-once",
         body_bytes_max=given.whole("maxBodyBytes") or 4 << 20,
     )
-
-
-def _yes_no(word: str) -> Literal["true", "false"]:
-    return "true" if word == "true" else "false"
 
 
 def _link(given: Given) -> Link:
@@ -368,8 +380,18 @@ def _subscription(given: Given) -> Subscription:
     if assigned is not None:
         return Subscription(queues=parse_assignment(assigned))
     if topics is None and pattern is None and not given.has("store"):
+        advice = (
+            ""
+            if given
+            else (
+                ". Spark does not hand the options of a table on to sources in Python: make a view "
+                "(create temporary view ... using onelog options (...)), or name them in the query "
+                "(select ... from t with (...))"
+            )
+        )
         raise ConfigError(
-            "no topic is named: set one of the options subscribe, subscribePattern and assign"
+            f"no topic is named: set one of the options subscribe, subscribePattern and assign"
+            f"{advice}"
         )
     return Subscription(topics, pattern)
 

@@ -27,7 +27,8 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming{}.FileSystemBasedCheckp
 EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Off by default; the source prunes queues and offsets by what a query filters.
+    # Off by default; a source that is told to (option pushdown) then reads less where a query
+    # filters.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 """What holds on any Spark."""

@@ -3,7 +3,8 @@
 Tasks stage their messages on the brokers, where nobody sees them; the driver's commit names what
 the attempts that won have staged, and the brokers publish just that. A stream's batch is known by
 the query's id and its number, so a batch that Spark runs again after a crash is published once; a
-batch write is its own query. With `delivery=at-least-once`, which RocketMQ's brokers can do too,
+batch write is its own query, or with `txnAppId` and `txnVersion` a numbered batch of the job that
+they name, as `foreachBatch` needs it. With `delivery=at-least-once`, which RocketMQ's brokers can do too,
 tasks send at once, and a task that is run again sends again.
 
 Invariant: between `write` and `commit` nothing is visible; what `commit` has returned for is.
@@ -53,15 +54,15 @@ class OnelogWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema.names)
         self._options = options
-        self._query = f"spark-batch-{uuid.uuid4().hex}"
+        self._query, self._batch = options.transaction or (f"spark-batch-{uuid.uuid4().hex}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
-        return write_rows(self._options, self._query, 0, iterator)
+        return write_rows(self._options, self._query, self._batch, iterator)
 
     def commit(self, messages: Messages) -> None:
         """On the driver: publish what the tasks staged."""
-        commit_batch(self._options, self._query, 0, messages)
+        commit_batch(self._options, self._query, self._batch, messages)
 
     def abort(self, messages: Messages) -> None:
         """On the driver: nothing to do, what is staged and not committed is never seen."""

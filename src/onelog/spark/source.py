@@ -1,7 +1,7 @@
 """The data source `onelog`: topics as tables, for Spark's readers and writers.
 
     spark.read.format("onelog").option("nameserver", "host:9876").option("subscribe", "orders")
-    create table orders using onelog options (nameserver 'host:9876', topic 'orders')
+    create temporary view orders using onelog options (nameserver 'host:9876', topic 'orders')
 
 It is known to every session, because Spark looks for top-level modules `pyspark_*` (see
 `pyspark_onelog`). What needs more than PySpark is imported when it is used: a look-up that fails
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The process that Spark starts to hand filters over, and only if that is switched on."""
+"""The process that Spark starts to hand filters over, and only if that is switched on
+(spark.sql.python.filterPushdown.enabled); to take filters anywhere else is an error."""
 
 
 class OnelogDataSource(DataSource):
@@ -47,8 +48,11 @@ class OnelogDataSource(DataSource):
         from onelog.spark.reader import OnelogPruningReader, OnelogReader
 
         options = read_options(self.options)
-        pushes = options.pushdown == "true" or (options.pushdown == "auto" and _is_pushdown())
-        return (OnelogPruningReader if pushes else OnelogReader)(options, schema)
+        # Not without being asked to: Spark (4.1 to 4.3) keeps what was planned with the filters of
+        # one query, and runs the next query of the same DataFrame, which may have none, on that.
+        if options.pushdown and any(each.endswith(PUSHDOWN_WORKER) for each in sys.orig_argv):
+            return OnelogPruningReader(options, schema)
+        return OnelogReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """For `spark.readStream`."""
@@ -75,10 +79,6 @@ class OnelogDataSource(DataSource):
 
         _refuse_overwrite(overwrite)
         return stream_writer(TopicStream(write_options(self.options), schema), schema)
-
-
-def _is_pushdown() -> bool:
-    return any(each.endswith(PUSHDOWN_WORKER) for each in sys.orig_argv)
 
 
 def _refuse_overwrite(overwrite: bool) -> None:

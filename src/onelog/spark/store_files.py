@@ -63,7 +63,7 @@ def read(
     try:
         if isinstance(split, QueueSplit):
             for each in split.ranges:
-                yield from _queue(reading, each)
+                yield from _Follow(reading, each).batches()
         else:
             yield from _Scan(reading, split).batches()
     except WireError as error:
@@ -98,21 +98,18 @@ class _Reading:
             )
         )
 
-    def lost(self, error: DataLossError) -> None:
+    def lost(self, what: str) -> None:
         """Messages that are not there any more."""
         if self.fail_on_data_loss:
-            raise DataLossError(f"{error}. Set failOnDataLoss=false to read what is left")
-        _log.warning("data is lost, going on with what there is: %s", error)
+            raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
+        _log.warning("data is lost, going on with what there is: %s", what)
 
 
 # -- by queue ------------------------------------------------------------------------------------
 
 
 class _Entries(NamedTuple):
-    """Some entries of a queue: the offset of each, and where in the log its record is said to be.
-
-    Entries of one inner batch are one.
-    """
+    """Some entries of a queue: the offset of each, and where its record is said to be."""
 
     offset: Ints
     log: Ints
@@ -122,39 +119,106 @@ class _Entries(NamedTuple):
         return _Entries(self.offset[rows], self.log[rows], self.size[rows])
 
 
-def _queue(reading: _Reading, each: QueueRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, from entry to entry."""
-    offset = each.start
-    while offset < each.end:
-        queue = reading.queues.open(each.queue)
-        offset, end = _left(reading, each, offset, queue)
-        try:
-            for found in entries_of(queue, offset, end, ROWS_MAX):
-                wanted = _possible(found, each.queue.topic, reading.filters)
-                entries = _Entries(
-                    offset + np.flatnonzero(wanted),
-                    found["log"][wanted].astype(np.int64),
-                    found["size"][wanted].astype(np.int64),
-                )
-                yield from _at_entries(reading, each, entries)
-                offset += len(found)
-            return
-        except FileNotFoundError:
-            continue  # Retention took a file of the queue: look again where it begins now.
+class _Follow:
+    """Goes from entry to entry of one queue."""
 
+    def __init__(self, reading: _Reading, range_: QueueRange) -> None:
+        self._reading = reading
+        self._range = range_
+        self._name = f"queue {range_.queue.queue_id} of {range_.queue.topic}"
+        self._last_log = -1
+        """The record that was read last: the log never goes back, but a batch has many entries."""
 
-def _left(reading: _Reading, each: QueueRange, offset: int, queue: ConsumeQueue) -> tuple[int, int]:
-    """What the queue still has of a range from `offset` on."""
-    first = min(max(offset, queue.start), each.end)
-    end = max(min(each.end, queue.end), first)
-    if first > offset or end < each.end:
-        reading.lost(
-            DataLossError(
-                f"queue {each.queue.queue_id} of {each.queue.topic} holds {queue.start} to "
-                f"{queue.end} now; {offset} to {each.end} was to be read"
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range."""
+        offset = self._range.start
+        while offset < self._range.end:
+            queue = self._reading.queues.open(self._range.queue)
+            offset, end = self._left(offset, queue)
+            try:
+                for found in entries_of(queue, offset, end, ROWS_MAX):
+                    wanted = _possible(found, self._range.queue.topic, self._reading.filters)
+                    entries = _Entries(
+                        offset + np.flatnonzero(wanted),
+                        found["log"][wanted].astype(np.int64),
+                        found["size"][wanted].astype(np.int64),
+                    )
+                    yield from self._rows(entries)
+                    offset += len(found)
+                return
+            except FileNotFoundError:
+                continue  # Retention took a file of the queue: look again where it begins now.
+
+    def _left(self, offset: int, queue: ConsumeQueue) -> tuple[int, int]:
+        """What the queue still has of the range from `offset` on."""
+        first = min(max(offset, queue.start), self._range.end)
+        end = max(min(self._range.end, queue.end), first)
+        if first > offset or end < self._range.end:
+            self._reading.lost(
+                f"{self._name} holds {queue.start} to {queue.end} now; {offset} to "
+                f"{self._range.end} was to be read"
             )
-        )
-    return first, end
+        return first, end
+
+    def _rows(self, entries: _Entries) -> Iterator[pa.RecordBatch]:
+        log = self._reading.log
+        gone = (entries.size == PADDING_SIZE) | (entries.log < log.start)
+        if gone.any():
+            self._reading.lost(
+                f"{int(gone.sum())} messages of {self._name} were deleted before they were read"
+            )
+            entries = entries.chosen(~gone)
+        at = 0
+        while at < len(entries.log):
+            rest = entries.log[at:]
+            try:
+                segment = log.segment_at(int(rest[0]))
+            except DataLossError as error:
+                self._reading.lost(str(error))
+                behind = log.next_start(int(rest[0]))
+                leads_away = rest < rest[0] if behind is None else rest >= behind
+                at += int(np.argmax(leads_away)) or len(rest)
+                continue
+            # To the end of the segment, or to an entry that leads back: then one of them is wrong.
+            leads_away = (rest >= segment.start + segment.size) | (np.diff(rest, prepend=-1) <= 0)
+            count = int(np.argmax(leads_away)) or len(rest)
+            layout = self._records(segment, entries.chosen(slice(at, at + count)))
+            layout = layout.rows(segment.start + layout.at > self._last_log)
+            if len(layout):
+                self._last_log = segment.start + int(layout.at[-1])
+                yield from self._reading.rows(layout, self._range)
+            at += count
+
+    def _records(self, segment: Segment, entries: _Entries) -> Layout:
+        """Where entries lead to; what is not a whole record, or not theirs, is reported."""
+        raw = np.frombuffer(segment.view, np.uint8)
+        at = entries.log - segment.start
+        has_room = at + np.maximum(entries.size, RECORD_BYTES_MIN) <= len(raw)
+        layout, right = lay_out(raw, at[has_room])
+        inside = entries.chosen(has_room)
+        right &= (layout.end - layout.at == inside.size) & (layout.log_offset == inside.log)
+        right &= layout.queue_offset == inside.offset
+        right &= layout.queue_id == self._range.queue.queue_id
+        right[right] = ~_unsure(layout.rows(right))
+        for row in np.flatnonzero(~right).tolist():
+            right[row] = self._is_right(segment, inside, row)
+        for row in np.flatnonzero(~has_room).tolist():
+            self._is_right(segment, entries, row)
+        return layout if right.all() else layout.rows(right)
+
+    def _is_right(self, segment: Segment, entries: _Entries, row: int) -> bool:
+        """Whether an entry leads to its record, found out without haste; reported if not."""
+        queue = self._range.queue
+        log, size, offset = int(entries.log[row]), int(entries.size[row]), int(entries.offset[row])
+        found = check(segment.view, log - segment.start, log)
+        if isinstance(found, Message):
+            if found.size == size and occupies(found, queue.topic, queue.queue_id, offset):
+                return True
+            found = Broken(log, f"not the message at offset {offset} of {self._name}")
+        elif isinstance(found, Blank):
+            found = Broken(log, f"no message at offset {offset} of {self._name}: the segment's end")
+        self._reading.damaged(segment, found, log + size)
+        return False
 
 
 def _possible(entries: EntryArray, topic: str, filters: RowFilters) -> Mask:
@@ -176,70 +240,6 @@ def _possible(entries: EntryArray, topic: str, filters: RowFilters) -> Mask:
     possible[:-1] |= repeats
     possible[[0, -1]] = True
     return wanted & possible
-
-
-def _at_entries(reading: _Reading, each: QueueRange, entries: _Entries) -> Iterator[pa.RecordBatch]:
-    gone = (entries.size == PADDING_SIZE) | (entries.log < reading.log.start)
-    if gone.any():
-        reading.lost(
-            DataLossError(
-                f"{int(gone.sum())} messages of queue {each.queue.queue_id} of {each.queue.topic} "
-                "were deleted before they were read"
-            )
-        )
-        entries = entries.chosen(~gone)
-    at = 0
-    while at < len(entries.log):
-        rest = entries.log[at:]
-        try:
-            segment = reading.log.segment_at(int(rest[0]))
-        except DataLossError as error:
-            reading.lost(error)
-            following = reading.log.next_start(int(rest[0]))
-            at += (int(np.argmax(rest >= following)) if following else 0) or len(rest)
-            continue
-        # Up to the end of the segment, or to an entry that leads back: then one of them is wrong.
-        leads_away = (rest >= segment.start + segment.size) | (np.diff(rest, prepend=-1) <= 0)
-        count = int(np.argmax(leads_away)) or len(rest)
-        here = entries.chosen(slice(at, at + count))
-        yield from reading.rows(_records(reading, each, segment, here), each)
-        at += count
-
-
-def _records(reading: _Reading, each: QueueRange, segment: Segment, entries: _Entries) -> Layout:
-    """The records that entries lead to; those that are not whole, or not theirs, are reported."""
-    raw = np.frombuffer(segment.view, np.uint8)
-    at = entries.log - segment.start
-    has_room = at + np.maximum(entries.size, RECORD_BYTES_MIN) <= len(raw)
-    layout, right = lay_out(raw, at[has_room])
-    inside = entries.chosen(has_room)
-    right &= (layout.end - layout.at == inside.size) & (layout.log_offset == inside.log)
-    right &= (layout.queue_offset == inside.offset) & (layout.queue_id == each.queue.queue_id)
-    right[right] = ~_unsure(layout.rows(right))
-    for row in np.flatnonzero(~right).tolist():
-        right[row] = _is_right(reading, each, segment, inside, row)
-    for row in np.flatnonzero(~has_room).tolist():
-        _is_right(reading, each, segment, entries, row)
-    return layout if right.all() else layout.rows(right)
-
-
-def _is_right(
-    reading: _Reading, each: QueueRange, segment: Segment, entries: _Entries, row: int
-) -> bool:
-    """Whether an entry leads to its record, found out without haste; reported if it does not."""
-    log, size = int(entries.log[row]), int(entries.size[row])
-    found = check(segment.view, log - segment.start, log)
-    if isinstance(found, Message):
-        queue = each.queue
-        if found.size == size and occupies(
-            found, queue.topic, queue.queue_id, int(entries.offset[row])
-        ):
-            return True
-        found = Broken(log, f"not the message at offset {int(entries.offset[row])} of its queue")
-    elif isinstance(found, Blank):
-        found = Broken(log, "the segment's closing blank record")
-    reading.damaged(segment, found, log + size)
-    return False
 
 
 def _unsure(layout: Layout) -> Mask:
@@ -289,7 +289,7 @@ class _Scan:
             try:
                 segment = self._reading.log.segment_at(at)
             except DataLossError as error:
-                self._reading.lost(error)
+                self._reading.lost(str(error))
                 at = self._reading.log.next_start(at) or stop
                 continue
             layout = self._window(segment, at)

@@ -8,6 +8,7 @@ Invariants: every message of the ranges is in exactly one split; splits can be p
 """
 
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from onelog.spark.offsets import QueueRange, split
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.folder import look
 from onelog.store.readonly import PADDING_SIZE
+
+_log = logging.getLogger(__name__)
 
 SplitBy = Literal["bytes", "queue"]
 
@@ -112,12 +115,15 @@ def _stretches(store: Path, ranges: Sequence[QueueRange], fail: bool) -> list[_S
         if first < queue.end and queue.entry(first)[0] < log_start:
             first = queue.first_not_before(lambda entry: entry[0] < log_start)
         first, end = max(first, each.start), min(each.end, queue.end)
-        if fail and (first > each.start or end < each.end):
-            raise DataLossError(
+        if first > each.start or end < each.end:
+            what = (
                 f"queue {each.queue.queue_id} of {each.queue.topic} holds {queue.start} to "
                 f"{queue.end} in {store}, of which what is before {first} is deleted; {each.start} "
-                f"to {each.end} was to be read. Set failOnDataLoss=false to read what is left"
+                f"to {each.end} was to be read"
             )
+            if fail:
+                raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
+            _log.warning("data is lost, going on with what there is: %s", what)
         stretch = _stretch(QueueRange(each.queue, first, end), queue) if first < end else None
         if stretch is not None:
             found.append(stretch)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, OnelogError
 from onelog.spark.boundaries import LATEST
-from onelog.spark.brokers import connect, disconnect
+from onelog.spark.brokers import Patience, connect, disconnect
 from onelog.spark.offsets import (
     Extent,
     Json,
@@ -74,6 +74,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the last batch ended that this process heard of."""
         self._seen: Snapshot | None = None
         self._target: Mapping[Queue, int] | None = None
+        self._missed: set[Queue] = set()
         self._committed: Mapping[Queue, int] | None = None
 
     # -- on the driver -------------------------------------------------------------------------
@@ -98,8 +99,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark asks for the next batch when the last one is done, and calls `commit` one batch
             # later, which after the last one is never.
             self.commit(start)
-        snapshot = self._look()
         begin = self._reached if start is None else Offsets.from_json(start)
+        snapshot = self._look() if begin is None else self._look_for(begin.positions)
         if begin is None:
             # A restart with PySpark 4.0 or 4.1: the first batch takes everything.
             ends = {queue: extent.end for queue, extent in snapshot.extents.items()}
@@ -227,6 +228,19 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, *, missing_ok: bool = True) -> Snapshot:
         self._seen = self._origin().snapshot(missing_ok=missing_ok)
         return self._seen
+
+    def _look_for(self, known: Iterable[Queue]) -> Snapshot:
+        """What there is. Where queues are missing, wait for them, once, as for brokers.
+
+        A broker that is started again is away from the name servers for a moment.
+        """
+        patience = Patience(self._options.link) if self._options.link else None
+        while True:
+            snapshot = self._look()
+            missing = {queue for queue in known if queue not in snapshot.extents}
+            if not missing - self._missed or patience is None or not patience.wait():
+                self._missed = missing
+                return snapshot
 
     # -- in a task -----------------------------------------------------------------------------
 

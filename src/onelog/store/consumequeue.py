@@ -28,6 +28,7 @@ from onelog.store.spare_queues import SpareQueues
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
 PADDING = ENTRY.pack(0, 0x7FFFFFFF, 0)
+_BEGIN_BYTES = 200 * ENTRY_BYTES
 _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
 
@@ -70,9 +71,9 @@ class ConsumeQueue:
     """One queue of one topic."""
 
     __slots__ = (
-        "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_last_log", "_maps",
-        "_spares", "_writable", "allocated", "dirty", "end", "folder", "queue_id", "reserved",
-        "start", "topic",
+        "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
+        "_last_log", "_maps", "_spares", "_writable", "allocated", "dirty", "end", "folder",
+        "queue_id", "reserved", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,7 @@ class ConsumeQueue:
         spares: SpareQueues | None = None,
     ) -> None:
         self.folder = folder
+        self._folder_name = str(folder)
         self.topic = topic
         self.queue_id = queue_id
         self._file_entries = file_entries
@@ -131,7 +133,11 @@ class ConsumeQueue:
 
     def path(self, file: int) -> Path:
         """Where file number `file` is."""
-        return self.folder / file_name(file * self._file_entries * ENTRY_BYTES)
+        return Path(self._name(file))
+
+    def _name(self, file: int) -> str:
+        """The same as a text: a `Path` takes longer to make than the file to open."""
+        return f"{self._folder_name}/{file * self._file_entries * ENTRY_BYTES:020d}"
 
     def _map(self, file: int) -> mmap.mmap:
         """The map of a file, made (and the file created) when it is needed."""
@@ -139,7 +145,7 @@ class ConsumeQueue:
         if found is not None:
             return found
         size = self._file_entries * ENTRY_BYTES
-        path = self.path(file)
+        path = self._name(file)
         try:
             if self._writable:
                 if file not in self._files:
@@ -160,7 +166,7 @@ class ConsumeQueue:
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError):
                 raise StoreCorruptError(f"{path} is shorter than its {size} bytes") from error
-            raise disk_error(error, path, "map") from error
+            raise disk_error(error, self.path(file), "map") from error
         self._maps[file] = found
         self._budget.add(self, file)
         return found
@@ -192,28 +198,33 @@ class ConsumeQueue:
     def _bisect(self, before: Callable[[Entry], bool], *, remember_last: bool = False) -> int:
         """The first entry for which `before` no longer holds, given that it holds up to there."""
         for file in reversed(self._files):
-            with open(self.path(file), "rb", buffering=0) as raw:
-                fd = raw.fileno()
+            fd = os.open(self._name(file), os.O_RDONLY)
+            try:
                 entries = os.fstat(fd).st_size // ENTRY_BYTES
+                # One read tells all about a short queue, and most are short.
+                begin = os.pread(fd, _BEGIN_BYTES, 0)
 
-                def holds(slot: int, fd: int = fd) -> bool:
-                    entry: Entry = ENTRY.unpack(os.pread(fd, ENTRY_BYTES, slot * ENTRY_BYTES))
-                    return before(entry)
+                def entry(slot: int, fd: int = fd, begin: bytes = begin) -> Entry:
+                    at = slot * ENTRY_BYTES
+                    raw = begin[at : at + ENTRY_BYTES] if at < _BEGIN_BYTES else b""
+                    found: Entry = ENTRY.unpack(raw or os.pread(fd, ENTRY_BYTES, at))
+                    return found
 
-                if not entries or not holds(0):
+                if not entries or not before(entry(0)):
                     continue
-                # Gallop first: most queues are short, and few pages are touched that way.
+                # Gallop first: few pages are touched that way.
                 step = 1
-                while step < entries and holds(step):
+                while step < entries and before(entry(step)):
                     step *= 2
                 low, high = step // 2, min(step, entries)
                 while high - low > 1:
                     middle = (low + high) // 2
-                    low, high = (middle, high) if holds(middle) else (low, middle)
+                    low, high = (middle, high) if before(entry(middle)) else (low, middle)
                 if remember_last:
-                    last = os.pread(fd, ENTRY_BYTES, (high - 1) * ENTRY_BYTES)
-                    self._last_log = ENTRY.unpack(last)[0]
+                    self._last_log = entry(high - 1)[0]
                 return file * self._file_entries + high
+            finally:
+                os.close(fd)
         return self._files[0] * self._file_entries if self._files else 0
 
     def _skip_padding(self) -> int:
@@ -224,8 +235,11 @@ class ConsumeQueue:
         """
         if self.start == self.end:
             return -1
-        with open(self.path(self._files[0]), "rb", buffering=0) as raw:
-            first = raw.read(ENTRY_BYTES)
+        fd = os.open(self._name(self._files[0]), os.O_RDONLY)
+        try:
+            first = os.pread(fd, ENTRY_BYTES, 0)
+        finally:
+            os.close(fd)
         if first == PADDING:
             self.start = self.first_not_before(lambda entry: entry[1] == 0x7FFFFFFF)
             return -1
@@ -269,12 +283,11 @@ class ConsumeQueue:
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
-            path = self.path(file)
-            fd = os.open(path, os.O_RDWR)
+            fd = os.open(self._name(file), os.O_RDWR)
             try:
                 os.posix_fallocate(fd, at, size)
             except OSError as error:
-                raise disk_error(error, path, "allocate room in") from error
+                raise disk_error(error, self.path(file), "allocate room in") from error
             finally:
                 os.close(fd)
             self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
@@ -373,13 +386,15 @@ class ConsumeQueue:
         if file not in self._files:
             return
         at = slot * ENTRY_BYTES
-        with open(self.path(file), "r+b", buffering=0) as raw:
-            fd = raw.fileno()
+        fd = os.open(self._name(file), os.O_RDWR)
+        try:
             if _has_data(fd, at):
                 self.unmap(file)
                 os.ftruncate(fd, at)
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
                 self.allocated = self.end
+        finally:
+            os.close(fd)
 
     def delete_before(self, log_start: int) -> int:
         """Follow the log's deletion: move `start`, delete files that have only gone entries.

@@ -60,6 +60,23 @@ class RecoveryReport:
         return f"{text}, in {self.took_ms} ms"
 
 
+class _Run:
+    """Entries that follow each other in a queue and are not in it yet."""
+
+    __slots__ = ("entries", "next", "queue")
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
+        self.next = queue.reserved
+        self.entries: list[bytes] = []
+
+    def write(self) -> None:
+        if self.entries:
+            self.queue.reserve(self.next - self.queue.reserved)
+            self.queue.put(b"".join(self.entries))
+            self.entries = []
+
+
 class Replay:
     """Enters records of the log into the queues and the index, some thousands at a time."""
 
@@ -67,7 +84,10 @@ class Replay:
         self._queues = queues
         self._index = index
         self._tags_codes = tags_codes
-        self._entries: dict[ConsumeQueue, list[bytes]] = {}
+        self._runs: dict[tuple[str, int], _Run] = {}
+        self._keyed: list[NewMessage] = []
+        self._places: list[Appended] = []
+        self._keyed_ms = 0
         self.entries_missing = 0
         self.records = 0
 
@@ -77,40 +97,51 @@ class Replay:
         code = self._tags_codes.of(message.topic, properties, message.store_ms)
         entry = ENTRY.pack(message.log_offset, message.size, code)
         if is_plain(flags, properties):
-            self._put(message.topic, message.queue_id, message.queue_offset, 1, entry)
+            run = self._runs.get((message.topic, message.queue_id))
+            if run is not None and run.next == message.queue_offset:
+                run.entries.append(entry)
+                run.next += 1
+            else:
+                self._put(message.topic, message.queue_id, message.queue_offset, 1, entry)
         else:
             for place in targets(message):
                 self._put(*place, entry)
         if properties:
-            self._index.add(
-                (NewMessage(message.topic, 0, b"", properties, sys_flag=flags),),
-                (Appended(message.log_offset, message.queue_offset, message.size),),
-                message.store_ms,
-            )
+            if message.store_ms != self._keyed_ms:
+                self._note_keys()
+                self._keyed_ms = message.store_ms
+            self._keyed.append(NewMessage(message.topic, 0, b"", properties, 0, flags))
+            self._places.append(Appended(message.log_offset, message.queue_offset, message.size))
         self.records += 1
         if self.records % _FLUSH_RECORDS == 0:
             self.finish()
 
     def _put(self, topic: str, queue_id: int, offset: int, count: int, entry: bytes) -> None:
-        queue = self._queues.get(topic, queue_id)
-        if offset < queue.reserved:
+        run = self._runs.get((topic, queue_id))
+        if run is None:
+            run = self._runs[topic, queue_id] = _Run(self._queues.get(topic, queue_id))
+        if offset < run.next:
             return
-        if offset > queue.reserved:
-            self._flush(queue)
+        if offset > run.next:
+            run.write()
+            queue = run.queue
             if queue.end > queue.start:
                 self.entries_missing += offset - queue.end
             queue.pad_to(offset)
-        queue.reserve(count)
-        self._entries.setdefault(queue, []).append(entry * count)
+        run.entries.append(entry * count)
+        run.next = offset + count
 
-    def _flush(self, queue: ConsumeQueue) -> None:
-        if packed := self._entries.pop(queue, None):
-            queue.put(b"".join(packed))
+    def _note_keys(self) -> None:
+        """Hand the records of one moment over to the index."""
+        if self._keyed:
+            self._index.add(self._keyed, self._places, self._keyed_ms)
+            self._keyed, self._places = [], []
 
     def finish(self) -> None:
         """Write what was collected."""
-        for queue in list(self._entries):
-            self._flush(queue)
+        self._note_keys()
+        for run in self._runs.values():
+            run.write()
         self._index.build()
 
 

@@ -1,0 +1,230 @@
+"""A process of `onelog bench`: does one job, and says what came of it (see `job`).
+
+Run as `python -m onelog.commands.bench.worker`.
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+
+from onelog.client import AsyncProducer, AsyncPushConsumer, ClientOptions, Message, ReceivedMessage
+from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said
+from onelog.commands.bench.latencies import Latencies
+from onelog.commands.clients import client_options
+from onelog.errors import OnelogError
+
+JOIN_SECONDS_MAX = 30.0
+QUIET_SECONDS = 1.0
+"""A consumer that has heard nothing for so long has heard everything."""
+HEARD_SECONDS_MAX = 10.0
+FAILED_PAUSE_SECONDS = 0.1
+PROBE_SECONDS = 0.2
+
+_clock = time.monotonic_ns
+
+
+class Work:
+    """What a worker counts while it works."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.options: ClientOptions = client_options(job.client)
+        self.messages = 0
+        self.failed = 0
+        self.error: str | None = None
+        self.began_ns = 0
+        self.ended_ns = 0
+        self.latencies = Latencies()
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failure."""
+        self.failed += 1
+        if self.error is None:
+            self.error = f"{type(error).__name__}: {error}"
+
+    async def repeat(self, step: Callable[[], Awaitable[int]], *, timed: bool = True) -> None:
+        """Do one thing again and again, in many tasks, until the time is over."""
+        self.began_ns = _clock()
+        deadline_ns = self.began_ns + round(self.job.seconds * 1e9)
+
+        async def go_on() -> None:
+            add = self.latencies.add if timed else _ignore
+            while (began_ns := _clock()) < deadline_ns:
+                try:
+                    count = await step()
+                except (OnelogError, TimeoutError) as error:
+                    self.fail(error)
+                    await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                else:
+                    add(_clock() - began_ns)
+                    self.messages += count
+
+        await asyncio.gather(*(go_on() for _ in range(self.job.concurrency)))
+        self.ended_ns = _clock()
+
+    def outcome(self, cpu_seconds: float) -> Outcome:
+        """What there is to tell."""
+        return Outcome(
+            self.messages,
+            self.failed,
+            self.error,
+            self.began_ns,
+            self.ended_ns,
+            cpu_seconds,
+            self.latencies.counts(),
+        )
+
+
+def _ignore(nanoseconds: int) -> None:
+    pass
+
+
+Run = Callable[[], Awaitable[None]]
+"""What is measured, when everything is ready for it."""
+
+
+@contextlib.asynccontextmanager
+async def sending(work: Work) -> AsyncIterator[Run]:
+    """Messages one by one, one-way, or in batches."""
+    job = work.job
+    topic, body = job.topic, bytes(job.size)
+    async with AsyncProducer(job.group, **work.options) as producer:
+
+        async def send() -> int:
+            await producer.send(Message(topic, body))
+            return 1
+
+        async def send_oneway() -> int:
+            await producer.send_oneway(Message(topic, body))
+            return 1
+
+        async def send_batch() -> int:
+            await producer.send_batch([Message(topic, body) for _ in range(job.batch_size)])
+            return job.batch_size
+
+        step = {"send": send, "oneway": send_oneway, "batch": send_batch}[job.mode]
+        for _ in await producer.queues(topic):
+            await send()
+        # That a one-way message was handed over says nothing about how long it takes.
+        yield lambda: work.repeat(step, timed=job.mode != "oneway")
+
+
+@contextlib.asynccontextmanager
+async def consuming(work: Work) -> AsyncIterator[Run]:
+    """What is in the topic already."""
+    job = work.job
+
+    def hear(message: ReceivedMessage) -> None:
+        work.ended_ns = _clock()
+        if not work.messages:
+            work.began_ns = work.ended_ns
+        work.messages += 1
+
+    async with AsyncPushConsumer(
+        job.group, **work.options, start="first", concurrency=job.concurrency
+    ) as consumer:
+        consumer.subscribe(job.topic, listener=hear)
+
+        async def run() -> None:
+            began_ns = _clock()
+            deadline_ns = began_ns + round(job.seconds * 1e9)
+            await consumer.start()
+            while _clock() < deadline_ns:
+                await asyncio.sleep(0.05)
+                # A member that has no queues, because there are more of them, hears nothing.
+                if work.messages or consumer.assigned:
+                    last_ns = max(work.ended_ns, began_ns)
+                    if _clock() - last_ns > QUIET_SECONDS * 1e9:
+                        return
+
+        yield run
+
+
+@contextlib.asynccontextmanager
+async def echoing(work: Work) -> AsyncIterator[Run]:
+    """Messages that a consumer of this process waits for."""
+    job = work.job
+    waiting: dict[bytes, asyncio.Future[None]] = {}
+    numbers = iter(range(2**63))
+
+    def hear(message: ReceivedMessage) -> None:
+        heard = waiting.pop(message.body[:STAMP_BYTES], None)
+        if heard is not None and not heard.done():
+            heard.set_result(None)
+
+    def stamped() -> tuple[bytes, asyncio.Future[None]]:
+        stamp = job.number.to_bytes(8) + next(numbers).to_bytes(8)
+        heard = waiting[stamp] = asyncio.get_running_loop().create_future()
+        return stamp.ljust(job.size, b"\0"), heard
+
+    async with (
+        AsyncProducer(job.group, **work.options) as producer,
+        AsyncPushConsumer(
+            f"{job.group}-{job.number}", **work.options, concurrency=job.concurrency
+        ) as consumer,
+    ):
+        consumer.subscribe(job.topic, listener=hear)
+        await consumer.start()
+
+        async def there_and_back() -> int:
+            body, heard = stamped()
+            async with asyncio.timeout(HEARD_SECONDS_MAX):
+                await producer.send(Message(job.topic, body))
+                await heard
+            return 1
+
+        async with asyncio.timeout(JOIN_SECONDS_MAX):
+            for queue in await producer.queues(job.topic):
+                is_heard = False
+                while not is_heard:
+                    body, heard = stamped()
+                    await producer.send(Message(job.topic, body), queue=queue)
+                    is_heard = bool((await asyncio.wait([heard], timeout=PROBE_SECONDS))[0])
+        waiting.clear()
+        yield lambda: work.repeat(there_and_back)
+
+
+MODES: dict[str, Callable[[Work], AbstractAsyncContextManager[Run]]] = {
+    "send": sending,
+    "oneway": sending,
+    "batch": sending,
+    "consume": consuming,
+    "roundtrip": echoing,
+}
+
+
+async def work_on(job: Job, say: Callable[[Said], None], told: Callable[[], object]) -> None:
+    """Do a job: get ready, say so, do it when told, and say what came of it."""
+    work = Work(job)
+    try:
+        async with MODES[job.mode](work) as run:
+            say(Said(ready=True))
+            await asyncio.to_thread(told)
+            cpu_before = time.process_time()
+            await run()
+            say(Said(outcome=work.outcome(time.process_time() - cpu_before)))
+    except TimeoutError:
+        say(Said(error=f"the consumer got no queues, or no messages, in {JOIN_SECONDS_MAX:g} s"))
+    except OnelogError as error:
+        say(Said(error=str(error)))
+
+
+def main() -> None:
+    """Do the job that stdin describes."""
+    import uvloop
+
+    def say(said: Said) -> None:
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        sys.stdout.flush()
+
+    job = msgspec.json.decode(sys.stdin.readline(), type=Job)
+    uvloop.run(work_on(job, say, sys.stdin.readline))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What the commands share that send and consume: options, output, pace, and how they end.
+
+Such a command is a plain function whose first argument is a `ClientSession`; `client_command` makes
+a function of it that typer can call. It works with the SDK's synchronous classes, so Ctrl-C ends it
+wherever it is.
+
+Exit codes are those of `session`, and 130 for Ctrl-C or SIGTERM, unless that is how the command is
+meant to be ended.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from onelog.commands.session import OPTIONS, PANEL, Output, exit_codes, for_typer, tls_context
+from onelog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from onelog.client import ClientOptions
+
+_CLIENT_OPTIONS: dict[str, tuple[Any, Any]] = {
+    **OPTIONS,
+    "access_key": (
+        Annotated[
+            str | None,
+            typer.Option(
+                envvar="ONELOG_ACCESS_KEY", help="Whose signature to send.", rich_help_panel=PANEL
+            ),
+        ],
+        None,
+    ),
+    "secret_key": (
+        Annotated[
+            str | None,
+            typer.Option(
+                envvar="ONELOG_SECRET_KEY", help="What to sign with.", rich_help_panel=PANEL
+            ),
+        ],
+        None,
+    ),
+    "namespace": (
+        Annotated[
+            str | None,
+            typer.Option(help="Put before topics and groups.", rich_help_panel=PANEL),
+        ],
+        None,
+    ),
+}
+
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="At most so many messages in a second.")
+]
+P = ParamSpec("P")
+
+
+class ClientSession(Output):
+    """What a client of the SDK is to be told, and the way to show what comes out of it."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__(as_json=given["json"], utc=given["utc"])
+        self.given = {**given, "tls_ca": given["tls_ca"] and str(given["tls_ca"])}
+        """The options of the command line; another process can be told them."""
+        self.options = client_options(given)
+
+
+def client_command(
+    command: Callable[Concatenate[ClientSession, P], None],
+) -> Callable[..., None]:
+    """Make a function for typer of one that wants a session."""
+    return for_typer(
+        command,
+        _CLIENT_OPTIONS,
+        lambda options, given: _run(lambda session: command(session, **given), options),  # type: ignore[call-arg]
+    )
+
+
+def _run(command: Callable[[ClientSession], None], options: dict[str, Any]) -> None:
+    with exit_codes():
+        session = ClientSession(options)
+        try:
+            with _sigterm_is_ctrl_c():
+                command(session)
+        except KeyboardInterrupt:
+            if not session.is_following:
+                raise
+        if session.exit_code:
+            raise typer.Exit(session.exit_code)
+
+
+def client_options(given: dict[str, Any]) -> "ClientOptions":
+    """What the options of a command line mean to a client."""
+    from onelog.client import Credentials
+
+    options: ClientOptions = {"nameserver": given["nameserver"], "timeout": given["timeout"]}
+    tls = tls_context(given["tls"], given["tls_ca"])
+    if tls is not None:
+        options["tls"] = tls
+    if given["namespace"]:
+        options["namespace"] = given["namespace"]
+    access_key, secret_key = given["access_key"], given["secret_key"]
+    if bool(access_key) != bool(secret_key):
+        raise InvalidRequestError("--access-key and --secret-key need each other")
+    if access_key:
+        options["credentials"] = Credentials(access_key, secret_key)
+    return options
+
+
+@contextlib.contextmanager
+def _sigterm_is_ctrl_c() -> Iterator[None]:
+    """Whoever ends the command politely gets the same order at the end as with Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handle = signal.getsignal(signal.SIGINT)
+        if callable(handle):
+            handle(signal.SIGINT, frame)
+        else:
+            raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # Not in the main thread: signals are somebody else's there.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Pace:
+    """Keeps a loop from going round more often than so many times in a second."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._pause_s = 1 / per_second if per_second else 0.0
+        self._next_s = time.monotonic()
+
+    def wait(self) -> None:
+        """Return when it is time for the next."""
+        if not self._pause_s:
+            return
+        now_s = time.monotonic()
+        # After a pause nobody wants to see a burst that makes up for it.
+        self._next_s = max(self._next_s, now_s - self._pause_s)
+        if self._next_s > now_s:
+            time.sleep(self._next_s - now_s)
+        self._next_s += self._pause_s
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, total: float | None, *, wanted: bool = True) -> Iterator["Progress"]:
+    """A bar on stderr with one task, for those who watch; nothing if stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns,
+        console=screen,
+        transient=True,
+        redirect_stdout=False,
+        disable=not (wanted and screen.is_terminal),
+    ) as progress:
+        progress.add_task(what, total=total, said="")
+        yield progress

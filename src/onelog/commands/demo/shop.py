@@ -1,0 +1,104 @@
+"""A shop that does not exist, and its orders.
+
+Invariant: `orders` and `cents` count what the broker has confirmed, and nothing else.
+"""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from onelog.client import Message, Producer
+
+CATEGORIES = {
+    "books": (30, 18), "groceries": (25, 35), "clothes": (18, 60), "toys": (12, 25),
+    "garden": (8, 45), "electronics": (7, 240),
+}  # fmt: skip
+"""How often each is ordered, of a hundred, and for how much, about."""
+PULSE_SECONDS = 0.05
+SEND_SECONDS_MAX = 60.0
+BATCH_ORDERS_MAX = 500
+
+
+def order(number: int, chance: random.Random, now: float) -> tuple[bytes, int]:
+    """An order as JSON, and its amount in cents."""
+    weights = [often for often, _ in CATEGORIES.values()]
+    (category,) = chance.choices(list(CATEGORIES), weights)
+    cents = max(1, round(CATEGORIES[category][1] * 100 * chance.lognormvariate(0, 0.5)))
+    fields = {
+        "order_id": f"A{number:08d}",
+        "category": category,
+        "amount": cents / 100,
+        "ordered_at": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+    }
+    return json.dumps(fields).encode(), cents
+
+
+class Shop:
+    """Sends orders at a rate, in a thread of its own, from `with` to its end."""
+
+    def __init__(self, nameserver: str, topic: str, rate: int, seed: int = 1) -> None:
+        self._nameserver = nameserver
+        self._topic = topic
+        self._rate = rate
+        self._chance = random.Random(seed)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+        self._error: Exception | None = None
+        self.orders = 0
+        self.cents = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more orders; raises what went wrong, if something did."""
+        self._closing.set()
+        self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _run(self) -> None:
+        try:
+            # Who waits long enough for the answer need not send again, which could store it twice.
+            with Producer(
+                "demo-shop", nameserver=self._nameserver, timeout=SEND_SECONDS_MAX
+            ) as producer:
+                began = time.monotonic()
+                while not self._closing.wait(PULSE_SECONDS):
+                    due = int((time.monotonic() - began) * self._rate) - self.orders
+                    self.send(producer, due)
+        except Exception as error:
+            self._error = error
+
+    def send(self, producer: Producer, count: int) -> None:
+        """Send so many orders, and count them."""
+        for part in self._batches(count):
+            messages = [
+                Message(self._topic, body, keys=[f"A{self.orders + place:08d}"])
+                for place, (body, _) in enumerate(part)
+            ]
+            producer.send_batch(messages)
+            self.orders += len(part)
+            self.cents += sum(cents for _, cents in part)
+
+    def _batches(self, count: int) -> Iterator[list[tuple[bytes, int]]]:
+        while count > 0:
+            some = min(count, BATCH_ORDERS_MAX)
+            now = time.time()
+            yield [order(self.orders + place, self._chance, now) for place in range(some)]
+            count -= some

@@ -1,0 +1,273 @@
+"""`onelog job`: jobs on topics that run on Spark."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onelog.commands.options import Yes
+from onelog.commands.spark_options import Master, Nameserver, Remote, spark_session
+
+app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
+
+Source = Annotated[str, typer.Argument(help="The topic to read.")]
+To = Annotated[str, typer.Option("--to", help="The topic to write to.")]
+Every = Annotated[
+    float | None,
+    typer.Option(min=0, help="Go on, every so many seconds, until Ctrl-C; else once."),
+]
+By = Annotated[
+    str,
+    typer.Option(
+        help="key, message_id, a field of a JSON body as $.order.id, or the name of a property."
+    ),
+]
+Start = Annotated[str, typer.Option(help="Where to begin: earliest, latest, or a time as -2h.")]
+Since = Annotated[
+    str | None, typer.Option(help="Only from this time on: 2026-05-01T10:30:00Z, or -2h.")
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder in which the job remembers how far it is.",
+        show_default="onelog-jobs/NAME-SOURCE-TO",
+    ),
+]
+RowsPerBatch = Annotated[int, typer.Option(min=1, help="At most so many messages at once.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Samples = Annotated[int, typer.Option(min=0, help="Show so many of each kind.")]
+ROWS_PER_BATCH = 1_000_000
+
+
+@app.command("sales-board")
+def sales_board(
+    orders: Annotated[str, typer.Argument(help="The topic of orders.")],
+    folder: Annotated[Path, typer.Option(help="Where the board's table is.")],
+    result_topic: Annotated[str | None, typer.Option(help="Send results there, too.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Seconds in one window of time.")] = 10,
+    late: Annotated[int, typer.Option(min=0, help="How many seconds orders may be late.")] = 60,
+    page: Annotated[Path | None, typer.Option(help="Write a page (HTML) with a chart.")] = None,
+    every: Every = None,
+    start: Start = "earliest",
+    rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Revenue and orders per category and window of time, live."""
+    from onelog.commands.job import board_view
+
+    options = {"startingOffsets": start, "maxOffsetsPerTrigger": str(rows_per_batch)}
+    with spark_session("onelog job sales-board", master, remote) as spark:
+        from onelog.spark.jobs import sales_board as job
+
+        query = job.start(
+            spark, {"nameserver": nameserver}, orders, folder, result_topic=result_topic,
+            window_seconds=window, late_seconds=late, every=every, **options,
+        )  # fmt: skip
+        board_view.show(query, folder, orders, page, every, as_json)
+
+
+@app.command("redistribute")
+def redistribute(
+    source: Source,
+    to: To,
+    times: Annotated[
+        int, typer.Option(min=1, help="How many times the queues the new topic gets.")
+    ] = 4,
+    by: By = "key",
+    group: Annotated[
+        str | None,
+        typer.Option(help="Begin where this consumer group is, and move it along."),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    every: Every = None,
+    rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a backlog to a topic with more queues; messages of one key keep their order."""
+    from onelog.commands.job import running
+
+    with spark_session("onelog job redistribute", master, remote) as spark:
+        from onelog.spark.jobs import redistribute as job
+
+        query = job.start(
+            spark, {"nameserver": nameserver}, source, to,
+            running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
+            group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
+        )  # fmt: skip
+        running.run(query, f"{source} to {to}", as_json)
+
+
+@app.command("deduplicate")
+def deduplicate(
+    source: Source,
+    to: To,
+    by: By = "key",
+    remember: Annotated[
+        int, typer.Option(min=1, help="For how many seconds a key is remembered.")
+    ] = 3600,
+    checkpoint: Checkpoint = None,
+    every: Every = None,
+    start: Start = "earliest",
+    rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a topic without the messages that repeat an earlier one."""
+    from onelog.commands.job import running
+
+    with spark_session("onelog job deduplicate", master, remote) as spark:
+        from onelog.spark.jobs import deduplicate as job
+
+        query = job.start(
+            spark, {"nameserver": nameserver}, source, to,
+            running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
+            remember_seconds=remember, every=every, startingOffsets=start,
+            maxOffsetsPerTrigger=str(rows_per_batch),
+        )  # fmt: skip
+        running.run(query, f"{source} to {to}", as_json)
+
+
+@app.command("reconcile")
+def reconcile(
+    first: Annotated[str, typer.Argument(help="One topic.")],
+    second: Annotated[str, typer.Argument(help="The other one.")],
+    second_nameserver: Annotated[
+        str | None, typer.Option(help="Name servers of the other one, if it is elsewhere.")
+    ] = None,
+    by: By = "key",
+    samples: Samples = 10,
+    since: Since = None,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two topics by key and content; the exit code is 1 if they differ."""
+    from onelog.commands.job import views
+
+    with spark_session("onelog job reconcile", master, remote) as spark:
+        from onelog.spark.jobs import reconcile as job
+
+        other = {"nameserver": second_nameserver} if second_nameserver else None
+        found = job.reconcile(
+            spark, {"nameserver": nameserver}, first, second, second_link=other, by=by,
+            samples=samples, **_from(since),
+        )  # fmt: skip
+    views.reconciliation(found, first, second, as_json)
+    if not found.is_same:
+        raise typer.Exit(1)
+
+
+@app.command("clean-logs")
+def clean_logs(
+    source: Source,
+    to: Annotated[str | None, typer.Option("--to", help="The topic for clean lines.")] = None,
+    rejects: Annotated[
+        str | None, typer.Option(help="The topic for the others.", show_default="TO-rejects")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Lines in each part of the statistics.")] = 10,
+    checkpoint: Checkpoint = None,
+    every: Every = None,
+    rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Make log lines uniform and safe to read; without --to, only count what they say."""
+    from onelog.commands.job import running, views
+
+    with spark_session("onelog job clean-logs", master, remote) as spark:
+        from onelog.spark.jobs import clean_logs as job
+
+        link = {"nameserver": nameserver}
+        if to is None:
+            views.log_statistics(job.statistics(spark, link, source, top), source, as_json)
+            return
+        query = job.start(
+            spark, link, source, to, rejects or f"{to}-rejects",
+            running.checkpoint(checkpoint, "clean-logs", source, to), every=every,
+            maxOffsetsPerTrigger=str(rows_per_batch),
+        )  # fmt: skip
+        running.run(query, f"{source} to {to}", as_json)
+
+
+@app.command("trace-latency")
+def trace_latency(
+    trace_topic: Annotated[
+        str, typer.Option(help="Where clients write their traces.")
+    ] = "RMQ_SYS_TRACE_TOPIC",
+    since: Since = None,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """How long sending, waiting and consuming took, in percentiles, from message traces."""
+    from onelog.commands.job import views
+
+    with spark_session("onelog job trace-latency", master, remote) as spark:
+        from onelog.spark.jobs import trace_latency as job
+
+        found = job.report(spark, {"nameserver": nameserver}, trace_topic, **_from(since))
+    views.latencies(found, as_json)
+
+
+@app.command("triage")
+def triage(
+    group: Annotated[str, typer.Argument(help="The consumer group that gave messages up.")],
+    reason_property: Annotated[
+        str | None, typer.Option(help="A property in which consumers say what was wrong.")
+    ] = None,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Look into message traces for the reason.")
+    ] = False,
+    expect_json: Annotated[
+        bool, typer.Option("--expect-json", help="A body that is no JSON is a reason.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only these, in SQL: \"reason = 'no stock' and tags = 'paid'\"."),
+    ] = None,
+    samples: Samples = 3,
+    resend: Annotated[bool, typer.Option("--resend", help="Send these again.")] = False,
+    to_topic: Annotated[
+        str | None, typer.Option(help="Not to their own topics, but to this one.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what --resend would send.")
+    ] = False,
+    yes: Yes = False,
+    nameserver: Nameserver = "127.0.0.1:9876",
+    master: Master = None,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Why messages died, in groups with samples; and sending chosen ones again, once each."""
+    from onelog.commands.job import triaging
+
+    with spark_session("onelog job triage", master, remote) as spark:
+        from onelog.spark.jobs import triage as job
+
+        link = {"nameserver": nameserver}
+        letters = job.letters(
+            spark, link, group, reason_property=reason_property, with_traces=traces,
+            expect_json=expect_json,
+        )  # fmt: skip
+        chosen = triaging.only(letters, where)
+        if resend:
+            triaging.resend(link, group, chosen, to_topic, dry_run, yes, as_json)
+        else:
+            triaging.show(group, chosen, samples, as_json)
+
+
+def _from(since: str | None) -> dict[str, str]:
+    return {} if since is None else {"startingTimestamp": since}

@@ -1,0 +1,65 @@
+"""Deduplication: a topic copied to another one without the messages that repeat an earlier one.
+
+Producers that try again, and consumers that answer twice, leave messages twice in a topic. Of those
+with the same key (see `keys`), the first one is copied, and what follows within the span of time
+that is remembered is left out. Messages that have no such key are all copied.
+
+Invariant: no two copies of one key, if their times differ by less than `remember_seconds`; each
+message that is copied is copied once, also after a crash. Messages of different keys may change
+their order.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import functions as f
+
+from onelog.spark.jobs import topics
+from onelog.spark.jobs.keys import key_of
+from onelog.spark.jobs.queries import triggered
+from onelog.spark.jobs.topics import Link
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TimeColumn = Literal["born_time", "store_time"]
+
+
+def start(
+    spark: "SparkSession",
+    link: Link,
+    source: str,
+    to: str,
+    checkpoint: Path,
+    *,
+    by: str = "key",
+    remember_seconds: int = 3600,
+    time: TimeColumn = "store_time",
+    every: float | None = None,
+    **options: str,
+) -> "StreamingQuery":
+    """Begin to copy, in the background."""
+    columns = [*topics.CONTENT, "message_id", time]
+    messages = topics.follow(spark, link, source, columns, **options)
+    writing = (
+        unique(messages, by, time, remember_seconds)
+        .select(*topics.copied())
+        .writeStream.format(topics.FORMAT)
+        .options(**link, topic=to)
+        .option("checkpointLocation", str(checkpoint.absolute()))
+        .queryName(f"onelog-deduplicate-{source}-{to}")
+    )
+    return triggered(writing, every).start()
+
+
+def unique(messages: "DataFrame", by: str, time: str, remember_seconds: int) -> "DataFrame":
+    """The messages of a stream without repetitions."""
+    identity = f.coalesce(
+        f.concat(f.lit("key "), key_of(by)), f.concat(f.lit("id "), f.col("message_id"))
+    )
+    return (
+        messages.withColumn("_identity", identity)
+        .withWatermark(time, f"{remember_seconds} seconds")
+        .dropDuplicatesWithinWatermark(["_identity"])
+    )

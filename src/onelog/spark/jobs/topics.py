@@ -1,0 +1,93 @@
+"""Topics as frames, as jobs want them: whole, followed, or written to; and questions about them.
+
+Invariant: `copied` has the columns from which the sink makes the same message again, apart from
+what brokers wrote into it.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql import functions as f
+
+from onelog.client import background
+from onelog.client.admin import Admin
+from onelog.client.instance import Instance
+from onelog.client.topics import TopicChange
+from onelog.errors import TopicNotFoundError
+from onelog.spark.options import write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FORMAT = "onelog"
+Link = Mapping[str, str]
+"""How a cluster is reached: options of the data source."""
+CONTENT = ("key", "tags", "body", "properties", "flag")
+"""The columns of the source that a copy of a message is made of; see `copied`."""
+
+T = TypeVar("T")
+
+
+def read(
+    spark: "SparkSession", link: Link, topic: str, columns: Sequence[str], **options: str
+) -> "DataFrame":
+    """The messages that a topic has now."""
+    given = {**link, **options, "subscribe": topic, "columns": ",".join(dict.fromkeys(columns))}
+    return spark.read.format(FORMAT).options(**given).load()
+
+
+def follow(
+    spark: "SparkSession", link: Link, topic: str, columns: Sequence[str], **options: str
+) -> "DataFrame":
+    """The messages of a topic as they come, from the first one on."""
+    given = {"startingOffsets": "earliest", **link, **options}
+    given |= {"subscribe": topic, "columns": ",".join(dict.fromkeys(columns))}
+    return spark.readStream.format(FORMAT).options(**given).load()
+
+
+def write(
+    frame: "DataFrame", link: Link, topic: str, transaction: tuple[str, int] | None = None
+) -> None:
+    """Put rows into a topic; with a transaction (whose batch, and which) once."""
+    given = {**link, "topic": topic}
+    if transaction is not None:
+        given |= {"txnAppId": transaction[0], "txnVersion": str(transaction[1])}
+    frame.write.format(FORMAT).mode("append").options(**given).save()
+
+
+def copied() -> "list[Column]":
+    """Of the columns `CONTENT`, those that the sink takes to make the same message again."""
+    keys = f.split(f.col("properties")["KEYS"], " ").alias("keys")
+    return [f.col("body"), f.col("key"), keys, f.col("tags"), f.col("properties"), f.col("flag")]
+
+
+def ask(link: Link, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    """What an administrator of the cluster finds out, or does."""
+    instance = Instance(write_options(link).link.client_options())
+
+    async def answered() -> T:
+        try:
+            return await question(Admin(instance.nodes))
+        finally:
+            await instance.nodes.close()
+
+    return background.run(answered())
+
+
+def queues(link: Link, topic: str) -> int:
+    """How many queues of a topic can be written, on all brokers together; 0: no such topic."""
+
+    async def count(admin: Admin) -> int:
+        try:
+            route = await admin.topics.route(topic)
+        except TopicNotFoundError:
+            return 0
+        return sum(each.write_queues for each in route.brokers)
+
+    return ask(link, count)
+
+
+def create(link: Link, topic: str, queues_per_broker: int) -> None:
+    """Make a topic on all brokers of the cluster."""
+    change = TopicChange(read_queues=queues_per_broker, write_queues=queues_per_broker)
+    ask(link, lambda admin: admin.topics.create(topic, change))

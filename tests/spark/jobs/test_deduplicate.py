@@ -1,0 +1,50 @@
+"""Topics without repetitions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onelog.spark.jobs import deduplicate
+from onelog.spark.jobs.queries import run
+from tests.commands.running import run as onelog
+from tests.spark.jobs.stored import bodies, link, messages
+from tests.spark.threaded_cluster import ThreadedCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_what_repeats_a_key_is_left_out_also_in_a_later_run(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    cluster.topic("payments", 2)
+    cluster.topic("once", 1)
+    for number, key in enumerate("abcab"):
+        cluster.send("payments", [b"%d" % number], queue=number % 2, KEYS=key, TAGS="paid")
+    cluster.send("payments", [b"no key", b"no key"])
+
+    given = link(cluster)
+    run(deduplicate.start(spark, given, "payments", "once", tmp_path, remember_seconds=600))
+    assert sorted(bodies(cluster, "once"))[-2:] == [b"no key", b"no key"]
+    found = {each.keys[0]: bytes(each.body) for each in messages(cluster, "once") if each.keys}
+    assert found.keys() == {"a", "b", "c"}
+    assert len(bodies(cluster, "once")) == 5
+    cluster.send("payments", [b"late"], KEYS="a")
+    cluster.send("payments", [b"new"], KEYS="d")
+    ended = onelog(
+        "job", "deduplicate", "payments", "--to", "once", "--remember", "600",
+        "--checkpoint", str(tmp_path), "-n", cluster.nameserver, "--json",
+    )  # fmt: skip
+    assert ended.document == {"messages": 2, "batches": 1}
+    assert bodies(cluster, "once")[5:] == [b"new"]
+    assert messages(cluster, "once")[-1].keys == ["d"]
+
+
+def test_a_field_of_the_body_can_be_the_key(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    cluster.topic("payments", 1)
+    cluster.topic("once", 1)
+    cluster.send("payments", [b'{"id": 1}', b'{"id": 2}', b'{"id":1, "try": 2}', b"no JSON"])
+    run(deduplicate.start(spark, link(cluster), "payments", "once", tmp_path, by="$.id"))
+    assert len(bodies(cluster, "once")) == 3
+    assert {b'{"id": 2}', b"no JSON"} <= set(bodies(cluster, "once"))
