@@ -21,6 +21,7 @@ SUITES = {
     "client-sends": "benchmarks.client_sends",
     "client-pushes": "benchmarks.client_pushes",
     "embedded": "benchmarks.embedded",
+    "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.
 FOLDER = Path(__file__).resolve().parent.parent / "build"

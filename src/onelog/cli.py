@@ -26,6 +26,7 @@ from onelog.commands import (
     job,
     lake,
     message,
+    pipeline,
     produce,
     serve,
     store,
@@ -58,6 +59,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(store.app, name="store")
 app.add_typer(lake.app, name="lake")
 app.add_typer(job.app, name="job")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _print_version(asked: bool) -> None:

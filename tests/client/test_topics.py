@@ -197,7 +197,7 @@ async def test_a_name_server_that_is_gone_makes_deleting_incomplete(tmp_path: Pa
     async with live_cluster(tmp_path, nameservers=2) as cluster, cluster.admin() as admin:
         await admin.topics.create("orders", TopicChange())
         gone = "{}:{}".format(*cluster.nameservers[1].address)
-        await cluster.nameservers[1]._listener.close()
+        await cluster.nameservers[1]._listeners[0].close()
         with pytest.raises(PartlyDoneError, match=gone):
             await admin.topics.delete("orders")
         assert cluster.brokers[0].broker.topics.get("orders") is None

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,9 +35,10 @@ def free_port() -> int:
 class Program:
     """A running `onelog` and what it printed."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, under: Sequence[str] = ()) -> None:
+        """`under` is a command that starts what follows it."""
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "onelog", *arguments],
+            [*under, sys.executable, "-m", "onelog", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -119,12 +120,9 @@ async def test_up_serves_and_stops_cleanly(
 def test_a_server_takes_as_many_open_files_as_it_may(
     tmp_path: Path, programs: list[Program]
 ) -> None:
-    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    try:
-        program = Program("nameserver", "--port", "0", "--data", str(tmp_path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    under = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh"]
+    program = Program("nameserver", "--port", "0", "--data", str(tmp_path), under=under)
     programs.append(program)
     program.wait_for("name server")
     limits = Path(f"/proc/{program.child.pid}/limits").read_text()

@@ -102,6 +102,10 @@ class OnelogPeer:
         self._stop(how)
         self.launch()
 
+    def stop_broker(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it with a signal; its store stays."""
+        self._stop(how)
+
     def _stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         while self._children:
             stop(self._children.pop(), how)

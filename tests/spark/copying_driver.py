@@ -1,7 +1,7 @@
 """A driver in a process of its own, to be killed: copies topics, as its standard input says.
 
-Each line of the input is a job (`Copy` as JSON); each is answered with a line of the output, when
-everything has been copied. A query that fails is started again, as whoever runs it would do.
+Each line of the input is a job (`Copy` as JSON). When everything has been copied, a file in the
+job's folder says so. A query that fails is started again, as whoever runs it would do.
 """
 
 import json
@@ -37,6 +37,11 @@ class Copy:
     def line(self) -> bytes:
         """For the standard input."""
         return json.dumps(asdict(self)).encode() + b"\n"
+
+    @property
+    def done(self) -> Path:
+        """The file that appears in the end: how often the query had to be started again."""
+        return Path(self.folder) / "_done"
 
     @property
     def checkpoints(self) -> Path:
@@ -82,8 +87,8 @@ def main() -> None:
     """Work until there is no more input."""
     spark = session(master=MASTER)
     for line in sys.stdin:
-        restarts = run(spark, Copy(**json.loads(line)))
-        print(json.dumps({"restarts": restarts}), flush=True)
+        copy = Copy(**json.loads(line))
+        copy.done.write_text(str(run(spark, copy)))
 
 
 if __name__ == "__main__":

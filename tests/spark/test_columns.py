@@ -309,6 +309,8 @@ def test_a_schema_that_fits_no_column_is_refused() -> None:
         RecordDecoder(["offset"], pa.schema([("offset", pa.int32())]))
     with pytest.raises(ConfigError, match=r"'offset' is asked for, but the schema lacks it"):
         RecordDecoder(["offset"], pa.schema([("tags", pa.string())]))
+    with pytest.raises(ConfigError, match=r"nothing gives the column 'price'"):
+        RecordDecoder([], pa.schema([("price", pa.string())]))
 
 
 def test_wide_strings_and_other_zones_are_given_as_they_are_asked_for() -> None:

@@ -109,6 +109,29 @@ def test_nested_values_are_decoded() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["2026-11-15T12:00:00Z", "2026-11-15T12:00:00.123456+05:30", None],
+        ["2026-11-15T12:00:00", "2026-11-15 12:00", "2026-11-15"],
+        ["2026-11-15T12:00:00Z", "2026-11-15T12:00:00"],
+        ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z"],
+        ["2026-11-15T12:00:00.123456789Z"],
+        ["2026-11-15T12:00:00Z", "x"],
+        ["\ud800"],
+        [],
+        [None],
+    ],
+)
+def test_times_are_the_same_alone_and_in_company(texts: list[str | None]) -> None:
+    fields = [pa.field("at", TIMESTAMP)]
+    together, errors = decoded(fields, *({"at": text} for text in texts))
+    for row, text in enumerate(texts):
+        alone, error = decoded(fields, {"at": text}, {"at": 0})
+        assert together[row] == alone[0]
+        assert (row in errors) == (0 in error)
+
+
 def test_anything_can_be_read_as_text() -> None:
     assert one(pa.string(), 5) == "5"
     assert one(pa.string(), {"a": [1, None, True]}) == '{"a":[1,null,true]}'

@@ -110,6 +110,15 @@ def test_one_table_can_be_read_and_written() -> None:
     assert write_options({"nameserver": "h:1", "subscribe": "a,b"}).topic is None
 
 
+def test_a_numbered_batch_names_its_job_and_its_number() -> None:
+    options = {"topic": "orders", "txnAppId": "job", "txnVersion": "0"}
+    assert write_options(options).transaction == ("job", 0)
+    assert write_options({"topic": "orders"}).transaction is None
+    for name in ("txnAppId", "txnVersion"):
+        with pytest.raises(ConfigError, match=name):
+            write_options({key: value for key, value in options.items() if key != name})
+
+
 def test_a_store_cannot_be_written() -> None:
     with pytest.raises(ConfigError, match="option store is for reading"):
         write_options({"store": "/data", "topic": "t"})

@@ -71,6 +71,14 @@ def test_a_number_that_the_enum_does_not_know_is_shown() -> None:
     assert row["state"] == "42"
 
 
+def test_a_time_that_no_timestamp_can_be_is_an_error() -> None:
+    message = message_class("shop.Order")(id=1)
+    message.at.seconds = 1 << 60
+    rows, errors = decoded(order(id=5), message.SerializeToString(), only=("id", "at"))
+    assert rows == [{"id": 5, "at": None}, {"id": None, "at": None}]
+    assert "no timestamp can be" in errors[1]
+
+
 def test_only_the_columns_that_are_asked_for_are_made() -> None:
     assert decoded(order(id=5, name="x"), only=("name",)) == ([{"name": "x"}], {})
 

@@ -15,6 +15,7 @@ from onelog.message import NewMessage, SysFlag, encode_properties
 from onelog.spark.columns import ALL, spark_schema
 from onelog.spark.options import read_options
 from onelog.spark.reader import OnelogPruningReader, OnelogReader
+from onelog.spark.tables import Table
 from onelog.wire.remoting.send import encode_batch
 from tests.spark.conftest import StartCluster
 from tests.spark.threaded_cluster import ThreadedCluster
@@ -26,7 +27,7 @@ def reader(cluster: ThreadedCluster, **options: str) -> OnelogPruningReader:
         given = {}
     given = {"subscribe": "orders", **given, **options}
     schema = spark_schema(["queue", "offset", "body", "tags"])
-    return OnelogPruningReader(read_options(given), schema)
+    return OnelogPruningReader(read_options(given), Table(schema))
 
 
 def rows(reading: OnelogReader) -> list[tuple[int, int]]:
@@ -279,6 +280,25 @@ def test_a_broker_that_is_down_at_the_start_is_an_error_with_advice(
     cluster.stop_broker()
     with pytest.raises(PySparkException, match="orders"):
         found.collect()
+
+
+def test_bodies_become_columns(spark: SparkSession, orders: ThreadedCluster) -> None:
+    orders.topic("json", 1)
+    orders.send("json", [b'{"id": 1, "price": 2.5}', b"{]", b'{"id": 3, "more": true}'])
+    places: list[dict[str, str]] = [{}, {"store": str(orders.store_folder())}]
+    for place in places:
+        inferred = frame(spark, orders, subscribe="json", decode="json", columns="offset", **place)
+        assert inferred.columns == ["offset", "id", "price", "more", "_error"]
+        found = inferred.orderBy("offset").collect()
+        assert [(row.id, row.price, row.more) for row in found] == [
+            (1, 2.5, None), (None, None, None), (3, None, True),
+        ]  # fmt: skip
+        assert [row._error is None for row in found] == [True, False, True]
+    strict = frame(
+        spark, orders, subscribe="json", decode="json", schema="id long", mode="failfast"
+    )
+    with pytest.raises(PySparkException, match="json"):
+        strict.collect()
 
 
 def test_a_copy_of_a_store_is_read_without_a_broker(

@@ -88,6 +88,17 @@ def test_a_stream_is_copied_once_however_often_it_is_run(
     assert len(bodies(cluster, "out")) == 120
 
 
+def test_a_numbered_batch_of_a_job_is_written_once(
+    spark: "SparkSession", cluster: ThreadedCluster
+) -> None:
+    cluster.topic("out", 1)
+    for version in ("7", "7", "8", "3"):
+        write(numbers(spark, 10), cluster, topic="out", txnAppId="job", txnVersion=version)
+    assert len(bodies(cluster, "out", 1)) == 20
+    write(numbers(spark, 10), cluster, topic="out", txnAppId="other", txnVersion="7")
+    assert len(bodies(cluster, "out", 1)) == 30
+
+
 def test_two_brokers_get_their_parts_of_a_batch(
     spark: "SparkSession", start_cluster: StartCluster
 ) -> None:

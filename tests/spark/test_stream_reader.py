@@ -16,6 +16,7 @@ from onelog.spark.columns import spark_schema
 from onelog.spark.offsets import Json, Offsets
 from onelog.spark.options import read_options
 from onelog.spark.stream_reader import OnelogStreamReader
+from onelog.spark.tables import Table
 from tests.spark.threaded_cluster import ThreadedCluster
 
 NUMBERS = "topic string, queue int, offset long, body binary"
@@ -23,7 +24,8 @@ NUMBERS = "topic string, queue int, offset long, body binary"
 
 def reader(cluster: ThreadedCluster, **options: str) -> OnelogStreamReader:
     given = {"nameserver": cluster.nameserver, "subscribe": "orders", "retryTimeoutMs": "0"}
-    return OnelogStreamReader(read_options({**given, **options}), spark_schema(["offset", "body"]))
+    table = Table(spark_schema(["offset", "body"]))
+    return OnelogStreamReader(read_options({**given, **options}), table)
 
 
 def positions(offset: Json) -> dict[str, int]:
@@ -127,7 +129,7 @@ def test_what_comes_after_the_start_of_available_now_does_not_count(
 def test_queues_that_come_later_are_read_from_their_beginning(orders: ThreadedCluster) -> None:
     stream = OnelogStreamReader(
         read_options({"nameserver": orders.nameserver, "subscribePattern": "orders.*"}),
-        spark_schema(["offset"]),
+        Table(spark_schema(["offset"])),
     )
     start = stream.initialOffset()
     orders.topic("orders-more", 1)

@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 )
 
 from onelog.errors import ConfigError
-from onelog.spark.typed_values import Convert, Decoded, Values
+from onelog.spark.typed_values import Column, Convert, Decoded, Values
 
 VALUE = "value"
 """The one column of a schema that is not a record."""
@@ -61,7 +61,7 @@ _LOGICAL: dict[str, type[DataType]] = {
     "local-timestamp-millis": TimestampNTZType, "local-timestamp-micros": TimestampNTZType,
     "time-millis": LongType, "time-micros": LongType, "uuid": StringType,
 }  # fmt: skip
-Column = tuple[DataType, Convert | None]
+Kind = tuple[DataType, Convert | None]
 """A type, and what makes fastavro's values ones that Arrow takes, if that is needed."""
 
 
@@ -71,6 +71,8 @@ def parse_schema(text: str) -> str:
         parsed = fastavro.parse_schema(json.loads(text))
     except (ValueError, TypeError, KeyError, fastavro.schema.SchemaParseException) as error:
         raise ConfigError(f"schema: this is no Avro schema: {error!r}") from None
+    if isinstance(parsed, dict):
+        parsed = {key: value for key, value in parsed.items() if not key.startswith("__")}
     return json.dumps(parsed)
 
 
@@ -93,7 +95,7 @@ def spark_fields(schema: str) -> StructType:
     return StructType([StructField(name, kind) for name, (kind, _) in _columns(schema).items()])
 
 
-def _columns(schema: str) -> dict[str, Column]:
+def _columns(schema: str) -> dict[str, Kind]:
     parsed = json.loads(schema)
     named: dict[str, Any] = {}
     _collect_named(parsed, named)
@@ -120,7 +122,7 @@ def _collect_named(schema: Any, named: dict[str, Any]) -> None:
                 _collect_named(schema[key], named)
 
 
-def _column(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Column:
+def _column(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
     if isinstance(schema, str):
         if schema in _PRIMITIVE:
             return _PRIMITIVE[schema](), None
@@ -150,7 +152,7 @@ def _column(schema: Any, named: dict[str, Any], inside: frozenset[str], name: st
     return _column(kind, named, inside, name)
 
 
-def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Column:
+def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
     deeper = inside | {schema["name"]}
     columns = {
         each["name"]: _column(each["type"], named, deeper, f"{name}.{each['name']}")
@@ -168,7 +170,7 @@ def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: st
     return kind, convert_all if converts else None
 
 
-def _union(schemas: list[Any], named: dict[str, Any], inside: frozenset[str], name: str) -> Column:
+def _union(schemas: list[Any], named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
     others = [each for each in schemas if each != "null"]
     if len(others) == 1:
         return _column(others[0], named, inside, name)
@@ -223,24 +225,30 @@ class AvroBodies:
         self._names = [field.name for field in fields]
         columns = _columns(schema)
         self._converts = [columns[name][1] for name in self._names]
+        self._nothing = dict.fromkeys(self._names)
 
     def decode(self, bodies: Sequence[bytes]) -> Decoded:
         """The values of all fields."""
-        values: list[Values] = [[None] * len(bodies) for _ in self._names]
+        records: list[Any] = []
         errors: dict[int, str] = {}
         read = self._read_container if self._containers else self._read
         for row, body in enumerate(bodies):
             try:
-                record = read(body)
-                for column, name, convert in zip(values, self._names, self._converts, strict=True):
-                    value = record[name]
-                    column[row] = value if convert is None or value is None else convert(value)
+                records.append(read(body))
             # The library raises whatever it stumbles over in bytes that are something else.
             except Exception as error:
                 errors[row] = f"no Avro record of this schema: {str(error) or type(error).__name__}"
-                for column in values:
-                    column[row] = None
-        return Decoded(values, errors)
+                records.append(self._nothing)
+        return Decoded(
+            [self._column(records, number) for number in range(len(self._names))], errors
+        )
+
+    def _column(self, records: list[Any], number: int) -> Column:
+        name, convert = self._names[number], self._converts[number]
+        values: Values = [record[name] for record in records]
+        if convert is None:
+            return values
+        return [None if value is None else convert(value) for value in values]
 
     def _read(self, body: bytes) -> Any:
         stream = io.BytesIO(body)

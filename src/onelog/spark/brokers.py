@@ -1,7 +1,7 @@
 """Brokers, as Spark's processes ask and read them: plain calls, with connections that are kept.
 
 Drivers ask where queues begin and end; workers pull ranges of queues, as the bytes of whole
-records, a megabyte at a time, with the next answer on its way while the last one is decoded. A
+records, megabytes at a time, with the next answer on its way while the last one is decoded. A
 worker is used for many tasks, so there is one `Brokers` per process and cluster.
 
 Invariants: a question that fails because nobody answers is asked again until `retryTimeoutMs` is
@@ -43,7 +43,7 @@ from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group that exists on every broker for tools; it reads where no other is named."""
-PULL_BYTES = 1 << 20
+PULL_BYTES = 2 << 20
 PULL_COUNT_MAX = 1 << 16
 SAMPLE_RECORDS = 64
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0

@@ -231,9 +231,7 @@ class BodyReader:
             raw, framed = self._without_frames(bodies.to_pylist())
             decoded = self._bodies.decode(raw)
             for row, reason in framed.items():
-                decoded.errors[row] = reason
-                for values in decoded.values:
-                    values[row] = None
+                decoded.fail(row, reason)
             arrays, errors = columns(self._fields, decoded)
         if errors and self._format.mode == "failfast":
             row = min(errors)

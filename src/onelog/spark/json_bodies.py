@@ -15,7 +15,7 @@ name are not looked at, and missing ones are null.
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -36,10 +37,13 @@ from pyspark.sql.types import (
 )
 
 from onelog.errors import ConfigError
-from onelog.spark.typed_values import Convert, Decoded, Values, shown
+from onelog.spark.typed_values import NOT_FITTING, Column, Convert, Decoded, Values, shown
 
 _INT64_MAX = (1 << 63) - 1
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_US_MIN = -62_135_596_800_000_000
+_US_MAX = 253_402_300_799_999_999
+"""The years 1 to 9999, in microseconds since the epoch."""
 _DIGITS = Context(prec=80)
 _TEXT = msgspec.json.Encoder(decimal_format="number")
 
@@ -54,6 +58,8 @@ class _Kind:
     """From any JSON value, or ValueError."""
     finish: Convert | None = None
     """From what msgspec gives to what Arrow takes, if these differ."""
+    at_once: Callable[[Values], pa.Array | None] | None = None
+    """The same for a whole column, much faster; None if there is something unusual in it."""
 
 
 class JsonBodies:
@@ -78,19 +84,28 @@ class JsonBodies:
             rows = list(map(self._strict, bodies))
         except _MALFORMED:
             rows = [self._one(row, body, errors, late) for row, body in enumerate(bodies)]
-        values: list[Values] = [
-            [getattr(row, name) for row in rows] for name in self._nothing.__struct_fields__
-        ]
-        for column, kind, name in zip(values, self._kinds, self._names, strict=True):
-            if kind.finish is not None:
-                _finish(column, kind.finish, name, errors)
+        found = Decoded([self._column(rows, number, errors) for number in range(len(self._kinds))])
+        for row, reason in errors.items():
+            found.fail(row, reason)
         for row, converted in late.items():
-            for column, value in zip(values, converted, strict=True):
-                column[row] = value
-        for row in errors:
-            for column in values:
-                column[row] = None
-        return Decoded(values, errors)
+            if row not in errors:
+                found.put(row, converted)
+        return found
+
+    def _column(self, rows: list[msgspec.Struct], number: int, errors: dict[int, str]) -> Column:
+        """The values of one field of the bodies that were decoded strictly."""
+        kind, name = self._kinds[number], f"f{number}"
+        values: Values = [getattr(row, name) for row in rows]
+        if kind.at_once is not None and (array := kind.at_once(values)) is not None:
+            return array
+        if kind.finish is not None:
+            for row, value in enumerate(values):
+                try:
+                    values[row] = _converted(self._names[number], kind.finish, value)
+                except ValueError as error:
+                    errors.setdefault(row, str(error))
+                    values[row] = None
+        return values
 
     def _one(
         self, row: int, body: bytes, errors: dict[int, str], late: dict[int, list[object]]
@@ -110,15 +125,6 @@ class JsonBodies:
         except (*_MALFORMED, ValueError) as error:
             errors[row] = str(error)
         return self._nothing
-
-
-def _finish(column: Values, finish: Convert, name: str, errors: dict[int, str]) -> None:
-    for row, value in enumerate(column):
-        if value is not None and row not in errors:
-            try:
-                column[row] = _converted(name, finish, value)
-            except ValueError as error:
-                errors[row] = str(error)
 
 
 def _converted(name: str, convert: Convert, value: object) -> object:
@@ -151,8 +157,8 @@ def _kind(kind: pa.DataType, name: str) -> _Kind:
         return _Kind(date, _date)
     if types.is_timestamp(kind):
         if kind.tz is None:
-            return _Kind(datetime, _local_time, _local_time)
-        return _Kind(datetime | int | float, _time, _time)
+            return _Kind(str, _local_time, _local_time)
+        return _Kind(str | int | float, _time, _time, lambda values: _times(values, kind))
     if types.is_binary(kind) or types.is_large_binary(kind):
         return _Kind(bytes, _binary)
     if types.is_list(kind):
@@ -276,6 +282,23 @@ def _time(value: object) -> object:
         return datetime.fromtimestamp(float(value), UTC)
     except (OverflowError, OSError):
         raise ValueError(f"{value} seconds since the epoch is no time") from None
+
+
+def _times(values: Values, kind: pa.DataType) -> pa.Array | None:
+    """Texts as times; None if they are not all in the usual forms, and all with a zone or none."""
+    if not all(value is None or type(value) is str for value in values):
+        return None
+    for zone in (kind, pa.timestamp("us")):
+        try:
+            texts = pa.array(values, pa.string())
+            found = texts.cast(zone).view(kind)
+        except NOT_FITTING:
+            continue
+        # Arrow knows years that Python does not.
+        limits = pc.min_max(found.cast(pa.int64())).as_py()
+        is_usual = limits["min"] is None or _US_MIN <= limits["min"] <= limits["max"] <= _US_MAX
+        return found if is_usual else None
+    return None
 
 
 def _local_time(value: object) -> object:

@@ -165,4 +165,5 @@ def _note(
 def _progress(query: "StreamingQuery") -> Iterator[Mapping[str, Any]]:
     for progress in query.recentProgress:
         if progress is not None:
-            yield progress
+            # A Connect server leaves the sum out; the attribute knows what to do then.
+            yield {**progress, "numInputRows": progress.numInputRows}

@@ -28,6 +28,8 @@ from onelog.spark.boundaries import (
 
 Corruption = Literal["fail", "skip"]
 SplitBy = Literal["bytes", "queue"]
+Form = Literal["json", "avro", "protobuf", "string"]
+Framing = Literal["none", "confluent"]
 Mode = Literal["permissive", "failfast"]
 
 NAMES: dict[str, str] = {
@@ -60,6 +62,7 @@ NAMES: dict[str, str] = {
     "schema": "what bodies look like: a DDL text, or an Avro schema",
     "schemaFile": "a file with the schema",
     "messageType": "name of the Protobuf message",
+    "framing": "confluent: bodies begin with the number of a schema in a registry; none",
     "mode": "permissive (bodies that cannot be decoded give nulls and _error) or failfast",
     "sampleRecords": "messages that a schema is inferred from, if none is given",
     "splitBy": "with store: divide the log by bytes, or by queue",
@@ -221,11 +224,12 @@ class Subscription:
 class Decode:
     """How bodies become columns."""
 
-    form: str
+    form: Form
     schema: str | None = None
     schema_file: str | None = None
     message_type: str | None = None
     mode: Mode = "permissive"
+    framing: Framing = "none"
     sample_records: int = 1_000
 
 
@@ -417,8 +421,10 @@ def _tags(given: Given) -> tuple[str, ...] | None:
 
 
 def _decode(given: Given) -> Decode | None:
-    form = given.choice("decode", ("json", "avro", "protobuf", "string"))
-    for name in ("schema", "schemaFile", "messageType", "mode", "sampleRecords"):
+    forms: tuple[Form, ...] = ("json", "avro", "protobuf", "string")
+    named = given.choice("decode", forms)
+    form = next((each for each in forms if each == named), None)
+    for name in ("schema", "schemaFile", "messageType", "mode", "framing", "sampleRecords"):
         given.refuse_without(name, "decode", "say what bodies are")
     if form is None:
         return None
@@ -426,11 +432,13 @@ def _decode(given: Given) -> Decode | None:
     if given.has("messageType") and form != "protobuf":
         raise ConfigError(f"option messageType is for decode=protobuf, and not for {form}")
     mode = given.choice("mode", ("permissive", "failfast"))
+    framing = given.choice("framing", ("none", "confluent"))
     return Decode(
         form,
         given.text("schema"),
         given.text("schemaFile"),
         given.text("messageType"),
         "failfast" if mode == "failfast" else "permissive",
+        "confluent" if framing == "confluent" else "none",
         given.whole("sampleRecords") or 1_000,
     )

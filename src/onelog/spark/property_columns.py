@@ -30,13 +30,7 @@ class PropertyColumns:
     def __init__(self, encoded: pa.Array) -> None:
         self._encoded = encoded
         self._count = len(encoded)
-        _, bounds, text = encoded.buffers()
-        self._bounds: Ints = np.frombuffer(bounds, np.int32, self._count + 1).astype(np.int64)
-        self._text: Bytes = (
-            np.frombuffer(text, np.uint8, int(self._bounds[-1]))
-            if text and self._bounds[-1]
-            else np.empty(0, np.uint8)
-        )
+        self._bounds, self._text = _parts(encoded)
 
     # -- entries: what lies between two 0x02 -----------------------------------------------------
 
@@ -94,29 +88,30 @@ class PropertyColumns:
 
     def column(self, name: str) -> pa.Array:
         """The values of a property; null where a message has none."""
-        return self._column(*self.values(name))
+        has, starts, ends = self.values(name)
+        return self._spread(has, as_text(pieces(self._text, starts, ends)))
 
     def first_words(self, name: str) -> pa.Array:
         """The first word of each value of a property; null where there is none."""
         has, starts, ends = self.values(name)
-        if not len(starts):
-            return pa.nulls(self._count, pa.string())
-        spaces = np.append(np.flatnonzero(self._text == 0x20), len(self._text))
-        next_space = spaces[np.searchsorted(spaces, starts)]
-        found = self._column(has, starts, np.minimum(ends, next_space))
-        # Blanks at the front, and all that is a blank only to `str.split`.
-        if (next_space == starts).any() or not _only_visible(self._text, starts, ends):
-            texts = self._column(has, starts, ends).to_pylist()
-            words = [text.split(maxsplit=1)[:1] if text else [] for text in texts]
-            return pa.array([word[0] if word else None for word in words], pa.string())
-        return found
+        values = pieces(self._text, starts, ends)
+        bounds, text = _parts(values)
+        is_space = text == 0x20
+        if ((text < 0x20) | (text >= 0x7F)).any() or is_space[bounds[:-1]].any():
+            # Blanks at the front, and all that is a blank only to `str.split`.
+            words = [text.split(maxsplit=1)[:1] for text in as_text(values).to_pylist()]
+            values = pa.array([word[0] if word else None for word in words], pa.string())
+        elif is_space.any():
+            spaces = np.append(np.flatnonzero(is_space), len(text))
+            next_space = spaces[np.searchsorted(spaces, bounds[:-1])]
+            values = pieces(text, bounds[:-1], np.minimum(bounds[1:], next_space))
+        return self._spread(has, as_text(values))
 
-    def _column(self, has: Mask, starts: Ints, ends: Ints) -> pa.Array:
-        found = as_text(pieces(self._text, starts, ends))
-        if len(found) == self._count:
-            return found
-        places = np.cumsum(has) - 1
-        return found.take(pa.array(places, mask=~has))
+    def _spread(self, has: Mask, values: pa.Array) -> pa.Array:
+        """The values of those that have one, and null for the others."""
+        if len(values) == self._count:
+            return values
+        return values.take(pa.array(np.cumsum(has) - 1, mask=~has))
 
     # -- all properties --------------------------------------------------------------------------
 
@@ -173,11 +168,13 @@ def _words(name: bytes) -> list[tuple[int, bytes]]:
     return parts
 
 
-def _only_visible(text: Bytes, starts: Ints, ends: Ints) -> bool:
-    """Whether these parts of the text have no blank but the space, which is not looked for."""
-    marks = np.zeros(len(text) + 1, np.int32)
-    np.cumsum((text < 0x20) | (text >= 0x7F), out=marks[1:])
-    return bool((marks[ends] == marks[starts]).all())
+def _parts(encoded: pa.Array) -> tuple[Ints, Bytes]:
+    """Where the elements of an array start and end, and their bytes."""
+    _, bounds, text = encoded.buffers()
+    where: Ints = np.frombuffer(bounds, np.int32, len(encoded) + 1).astype(np.int64)
+    if text is None or not where[-1]:
+        return where, np.empty(0, np.uint8)
+    return where, np.frombuffer(text, np.uint8, int(where[-1]))
 
 
 def as_text(found: pa.Array) -> pa.Array:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -147,12 +148,14 @@ class ProtobufBodies:
 
     def __init__(self, descriptors: bytes, name: str | None, fields: Sequence[pa.Field]) -> None:
         message = _message_type(descriptors, name)
-        self._parse = message_factory.GetMessageClass(message).FromString
+        kind = message_factory.GetMessageClass(message)
+        self._parse = kind.FromString
+        self._nothing = kind()
         self._gets = [_get(message.fields_by_name[field.name]) for field in fields]
 
     def decode(self, bodies: Sequence[bytes]) -> Decoded:
         """The values of all fields."""
-        values: list[Values] = [[None] * len(bodies) for _ in self._gets]
+        messages: list[Message] = []
         errors: dict[int, str] = {}
         for row, body in enumerate(bodies):
             try:
@@ -160,13 +163,25 @@ class ProtobufBodies:
                 if not message.IsInitialized():
                     missing = ", ".join(message.FindInitializationErrors())
                     raise ValueError(f"required fields are missing: {missing}")
-                found = [get(message) for get in self._gets]
-            except (DecodeError, ValueError, OverflowError) as error:
+                messages.append(message)
+            except (DecodeError, ValueError) as error:
                 errors[row] = f"no Protobuf message of this type: {error}"
-                continue
-            for column, value in zip(values, found, strict=True):
-                column[row] = value
-        return Decoded(values, errors)
+                messages.append(self._nothing)
+        found = Decoded([_values(get, messages, errors) for get in self._gets])
+        for row, reason in errors.items():
+            found.fail(row, reason)
+        return found
+
+
+def _values(get: Convert, messages: list[Message], errors: dict[int, str]) -> Values:
+    values: Values = []
+    for row, message in enumerate(messages):
+        try:
+            values.append(get(message))
+        except OverflowError as error:
+            errors.setdefault(row, f"a time that no timestamp can be: {error}")
+            values.append(None)
+    return values
 
 
 def _get(field: FieldDescriptor) -> Convert:
@@ -185,6 +200,8 @@ def _get(field: FieldDescriptor) -> Convert:
         return lambda message: (
             convert(getattr(message, name)) if _has_field(message, name) else None
         )
+    if convert is _same:
+        return attrgetter(name)
     return lambda message: convert(getattr(message, name))
 
 

@@ -10,13 +10,11 @@ same rows.
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError
 from onelog.spark import columns, store_files
@@ -28,6 +26,7 @@ from onelog.spark.options import ReadOptions
 from onelog.spark.origins import origin_of
 from onelog.spark.pruning import OFFSET_MAX, Pruning, prune, pruning_of
 from onelog.spark.store_files import StoreSplit
+from onelog.spark.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -54,7 +53,7 @@ class StorePartition(InputPartition):
 class OnelogReader(DataSourceReader):
     """`spark.read.format("onelog")`."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, table: Table) -> None:
         if options.start is not None and options.start.kind is Kind.LATEST:
             raise ConfigError(
                 "option startingOffsets: a batch query that begins with the latest message has "
@@ -62,9 +61,8 @@ class OnelogReader(DataSourceReader):
             )
         if options.commit_offsets:
             raise ConfigError("option commitOffsets is for streams: a batch query commits nothing")
-        check_schema(schema)
         self._options = options
-        self._schema = schema
+        self._table = table
         self._pruning = Pruning()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -91,7 +89,7 @@ class OnelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
-        return read_partition(self._options, self._schema, partition)
+        return read_partition(self._options, self._table, partition)
 
 
 class OnelogPruningReader(OnelogReader):
@@ -101,20 +99,6 @@ class OnelogPruningReader(OnelogReader):
         """Read only what the filters leave; Spark applies them again, to all of it."""
         self._pruning = pruning_of(filters)
         return iter(filters)
-
-
-def check_schema(schema: StructType) -> None:
-    """`ConfigError` unless all columns are some that messages have, with their types."""
-    names = schema.fieldNames()
-    if not names:
-        raise ConfigError("schema: it has no columns")
-    own = columns.spark_schema(names)
-    for given, known in zip(schema.fields, own.fields, strict=True):
-        if given.dataType != known.dataType:
-            raise ConfigError(
-                f"schema: the column {given.name} is {known.dataType.simpleString()}, and not "
-                f"{given.dataType.simpleString()}: leave the schema out, and cast it afterwards"
-            )
 
 
 def plan(
@@ -145,13 +129,31 @@ def plan(
     return [QueuePartition(tuple(task), filters) for task in tasks]
 
 
+def sample_bodies(options: ReadOptions, count: int) -> list[bytes]:
+    """Bodies of the newest messages, of all queues."""
+    snapshot = origin_of(options).snapshot()
+    filled = {queue: extent for queue, extent in snapshot.extents.items() if extent.end}
+    each_count = -(-count // max(1, len(filled)))
+    ranges = [
+        QueueRange(queue, max(extent.start, extent.end - each_count), extent.end)
+        for queue, extent in sorted(filled.items())
+    ]
+    # What is deleted between the look and the reading is not worth an error.
+    tolerant = replace(options, fail_on_data_loss=False)
+    table = Table(columns.spark_schema(["body"]))
+    return [
+        body
+        for part in plan(tolerant, ranges, Pruning())
+        for batch in read_partition(tolerant, table, part)
+        for body in batch["body"].to_pylist()
+    ]
+
+
 def read_partition(
-    options: ReadOptions, schema: StructType, partition: InputPartition
+    options: ReadOptions, table: Table, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one partition, in a task."""
-    decoder = RecordDecoder(
-        schema.fieldNames(), arrow_schema(schema), on_corruption=options.on_corruption
-    )
+    decoder = table.decoder(options.on_corruption)
     if isinstance(partition, StorePartition):
         yield from store_files.read(partition.split, decoder, partition.filters)
     elif isinstance(partition, QueuePartition):
@@ -188,11 +190,3 @@ def _asked_for(tags: frozenset[str] | None) -> Sequence[str] | None:
     if tags is None or not all(map(_PLAIN_TAG.fullmatch, tags)):
         return None
     return sorted(tags)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark insists on."""
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # Before 4.3 the zone is not the caller's business.
-        return to_arrow_schema(schema)

@@ -4,8 +4,8 @@ Tasks stage their messages on the brokers, where nobody sees them; the driver's 
 the attempts that won have staged, and the brokers publish just that. A stream's batch is known by
 the query's id and its number, so a batch that Spark runs again after a crash is published once; a
 batch write is its own query, or with `txnAppId` and `txnVersion` a numbered batch of the job that
-they name, as `foreachBatch` needs it. With `delivery=at-least-once`, which RocketMQ's brokers can do too,
-tasks send at once, and a task that is run again sends again.
+they name, as `foreachBatch` needs it. With `delivery=at-least-once`, which RocketMQ's brokers can
+do too, tasks send at once, and a task that is run again sends again.
 
 Invariant: between `write` and `commit` nothing is visible; what `commit` has returned for is.
 """

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from onelog.spark.options import ReadOptions
+    from onelog.spark.tables import Table
+
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """The process that Spark starts to hand filters over, and only if that is switched on
 (spark.sql.python.filterPushdown.enabled); to take filters anywhere else is an error."""
@@ -35,12 +38,26 @@ class OnelogDataSource(DataSource):
         """The format's name."""
         return "onelog"
 
-    def schema(self) -> "StructType":
-        """The columns that were asked for, or all."""
-        from onelog.spark import columns
-        from onelog.spark.options import read_options
+    _own: "Table | None" = None
+    """The table that `schema` found; it goes with this object to where it is read."""
 
-        return columns.spark_schema(read_options(self.options).columns or columns.ALL)
+    def schema(self) -> "StructType":
+        """The columns that were asked for, or all; and those of bodies, if they are decoded."""
+        from onelog.spark.options import read_options
+        from onelog.spark.reader import sample_bodies
+        from onelog.spark.tables import own_table
+
+        options = read_options(self.options)
+        self._own = own_table(options, lambda count: sample_bodies(options, count))
+        return self._own.schema
+
+    def _table(self, options: "ReadOptions", schema: "StructType") -> "Table":
+        from onelog.spark.reader import sample_bodies
+        from onelog.spark.tables import given_table
+
+        if self._own is not None and self._own.schema == schema:
+            return self._own
+        return given_table(options, schema, lambda count: sample_bodies(options, count))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """For `spark.read`."""
@@ -51,15 +68,16 @@ class OnelogDataSource(DataSource):
         # Not without being asked to: Spark (4.1 to 4.3) keeps what was planned with the filters of
         # one query, and runs the next query of the same DataFrame, which may have none, on that.
         if options.pushdown and any(each.endswith(PUSHDOWN_WORKER) for each in sys.orig_argv):
-            return OnelogPruningReader(options, schema)
-        return OnelogReader(options, schema)
+            return OnelogPruningReader(options, self._table(options, schema))
+        return OnelogReader(options, self._table(options, schema))
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """For `spark.readStream`."""
         from onelog.spark.options import read_options
         from onelog.spark.stream_reader import OnelogStreamReader
 
-        return OnelogStreamReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return OnelogStreamReader(options, self._table(options, schema))
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """For `df.write`."""

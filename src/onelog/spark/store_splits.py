@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 SplitBy = Literal["bytes", "queue"]
 
-SPLIT_BYTES_MAX = 256 << 20
-"""What a task reads, about: enough that starting it does not count."""
+SPLIT_BYTES_MAX = 64 << 20
+"""What a task reads, about: enough that starting it does not count, and all cores have some."""
 _WORTH_SCANNING = 8
 """A range of the log is read as a whole if at least one byte in so many is wanted."""
 _SAMPLED_ENTRIES = 64

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, OnelogError
@@ -36,7 +35,8 @@ from onelog.spark.offsets import (
 from onelog.spark.options import ReadOptions
 from onelog.spark.origins import ClusterOrigin, StoreOrigin, origin_of
 from onelog.spark.pruning import Pruning
-from onelog.spark.reader import check_schema, plan, read_partition
+from onelog.spark.reader import plan, read_partition
+from onelog.spark.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -60,15 +60,14 @@ log = logging.getLogger(__name__)
 class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("onelog")`."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, table: Table) -> None:
         if options.end is not None:
             raise ConfigError(
                 "options endingOffsets and endingTimestamp are for batch queries: end a stream "
                 "with trigger(availableNow=True)"
             )
-        check_schema(schema)
         self._options = options
-        self._schema = schema
+        self._table = table
         self._begin: Offsets | None = None
         self._reached: Offsets | None = None
         """Where the last batch ended that this process heard of."""
@@ -95,7 +94,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json | None = None, limit: "ReadLimit | None" = None) -> Json:  # noqa: N802
         """How far the next batch goes. Before PySpark 4.2 nobody says where it begins."""
-        if start is not None:
+        if start is not None and (self._begin is None or start != self._begin.to_json()):
             # Spark asks for the next batch when the last one is done, and calls `commit` one batch
             # later, which after the last one is never.
             self.commit(start)
@@ -246,7 +245,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
-        return read_partition(self._options, self._schema, partition)
+        return read_partition(self._options, self._table, partition)
 
 
 def _incarnations(

@@ -9,10 +9,13 @@ error is null in all of them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
 Values = list[object]
+Column: TypeAlias = "Values | pa.Array"
+"""Of one field, the values of all rows or, if that is done already, an array of its type."""
 NOT_FITTING = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 """What Arrow raises for a value that is not of a type; a text that is no UTF-8 is a ValueError."""
 
@@ -21,28 +24,40 @@ NOT_FITTING = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 class Decoded:
     """The values of each field, row by row, and what was wrong with rows."""
 
-    values: list[Values]
+    values: list[Column]
     errors: dict[int, str] = field(default_factory=dict)
+
+    def fail(self, row: int, reason: str) -> None:
+        """Let a row have an error, and no values."""
+        self.errors[row] = reason
+        self.put(row, [None] * len(self.values))
+
+    def put(self, row: int, found: Sequence[object]) -> None:
+        """Let a row have other values."""
+        for number, (values, value) in enumerate(zip(self.values, found, strict=True)):
+            if isinstance(values, pa.Array):
+                self.values[number] = values = values.to_pylist()
+            values[row] = value
 
 
 def columns(fields: Sequence[pa.Field], decoded: Decoded) -> tuple[list[pa.Array], dict[int, str]]:
     """The arrays, and the errors by row."""
-    errors = dict(decoded.errors)
     arrays: list[pa.Array] = []
+    misfits: dict[int, str] = {}
     for each, values in zip(fields, decoded.values, strict=True):
         try:
-            arrays.append(pa.array(values, each.type))
+            is_done = isinstance(values, pa.Array)
+            arrays.append(values if is_done else pa.array(values, each.type))
         except NOT_FITTING:
             for row, value in enumerate(values):
-                if row not in errors and (reason := _misfit(value, each)):
-                    errors[row] = reason
-    if errors.keys() == decoded.errors.keys():
+                if row not in misfits and (reason := _misfit(value, each)):
+                    misfits[row] = reason
+    if not misfits:
         assert len(arrays) == len(fields), "no single value is wrong, but all together are"
-        return arrays, errors
-    for row in errors.keys() - decoded.errors.keys():
-        for values in decoded.values:
-            values[row] = None
-    return columns(fields, Decoded(decoded.values, errors))
+        return arrays, decoded.errors
+    for row, reason in misfits.items():
+        decoded.fail(row, reason)
+    return columns(fields, decoded)
 
 
 def _misfit(value: object, field_: pa.Field) -> str | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onelog.spark.jobs import deduplicate
-from onelog.spark.jobs.queries import run
+from onelog.spark.jobs.queries import Ran, run
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import bodies, link, messages
 from tests.spark.threaded_cluster import ThreadedCluster
@@ -34,7 +34,7 @@ def test_what_repeats_a_key_is_left_out_also_in_a_later_run(
         "job", "deduplicate", "payments", "--to", "once", "--remember", "600",
         "--checkpoint", str(tmp_path), "-n", cluster.nameserver, "--json",
     )  # fmt: skip
-    assert ended.document == {"messages": 2, "batches": 1}
+    assert ended.document == {"messages": 2, "batches": 1, "late": 0}
     assert bodies(cluster, "once")[5:] == [b"new"]
     assert messages(cluster, "once")[-1].keys == ["d"]
 
@@ -48,3 +48,22 @@ def test_a_field_of_the_body_can_be_the_key(
     run(deduplicate.start(spark, link(cluster), "payments", "once", tmp_path, by="$.id"))
     assert len(bodies(cluster, "once")) == 3
     assert {b'{"id": 2}', b"no JSON"} <= set(bodies(cluster, "once"))
+
+
+def test_by_the_time_of_messages_what_is_older_than_the_span_is_late(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    cluster.topic("payments", 1)
+    cluster.topic("once", 1)
+
+    def copy() -> Ran:
+        query = deduplicate.start(
+            spark, link(cluster), "payments", "once", tmp_path, remember_seconds=60,
+            clock="born_time",
+        )  # fmt: skip
+        return run(query)
+
+    for born_ms, late in ((1_000_000, 0), (500_000, 1), (1_000_001, 0)):
+        cluster.send_born("payments", born_ms, [b"%d" % born_ms])
+        assert copy().late == late
+    assert bodies(cluster, "once") == [b"1000000", b"1000001"]

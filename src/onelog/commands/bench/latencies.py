@@ -51,6 +51,7 @@ class Latencies:
 
     def percentile_ms(self, percent: float) -> float:
         """So many percent of them took no longer; in milliseconds."""
+        self._sort_in()
         below = np.cumsum(self._counts)
         assert below[-1] > 0
         step = int(np.searchsorted(below, max(1.0, below[-1] * percent / 100)))

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -23,6 +23,7 @@ from onelog.commands.job.board_view import board_table
 from onelog.commands.job.running import until_interrupted
 from onelog.commands.spark_options import spark_session
 from onelog.commands.terminal import console, show_bytes, show_count
+from onelog.errors import ConfigError, OnelogError
 from onelog.spark import lake, lake_tables
 from onelog.spark.jobs import board_page, sales_board, topics
 from onelog.spark.jobs.sales_board import Cell
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 ORDERS, RESULTS = "orders", "sales"
 QUEUES = 4
 BOARD_EVERY_SECONDS, LAKE_EVERY_SECONDS = 1.0, 2.0
-LOOK_SECONDS = 0.5
-CATCH_UP_SECONDS_MAX = 60
+LOOK_SECONDS, LINE_SECONDS = 0.5, 2.0
+STILL_SECONDS_MAX = 180
 TITLE = "Sales of a shop that does not exist"
 
 
@@ -61,6 +62,7 @@ class _Places:
 class _Look:
     """How far everybody is at one moment."""
 
+    is_open: bool
     sent: int
     cells: Sequence[Cell]
     table_rows: int
@@ -75,11 +77,48 @@ class _Look:
         return round(100 * sum(cell.revenue for cell in self.cells))
 
     @property
+    def is_complete(self) -> bool:
+        return not self.is_open and self.counted >= self.sent and self.table_rows >= self.sent
+
+    @property
     def line(self) -> str:
         return (
             f"{show_count(self.sent)} orders sent, {show_count(self.counted)} on the board, "
             f"{show_count(self.table_rows)} in the table"
         )
+
+
+class _Screen:
+    """What is seen meanwhile: the board where there is a terminal, else a line now and then."""
+
+    def __init__(self, out: Console, began: float, page: Path) -> None:
+        self._out = out
+        self._began = began
+        self._page = page
+        self._live = Live(console=out, transient=True, auto_refresh=False)
+        self._said = ""
+        self._said_at = 0.0
+
+    def __enter__(self) -> Self:
+        if self._out.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def show(self, found: _Look) -> None:
+        now = time.monotonic()
+        text = f"{now - self._began:5.1f} s: {found.line}"
+        if self._out.is_terminal:
+            self._live.update(Group(board_table(found.cells, TITLE), Text(text)), refresh=True)
+        elif found.line != self._said and now - self._said_at >= LINE_SECONDS:
+            self._out.print(text)
+            self._said, self._said_at = found.line, now
+        board_page.write(self._page, found.cells, TITLE, refresh_seconds=2)
 
 
 def run(
@@ -92,6 +131,8 @@ def run(
 ) -> bool:
     """Everything; whether all agreed in the end."""
     began = time.monotonic()
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: name another folder")
     folder = (folder or Path(tempfile.mkdtemp(prefix="onelog-demo-"))).absolute()
     places = _Places(folder, page or folder / "sales-board.html")
     out = console()
@@ -103,35 +144,24 @@ def run(
             if not topics.queues(link, topic):
                 topics.create(link, topic, QUEUES)
         out.print(f"server with name server {nameserver}, data in {folder}; starting Spark ...")
-        shop = stack.enter_context(Shop(nameserver, ORDERS, rate))
         spark = stack.enter_context(spark_session("onelog demo", master, remote))
+        shop = stack.enter_context(Shop(nameserver, ORDERS, rate, rate * seconds))
         queries = _start(spark, link, places, stack)
-        out.print(f"Spark runs after {time.monotonic() - began:.0f} s")
-        live = stack.enter_context(Live(console=out, transient=True, auto_refresh=False))
-        if not out.is_terminal:
-            live.stop()
-
-        def look() -> _Look:
-            found = _look(shop, places)
-            text = f"{time.monotonic() - began:5.1f} s: {found.line}"
-            if out.is_terminal:
-                live.update(Group(board_table(found.cells, TITLE), Text(text)), refresh=True)
-            else:
-                out.print(text)
-            board_page.write(places.page, found.cells, TITLE, refresh_seconds=2)
-            return found
-
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not stopped() and _are_well(queries):
-            look()
-            time.sleep(LOOK_SECONDS if out.is_terminal else 4 * LOOK_SECONDS)
-        shop.close()
-        found = look()
-        end = time.monotonic() + CATCH_UP_SECONDS_MAX
-        while not _is_complete(found) and time.monotonic() < end and _are_well(queries):
+        screen = stack.enter_context(_Screen(out, began, places.page))
+        found, moved_at = _look(shop, places), time.monotonic()
+        while not found.is_complete:
+            screen.show(found)
+            _check(queries)
+            if stopped():
+                shop.close()
             time.sleep(LOOK_SECONDS)
-            found = look()
-        live.stop()
+            before, found = found, _look(shop, places)
+            if found != before:
+                moved_at = time.monotonic()
+            elif time.monotonic() - moved_at > STILL_SECONDS_MAX:
+                raise OnelogError(f"nothing moves any more: {found.line}")
+        shop.close()
+        screen.close()
         is_right = _report(found, shop, spark, places)
     shutil.rmtree(places.server, ignore_errors=True)
     out.print(f"done in {time.monotonic() - began:.0f} s; rm -r {folder} removes what is left")
@@ -151,28 +181,25 @@ def _start(
     return [board, table]
 
 
-def _are_well(queries: "list[StreamingQuery]") -> bool:
-    """True; or raises what one of them failed with."""
+def _check(queries: "list[StreamingQuery]") -> None:
+    """Raise what one of them failed with, if one did."""
     for query in queries:
         if (error := query.exception()) is not None:
             raise error
-    return True
 
 
 def _look(shop: Shop, places: _Places) -> _Look:
-    sent = shop.orders
+    # Asked first: what is sent after that is seen in the next look.
+    is_open, sent = shop.is_open, shop.orders
     tables = {each.name: each for each in lake_tables.tables(places.lake)}
     table = tables.get(ORDERS)
     return _Look(
+        is_open,
         sent,
         sales_board.read(places.board),
         0 if table is None else table.rows,
         0 if table is None else table.size_bytes,
     )
-
-
-def _is_complete(found: _Look) -> bool:
-    return found.counted >= found.sent and found.table_rows >= found.sent
 
 
 def _report(found: _Look, shop: Shop, spark: "SparkSession", places: _Places) -> bool:
@@ -182,7 +209,8 @@ def _report(found: _Look, shop: Shop, spark: "SparkSession", places: _Places) ->
     board_page.write(places.page, found.cells, TITLE)
     amount = "cast(get_json_object(cast(body as string), '$.amount') as decimal(18,2))"
     row = lake.read(spark, places.lake / ORDERS).selectExpr(
-        "count(*) messages", "count(distinct key) orders", f"cast(sum({amount}) * 100 as bigint) cents"
+        "count(*) messages", "count(distinct key) orders",
+        f"cast(sum({amount}) * 100 as bigint) cents",
     ).first()  # fmt: skip
     assert row is not None
     out.print(f"sent   {show_count(shop.orders)} orders, {shop.cents / 100:,.2f}")

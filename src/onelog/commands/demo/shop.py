@@ -39,12 +39,15 @@ def order(number: int, chance: random.Random, now: float) -> tuple[bytes, int]:
 
 
 class Shop:
-    """Sends orders at a rate, in a thread of its own, from `with` to its end."""
+    """Sends orders at a rate, in a thread of its own, until it has sent them all, or is closed."""
 
-    def __init__(self, nameserver: str, topic: str, rate: int, seed: int = 1) -> None:
+    def __init__(
+        self, nameserver: str, topic: str, rate: int, orders_max: int, seed: int = 1
+    ) -> None:
         self._nameserver = nameserver
         self._topic = topic
         self._rate = rate
+        self._orders_max = orders_max
         self._chance = random.Random(seed)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
@@ -64,6 +67,15 @@ class Shop:
     ) -> None:
         self.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are orders to come."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait until there are none."""
+        self._thread.join()
+
     def close(self) -> None:
         """Take no more orders; raises what went wrong, if something did."""
         self._closing.set()
@@ -79,9 +91,9 @@ class Shop:
                 "demo-shop", nameserver=self._nameserver, timeout=SEND_SECONDS_MAX
             ) as producer:
                 began = time.monotonic()
-                while not self._closing.wait(PULSE_SECONDS):
-                    due = int((time.monotonic() - began) * self._rate) - self.orders
-                    self.send(producer, due)
+                while self.orders < self._orders_max and not self._closing.wait(PULSE_SECONDS):
+                    due = int((time.monotonic() - began) * self._rate)
+                    self.send(producer, min(due, self._orders_max) - self.orders)
         except Exception as error:
             self._error = error
 

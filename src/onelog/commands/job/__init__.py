@@ -1,7 +1,7 @@
 """`onelog job`: jobs on topics that run on Spark."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -111,6 +111,10 @@ def deduplicate(
     remember: Annotated[
         int, typer.Option(min=1, help="For how many seconds a key is remembered.")
     ] = 3600,
+    clock: Annotated[
+        Literal["read", "store_time", "born_time"],
+        typer.Option(help="Seconds since when it was read, or of the messages' own times."),
+    ] = "read",
     checkpoint: Checkpoint = None,
     every: Every = None,
     start: Start = "earliest",
@@ -129,7 +133,7 @@ def deduplicate(
         query = job.start(
             spark, {"nameserver": nameserver}, source, to,
             running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
-            remember_seconds=remember, every=every, startingOffsets=start,
+            remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
             maxOffsetsPerTrigger=str(rows_per_batch),
         )  # fmt: skip
         running.run(query, f"{source} to {to}", as_json)

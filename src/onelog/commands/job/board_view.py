@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from onelog.commands.job.running import until_interrupted
+from onelog.commands.job.running import until_interrupted, warn_of_late
 from onelog.commands.terminal import console, show_count, show_text, table
 from onelog.spark.jobs import board_page, queries, sales_board
 from onelog.spark.jobs.sales_board import Cell
@@ -58,6 +58,7 @@ def show(
         )
     else:
         out.print(board_table(cells, title))
+    warn_of_late(done)
 
 
 def _document(cell: Cell) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from onelog.commands.session import complain
 from onelog.commands.terminal import console, show_count
 from onelog.spark.jobs import queries
 
@@ -54,6 +55,14 @@ def run(query: "StreamingQuery", what: str, as_json: bool) -> None:
 
         done = queries.run(query, noted, stopped)
     if as_json:
-        typer.echo(json.dumps({"messages": done.rows, "batches": done.batches}))
+        document = {"messages": done.rows, "batches": done.batches, "late": done.late}
+        typer.echo(json.dumps(document))
     else:
         typer.echo(f"{what}: {show_count(done.rows)} messages read in {done.batches} batches")
+    warn_of_late(done)
+
+
+def warn_of_late(done: queries.Ran) -> None:
+    """Say so if something was left out because it came too late."""
+    if done.late:
+        complain(f"{show_count(done.late)} rows came too late and were left out")

@@ -44,7 +44,11 @@ _JSON = (
 _MASKS = (
     (r"\x1b\[[0-9;]*[A-Za-z]", ""),
     (r"[\p{Cntrl}]+", " "),
-    (r"(?i)\b(password|passwd|token|secret|api[_-]?key|authorization)(\s*[=:]\s*)\S+", "$1$2***"),
+    (
+        r"(?i)\b(password|passwd|token|secret|api[_-]?key|authorization)(\s*[=:]\s*)"
+        r"(?:(?:bearer|basic)\s+)?\S+",
+        "$1$2***",
+    ),
     (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "<mail>"),
     (r"\b(?:\d[ -]?){12,18}\d\b", "<number>"),
     (r" {2,}", " "),

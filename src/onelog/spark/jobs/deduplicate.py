@@ -1,12 +1,15 @@
 """Deduplication: a topic copied to another one without the messages that repeat an earlier one.
 
 Producers that try again, and consumers that answer twice, leave messages twice in a topic. Of those
-with the same key (see `keys`), the first one is copied, and what follows within the span of time
-that is remembered is left out. Messages that have no such key are all copied.
+with the same key (see `keys`), the first one is copied, and what follows while the key is remembered
+is left out. Messages that have no such key are all copied.
 
-Invariant: no two copies of one key, if their times differ by less than `remember_seconds`; each
-message that is copied is copied once, also after a crash. Messages of different keys may change
-their order.
+A key is remembered for a span of time after it was read (`READ`), or by the time of the messages
+(`store_time`, `born_time`). The latter gives the same result whenever it is run, but takes messages
+as lost that are older by the whole span than others that were read before: `queries.Ran.late`.
+
+Invariant: no two copies of one key within the span; each message that is copied is copied once, also
+after a crash. Messages of different keys may change their order.
 """
 
 from pathlib import Path
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TimeColumn = Literal["born_time", "store_time"]
+READ: Literal["read"] = "read"
+Clock = Literal["read", "born_time", "store_time"]
 
 
 def start(
@@ -35,15 +39,15 @@ def start(
     *,
     by: str = "key",
     remember_seconds: int = 3600,
-    time: TimeColumn = "store_time",
+    clock: Clock = READ,
     every: float | None = None,
     **options: str,
 ) -> "StreamingQuery":
     """Begin to copy, in the background."""
-    columns = [*topics.CONTENT, "message_id", time]
+    columns = [*topics.CONTENT, "message_id", *([] if clock == READ else [clock])]
     messages = topics.follow(spark, link, source, columns, **options)
     writing = (
-        unique(messages, by, time, remember_seconds)
+        unique(messages, by, clock, remember_seconds)
         .select(*topics.copied())
         .writeStream.format(topics.FORMAT)
         .options(**link, topic=to)
@@ -53,13 +57,15 @@ def start(
     return triggered(writing, every).start()
 
 
-def unique(messages: "DataFrame", by: str, time: str, remember_seconds: int) -> "DataFrame":
+def unique(messages: "DataFrame", by: str, clock: Clock, remember_seconds: int) -> "DataFrame":
     """The messages of a stream without repetitions."""
     identity = f.coalesce(
         f.concat(f.lit("key "), key_of(by)), f.concat(f.lit("id "), f.col("message_id"))
     )
+    time = f.current_timestamp() if clock == READ else f.col(clock)
     return (
         messages.withColumn("_identity", identity)
-        .withWatermark(time, f"{remember_seconds} seconds")
+        .withColumn("_time", time)
+        .withWatermark("_time", f"{remember_seconds} seconds")
         .dropDuplicatesWithinWatermark(["_identity"])
     )

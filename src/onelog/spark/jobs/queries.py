@@ -23,6 +23,8 @@ class Ran:
     batches: int
     rows: int
     """Messages that it read."""
+    late: int = 0
+    """Rows that came too late to be counted, as far as Spark tells."""
 
 
 def triggered(writing: "DataStreamWriter", every: float | None) -> "DataStreamWriter":
@@ -38,7 +40,7 @@ def run(
     should_stop: ShouldStop | None = None,
 ) -> Ran:
     """Wait for a query to end, or end it; raises what it failed with."""
-    done: dict[int, int] = {}
+    done: dict[int, tuple[int, int]] = {}
     try:
         while query.isActive:
             time.sleep(_POLL_SECONDS)
@@ -50,13 +52,17 @@ def run(
     finally:
         with contextlib.suppress(Exception):
             query.stop()
-    return Ran(len(done), sum(done.values()))
+    rows = sum(rows for rows, _ in done.values())
+    return Ran(len(done), rows, sum(late for _, late in done.values()))
 
 
-def _note(query: "StreamingQuery", done: dict[int, int], on_progress: OnProgress | None) -> None:
+def _note(query: "StreamingQuery", done: dict[int, tuple[int, int]], on_progress: OnProgress | None) -> None:
     for each in query.recentProgress:
-        number, rows = int(each["batchId"]), int(each["numInputRows"])
+        # The attribute, because a Connect server leaves the sum out of its reports.
+        number, rows = int(each["batchId"]), int(each.numInputRows)
         if number not in done and rows:
-            done[number] = rows
+            operators = each["stateOperators"]
+            late = sum(int(operator["numRowsDroppedByWatermark"]) for operator in operators)
+            done[number] = rows, late
             if on_progress is not None:
-                on_progress(each)
+                on_progress({**each, "numInputRows": rows})

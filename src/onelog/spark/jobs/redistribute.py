@@ -63,7 +63,9 @@ def start(
         options |= {"group": group, "startingOffsets": "group", "commitOffsets": "true"}
     columns = [*topics.CONTENT, "message_id"]
     messages = topics.follow(spark, link, source, columns, **options)
-    order = f.coalesce(f.col("properties")[SHARDING_KEY], key_of(by))
+    order = key_of(by)
+    if by == "key":
+        order = f.coalesce(f.col("properties")[SHARDING_KEY], order)
     queue = f.pmod(f.xxhash64(order), f.lit(queues)).cast("int")
     moved = messages.select(*topics.copied(), f.when(order.isNotNull(), queue).alias("queue"))
     writing = (

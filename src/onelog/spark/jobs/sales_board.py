@@ -1,8 +1,8 @@
 """A live sales board: revenue and orders per category and window of time, from a topic of orders.
 
 An order is JSON: {"order_id": "A7", "category": "books", "amount": 12.5, "ordered_at": "2026-..."};
-without a time of its own, an order is as old as its message. What is no order counts under
-`UNREADABLE`, so that nobody wonders where it went. Results go to a table in the board's folder, and
+without a time of its own, or with one that is yet to come, it counts when its message was stored:
+one wrong clock must not make all other orders look late. What is no order counts under `UNREADABLE`, so that nobody wonders where it went. Results go to a table in the board's folder, and
 to a topic if one is named: there, the last message of a key (window and category) is what holds.
 
 Invariant: each order counts once, also after a crash. The table is updated by key and so may be
@@ -67,7 +67,7 @@ def start(
     """
     folder = folder.absolute()
     checkpoint = folder / CHECKPOINT
-    followed = topics.follow(spark, link, orders, ["body", "born_time"], **options)
+    followed = topics.follow(spark, link, orders, ["body", "store_time"], **options)
     counted = board(followed, window_seconds, late_seconds)
     publish = _Publish(dict(link), result_topic, str(folder / TABLE), str(checkpoint))
     writing = (
@@ -82,10 +82,11 @@ def start(
 def board(messages: "DataFrame", window_seconds: int, late_seconds: int) -> "DataFrame":
     """The board of a frame of messages, streaming or not."""
     order = f.from_json(f.col("body").cast("string"), ORDER).alias("order")
-    orders = messages.select(order, "born_time")
+    orders = messages.select(order, "store_time")
+    is_past = f.col("order.ordered_at") <= f.expr(f"store_time + interval {late_seconds} seconds")
     is_order = f.col("order.category").isNotNull() & f.col("order.amount").isNotNull()
     sold = orders.select(
-        f.coalesce("order.ordered_at", "born_time").alias("time"),
+        f.when(is_past, f.col("order.ordered_at")).otherwise(f.col("store_time")).alias("time"),
         f.when(is_order, f.col("order.category")).otherwise(f.lit(UNREADABLE)).alias("category"),
         f.when(is_order, f.col("order.amount")).alias("amount"),
     )

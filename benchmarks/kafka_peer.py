@@ -1,0 +1,155 @@
+"""A real Kafka broker beside OneLog, and the jars of Spark's own connector for it.
+
+Both come through Maven (`tests/e2e/java/kafka`). Where a registry lacks a jar of the connector,
+ONELOG_BENCH_KAFKA_JARS names jars to use instead, between colons: say, built from Spark's sources.
+
+Invariant: everything Kafka writes is below the folder that it was given, and it ends with the
+`with` block.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.java_toolchain import BUILD_TIMEOUT_S, PROJECTS, JavaFailedError, JavaMissingError
+from tests.e2e.processes import ChildError, free_ports, log_tail, spawn, stop, wait_until
+
+JARS = "ONELOG_BENCH_KAFKA_JARS"
+PARTITIONS = 4
+FILL_TIMEOUT_S = 600
+_CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+num.partitions={partitions}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=true
+"""
+
+
+def connector_jars(spark_version: str) -> list[str]:
+    """The jars that Spark's Kafka connector needs besides Spark; `JavaFailedError` without them."""
+    given = os.environ.get(JARS)
+    if given:
+        return given.split(":")
+    return _classpath("connector", spark_version).split(":")
+
+
+def _classpath(profile: str, spark_version: str = "") -> str:
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise JavaMissingError(f"{tool} is not installed")
+    folder = PROJECTS / "kafka"
+    kept = folder / "target" / f"{profile}{spark_version}" / "classpath.txt"
+    if kept.exists() and kept.stat().st_mtime >= (folder / "pom.xml").stat().st_mtime:
+        return kept.read_text().strip()
+    version = [f"-Dspark.version={spark_version}"] if spark_version else []
+    command = ["mvn", "--quiet", "--batch-mode", f"-P{profile}", *version, _CLASSPATH]
+    ended = subprocess.run(
+        [*command, f"-Dmdep.outputFile={kept}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if ended.returncode != 0 or not kept.exists():
+        reason = next((line for line in ended.stdout.splitlines() if "ERROR" in line), "")
+        raise JavaFailedError(f"mvn found no jars for {profile}: {reason[-300:]}")
+    return kept.read_text().strip()
+
+
+class KafkaPeer:
+    """Kafka in KRaft mode, alone; its topics have four partitions."""
+
+    def __init__(self, folder: Path, heap: str = "1g") -> None:
+        self._folder = folder
+        self._controller_port, self._broker_port = free_ports()
+        self.bootstrap = f"127.0.0.1:{self._broker_port}"
+        self._java = ["java", f"-Xmx{heap}", _QUIET, f"-Duser.home={folder}", "-cp"]
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """The broker's process."""
+        return [] if self._child is None else [self._child.pid]
+
+    def __enter__(self) -> Self:
+        self._java.append(_classpath("broker"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = self._folder / "server.properties"
+        settings.write_text(
+            _SETTINGS.format(
+                controller=self._controller_port,
+                broker=self._broker_port,
+                data=self._folder / "data",
+                partitions=PARTITIONS,
+            )
+        )
+        tool = "kafka.tools.StorageTool"
+        identity = self._run(tool, "random-uuid").strip()
+        self._run(tool, "format", "-t", identity, "-c", str(settings))
+        log = self._folder / "kafka.log"
+        self._child = spawn([*self._java, "kafka.Kafka", str(settings)], log)
+        try:
+            wait_until(self._is_listening, "Kafka", 120)
+        except ChildError as error:
+            self.__exit__(None, None, None)
+            raise ChildError(f"{error}\n{log_tail(log)}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._child is not None:
+            stop(self._child)
+            self._child = None
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    def fill(self, topic: str, count: int, body_bytes: int) -> None:
+        """Have Kafka's own producer write so many random messages."""
+        self._run(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", topic, "--num-records", str(count), "--record-size", str(body_bytes)),
+            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={self.bootstrap}"),
+            *("acks=1", "linger.ms=5", "batch.size=65536"),
+        )
+
+    def _run(self, main: str, *arguments: str) -> str:
+        ended = subprocess.run(
+            [*self._java, main, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=FILL_TIMEOUT_S,
+            check=False,
+        )
+        if ended.returncode != 0:
+            raise JavaFailedError(f"{main} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+        return ended.stdout
+
+    def _is_listening(self) -> bool:
+        if self._child is not None and self._child.poll() is not None:
+            raise ChildError("Kafka ended by itself")
+        with socket.socket() as attempt:
+            return attempt.connect_ex(("127.0.0.1", self._broker_port)) == 0

@@ -1,0 +1,294 @@
+"""The spark suite: topics as tables, beside Spark's own connector for a real Kafka broker.
+
+One Spark (local[2]) runs all jobs, one broker after the other, on the same machine: each reads a
+topic of messages with 100 random letters in four queues, sums the lengths of the bodies, and writes
+offset, time and body as Parquet. Kafka's topic is written by its own producer; OneLog's directly
+into its store, before the broker starts, with the unique keys that clients give. Then what the
+pieces do: decoding by itself, a trigger with next to nothing to do, and the exactly-once sink.
+"""
+
+import os
+import random
+import shutil
+import string
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from benchmarks.kafka_peer import PARTITIONS, KafkaPeer, connector_jars
+from benchmarks.process_usage import cpu_seconds
+from benchmarks.table import Options, Row, at_least, not_run, under
+from benchmarks.timing import ROUNDS, Rate, Stopwatch, best
+from benchmarks.traffic import unique_key
+from onelog.message import NewMessage
+from onelog.spark import session
+from onelog.store.message_store import MessageStore
+from tests.e2e.java_toolchain import JavaFailedError, JavaMissingError
+from tests.e2e.onelog_peer import OnelogPeer
+from tests.e2e.remoting_probe import create_topic
+from tests.spark.fire import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES, MESSAGES_QUICK = 5_000_000, 200_000
+WRITTEN, WRITTEN_QUICK = 1_000_000, 200_000
+BODY_BYTES = 100
+LIST_MESSAGES = 64
+TOPIC, SMALL_TOPIC, OUT_TOPIC = "many", "few", "out"
+SMALL_MESSAGES = 400
+TRIGGER_ROWS = 10
+CORES = 2
+DECODED_BYTES = 64 << 20
+DECODE_CHUNK_BYTES = 1 << 20
+NETWORK_RATIO_MIN, DIRECT_RATIO_MIN = 0.8, 1.0
+DECODE_MB_MIN, TRIGGER_MS_MAX, SINK_RATE_MIN = 400, 100, 150_000
+COLUMNS = ("offset", "store_time", "body")
+
+Read = Callable[[tuple[str, ...]], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the two jobs over a topic reached."""
+
+    count: Rate
+    parquet: Rate
+
+
+def run(options: Options) -> list[Row]:
+    """Measure."""
+    try:
+        jars, missing = connector_jars(pyspark.__version__), ""
+    except (JavaFailedError, JavaMissingError) as error:
+        jars, missing = [], str(error)
+    conf = {"spark.jars": ",".join(jars)} if jars else {}
+    spark = session("benchmark", master=f"local[{CORES}]", conf=conf)
+    try:
+        suite = Suite(spark, options)
+        theirs = None if missing else suite.kafka()
+        rows = suite.onelog(theirs)
+    finally:
+        spark.stop()
+    return [*rows, *([not_run("Kafka's connector", missing)] if missing else [])]
+
+
+class Suite:
+    """The measurements of one run."""
+
+    def __init__(self, spark: "SparkSession", options: Options) -> None:
+        self._spark = spark
+        self._folder = options.folder
+        self._announce = options.announce
+        self._count = MESSAGES_QUICK if options.quick else MESSAGES
+        self._written = WRITTEN_QUICK if options.quick else WRITTEN
+
+    # -- Kafka ---------------------------------------------------------------------------------
+
+    def kafka(self) -> Reached:
+        """Both jobs with Spark's connector."""
+        self._announce("Kafka: filling a topic")
+        with KafkaPeer(self._folder / "kafka") as peer:
+            peer.fill(TOPIC, self._count, BODY_BYTES)
+            names = {"offset": "offset", "store_time": "timestamp", "body": "value"}
+
+            def read(columns: tuple[str, ...]) -> "DataFrame":
+                reader = self._spark.read.format("kafka").option("subscribe", TOPIC)
+                rows = reader.option("kafka.bootstrap.servers", peer.bootstrap).load()
+                return rows.selectExpr(*(f"{names[name]} as {name}" for name in columns))
+
+            return self._read("Kafka", read, peer.pids)
+
+    # -- OneLog --------------------------------------------------------------------------------
+
+    def onelog(self, theirs: Reached | None) -> list[Row]:
+        """Everything about OneLog."""
+        self._announce("OneLog: filling topics")
+        with Cluster(self._folder / "onelog") as cluster:
+            peer, store = cluster.broker, cluster.store
+            for topic, queues in ((TOPIC, PARTITIONS), (SMALL_TOPIC, 1), (OUT_TOPIC, PARTITIONS)):
+                create_topic(peer.broker_address, topic, queues)
+            peer.stop_broker()
+            fill(store, TOPIC, self._count, PARTITIONS)
+            fill(store, SMALL_TOPIC, SMALL_MESSAGES, 1)
+            peer.start()
+            network = self._read(
+                "OneLog", self._reader(nameserver=peer.nameservers), peer.broker_pids
+            )
+            sink = self._sink(peer)
+            trigger = self._trigger(peer)
+            peer.stop_broker()
+            direct = self._read("OneLog, direct", self._reader(store=str(store)), [])
+            decode = self._decode(store)
+        return [*_compared(network, direct, theirs), decode, trigger, sink]
+
+    def _reader(self, **options: str) -> Read:
+        def read(columns: tuple[str, ...]) -> "DataFrame":
+            reader = self._spark.read.format("onelog").options(**options, subscribe=TOPIC)
+            return reader.option("columns", ",".join(columns)).load()
+
+        return read
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def _read(self, name: str, read: Read, pids: list[int]) -> Reached:
+        self._announce(f"{name}: topic -> count")
+        count = best(lambda: self._timed(pids, lambda: self._count_job(read)), ROUNDS + 1)
+        self._announce(f"{name}: topic -> Parquet")
+        parquet = best(lambda: self._timed(pids, lambda: self._parquet_job(read)))
+        return Reached(count, parquet)
+
+    def _timed(self, pids: Iterable[int], job: Callable[[], None], count: int = 0) -> Rate:
+        """A job, with the CPU time of Spark, its workers and the broker."""
+        everybody = [os.getpid(), *pids]
+        before = cpu_seconds(everybody)
+        with Stopwatch() as watch:
+            job()
+        return Rate(count or self._count, watch.wall_s, cpu_seconds(everybody) - before)
+
+    def _count_job(self, read: Read) -> None:
+        rows = read(("body",)).selectExpr("count(*)", "sum(length(body))")
+        found = tuple(rows.collect()[0])
+        assert found == (self._count, self._count * BODY_BYTES), found
+
+    def _parquet_job(self, read: Read) -> None:
+        folder = self._folder / "parquet"
+        read(COLUMNS).write.parquet(str(folder))
+        shutil.rmtree(folder)
+
+    def _sink(self, peer: OnelogPeer) -> Row:
+        self._announce("OneLog: the exactly-once sink")
+        rows = self._spark.range(0, self._written, 1, CORES).selectExpr(
+            f"cast(lpad(cast(id as string), {BODY_BYTES}, 'x') as binary) body"
+        )
+
+        def write() -> None:
+            writer = rows.write.format("onelog").mode("append")
+            writer.options(nameserver=peer.nameservers, topic=OUT_TOPIC).save()
+
+        rate = best(lambda: self._timed(peer.broker_pids, write, self._written))
+        note = f"{self._written:,} messages, staged and committed"
+        return at_least(
+            "exactly-once sink", rate.per_second, "msg/s", SINK_RATE_MIN, rate.cpu_us, note
+        )
+
+    def _trigger(self, peer: OnelogPeer) -> Row:
+        self._announce("OneLog: triggers")
+        rows = self._spark.readStream.format("onelog").options(
+            nameserver=peer.nameservers, subscribe=SMALL_TOPIC, startingOffsets="earliest",
+            maxOffsetsPerTrigger=str(TRIGGER_ROWS),
+        ).load()  # fmt: skip
+        checkpoint = self._folder / "triggers"
+        query = (
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        times = [
+            each["durationMs"]["triggerExecution"]
+            for each in query.recentProgress
+            if each["numInputRows"]
+        ][5:]
+        note = f"{len(times)} triggers of {TRIGGER_ROWS} messages, no-op sink; best {min(times)} ms"
+        return under("a trigger, median", median(times), "ms", TRIGGER_MS_MAX, note=note)
+
+    def _decode(self, store: Path) -> Row:
+        self._announce("OneLog: decoding")
+        chunks = record_chunks(store)
+        rounds = max(1, DECODED_BYTES // sum(map(len, chunks)))
+        with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
+            results = [
+                list(pool.map(decode_rate, [chunks] * CORES, [rounds] * CORES))
+                for _ in range(ROUNDS)
+            ]
+        bodies, records = max(
+            (sum(each[0] for each in result), sum(each[1] for each in result)) for result in results
+        )
+        note = f"bytes of bodies; of whole records {records:,.0f} MB/s"
+        return at_least("decoding, two processes", bodies, "MB/s", DECODE_MB_MIN, None, note)
+
+
+def fill(store: Path, topic: str, count: int, queues: int) -> None:
+    """Put messages into the store of a broker that does not run."""
+    chance = random.Random(count)
+    letters = string.ascii_uppercase
+    bodies = ["".join(chance.choices(letters, k=BODY_BYTES)).encode() for _ in range(997)]
+    now_ms = time.time_ns() // 1_000_000
+    with MessageStore.open(store) as opened:
+        for first in range(0, count, LIST_MESSAGES):
+            opened.append(
+                [
+                    NewMessage(
+                        topic,
+                        first // LIST_MESSAGES % queues,
+                        bodies[number % len(bodies)],
+                        b"UNIQ_KEY\x01%b\x02" % unique_key(number).encode(),
+                        born_ms=now_ms,
+                    )
+                    for number in range(first, min(first + LIST_MESSAGES, count))
+                ]
+            )
+
+
+def record_chunks(store: Path) -> list[bytes]:
+    """Records as a pull answers them, about a megabyte each."""
+    from onelog.store.readonly import open_readonly
+
+    reader = open_readonly(store)
+    chunks: list[bytes] = []
+    offset = 0
+    while len(chunks) < 16:
+        found = reader.read(TOPIC, 0, offset, 1 << 16, DECODE_CHUNK_BYTES)
+        data = b"".join(found.slices)
+        if not data:
+            break
+        chunks.append(data)
+        offset = int(found.next_offset)
+    return chunks
+
+
+def decode_rate(chunks: list[bytes], rounds: int) -> tuple[float, float]:
+    """In a process of its own: how fast chunks are decoded, in MB/s of bodies and of records."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from onelog.spark.columns import RecordDecoder, spark_schema
+
+    decoder = RecordDecoder(COLUMNS, to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
+    for chunk in chunks:
+        decoder.decode(chunk, broker="broker-a", topic=TOPIC)
+    rows = 0
+    with Stopwatch() as watch:
+        for _ in range(rounds):
+            for chunk in chunks:
+                batches = decoder.decode(chunk, broker="broker-a", topic=TOPIC)
+                rows += sum(batch.num_rows for batch in batches)
+    records = rounds * sum(map(len, chunks))
+    return rows * BODY_BYTES / watch.wall_s / 1e6, records / watch.wall_s / 1e6
+
+
+def _compared(network: Reached, direct: Reached, theirs: Reached | None) -> list[Row]:
+    rows = []
+    for job in ("count", "parquet"):
+        peer: Rate | None = None if theirs is None else getattr(theirs, job)
+        for how, ours, ratio_min in (
+            ("network", getattr(network, job), NETWORK_RATIO_MIN),
+            ("direct", getattr(direct, job), DIRECT_RATIO_MIN),
+        ):
+            note = "" if peer is None else f"CPU with Kafka {peer.cpu_us:.2f} us each"
+            rows.append(
+                Row(
+                    f"topic -> {job}, {how}", ours.per_second, "msg/s",
+                    None if peer is None else peer.per_second, "Spark's Kafka connector",
+                    ratio_min, cpu_us=ours.cpu_us, note=note,
+                )
+            )  # fmt: skip
+    return rows

@@ -1,0 +1,49 @@
+"""The shop of the demonstration, and a server for it."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog.client import PullConsumer
+from onelog.commands.demo.server import running_server
+from onelog.commands.demo.shop import CATEGORIES, Shop, order
+from onelog.errors import OnelogError
+
+
+def test_an_order_says_what_it_costs() -> None:
+    chance = random.Random(7)
+    for number in range(100):
+        body, cents = order(number, chance, 1_777_000_000.5)
+        fields = json.loads(body)
+        assert round(fields["amount"] * 100) == cents > 0
+        assert fields["category"] in CATEGORIES
+        assert fields["order_id"] == f"A{number:08d}"
+        assert fields["ordered_at"] == "2026-04-24T03:06:40.500+00:00"
+
+
+def test_a_shop_counts_what_a_server_has_taken_and_ends_by_itself(tmp_path: Path) -> None:
+    with running_server(tmp_path) as nameserver:
+        with Shop(nameserver, "orders", rate=5_000, orders_max=600) as shop:
+            shop.wait()
+            assert not shop.is_open
+        assert shop.orders == 600
+        with PullConsumer("readers", nameserver=nameserver) as reader:
+            queues = reader.queues("orders")
+            reader.assign(queues)
+            reader.seek_to_begin(*queues)
+            found: list[dict[str, Any]] = []
+            while len(found) < 600:
+                found += [json.loads(each.body) for each in reader.poll(timeout=30)]
+        assert len({each["order_id"] for each in found}) == 600
+        assert sum(round(each["amount"] * 100) for each in found) == shop.cents
+
+
+def test_what_stops_a_shop_is_raised_when_it_closes() -> None:
+    shop = Shop("127.0.0.1:1", "orders", rate=10, orders_max=10)
+    with pytest.raises(OnelogError):
+        with shop:
+            shop.wait()
+    assert shop.orders == 0

@@ -1,0 +1,66 @@
+"""Folders of declared pipelines; running one is in tests/e2e."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from onelog.errors import ConfigError
+from onelog.spark import pipelines
+
+
+def test_a_new_pipeline_is_complete_and_knows_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    written = {path.relative_to(folder).as_posix() for path in pipelines.init(folder)}
+    assert written == {
+        "spark-pipeline.yml", "transformations/orders.py", "transformations/sales.sql",
+    }  # fmt: skip
+    spec = (folder / pipelines.SPEC).read_text()
+    assert "name: shop" in spec
+    assert f"storage: {(folder / 'storage').as_uri()}" in spec
+    assert "{{" not in spec
+    ast.parse((folder / "transformations" / "orders.py").read_text())
+    with pytest.raises(ConfigError, match="not empty"):
+        pipelines.init(folder)
+    with pytest.raises(ConfigError, match="letters, digits"):
+        pipelines.init(tmp_path / "a b")
+
+
+def test_the_catalog_is_chosen_on_the_command_line(tmp_path: Path) -> None:
+    pipelines.init(tmp_path / "shop")
+    words = pipelines.command(tmp_path / "shop", full_refresh=True, master="local[2]")
+    assert Path(words[0]).is_file()
+    assert words[1:5] == ["run", "--spec", pipelines.SPEC, "--full-refresh-all"]
+    assert "spark.sql.catalogImplementation=hive" in words
+    assert words[words.index("--master") + 1] == "local[2]"
+    assert pipelines.command(tmp_path / "shop", dry_run=True)[1] == "dry-run"
+    # A server has its own settings.
+    assert "--conf" not in pipelines.command(tmp_path / "shop", remote="sc://host")
+
+
+def test_a_run_is_told_where_everything_is() -> None:
+    found = pipelines.environment({"PATH": "x", "ONELOG_NAMESERVER": "other"}, "host:9876")
+    assert found["ONELOG_NAMESERVER"] == "host:9876"
+    assert (found["PATH"], found["PYSPARK_PYTHON"]) == ("x", sys.executable)
+    assert (Path(found["JAVA_HOME"]) / "bin" / "java").exists()
+    assert (Path(found["SPARK_HOME"]) / "bin" / "spark-pipelines").is_file()
+
+
+def test_forgetting_leaves_the_definitions(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    pipelines.init(folder)
+    for name in (pipelines.WAREHOUSE, "metastore_db", pipelines.STORAGE):
+        (folder / name / "x").mkdir(parents=True)
+    pipelines.forget(folder)
+    left = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*"))
+    assert left == ["spark-pipeline.yml", "storage", "transformations"]
+    assert list((folder / pipelines.STORAGE).iterdir()) == []
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="onelog pipeline init"):
+        pipelines.command(tmp_path)
+    pipelines.init(tmp_path / "shop")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        pipelines.command(tmp_path / "shop", master="local", remote="sc://host")
