@@ -38,7 +38,7 @@ from tests.spark.fire import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MESSAGES, MESSAGES_QUICK = 5_000_000, 200_000
+MESSAGES, MESSAGES_QUICK = 5_000_000, 2_000
 WRITTEN, WRITTEN_QUICK = 1_000_000, 200_000
 BODY_BYTES = 100
 LIST_MESSAGES = 64

@@ -32,6 +32,7 @@ class Cluster:
     """A name server, and a broker that may be killed."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._nameserver = OnelogPeer(folder / "nameserver")
         self.nameservers = self._nameserver.nameservers
         self.broker = OnelogPeer(folder / "broker", nameservers=self.nameservers)
@@ -39,7 +40,12 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self._nameserver.start_nameserver()
-        wait_until(lambda: is_answering(self.nameservers), "the name server", 60)
+        try:
+            wait_until(lambda: is_answering(self.nameservers), "the name server", 60)
+        except ChildError as error:
+            raise ChildError(
+                f"{error}\n{log_tail(self._folder / 'nameserver/onelog.log')}"
+            ) from None
         self.broker.launch()
         self.broker.wait_until_ready(60)
         return self

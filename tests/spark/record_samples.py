@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 
 import pyarrow as pa
+from hypothesis import settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -27,6 +28,8 @@ from onelog.wire.remoting.inner_batch import unwrapped
 from onelog.wire.remoting.records import decode_records, unpacked_body
 from onelog.wire.remoting.send import encode_batch
 
+QUICK = settings(max_examples=40, deadline=None)
+"""For properties over whole records, of which one example is many."""
 IPV4, IPV6 = encode_host("10.1.2.3", 10911), encode_host("2001:db8::7", 65535)
 HOSTS = st.sampled_from([IPV4, IPV6])
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onelog.errors import ConfigError
 from onelog.spark.avro_bodies import AvroBodies, parse_schema, schema_in_sample, spark_fields
 from onelog.spark.typed_values import columns
-from tests.spark.record_samples import to_arrow
+from tests.spark.record_samples import QUICK, to_arrow
 
 ORDER = {
     "type": "record",
@@ -107,6 +107,7 @@ def test_only_the_columns_that_are_asked_for_are_made() -> None:
     assert rows == [{"id": 7, "opens": 30_600_001_000}]
 
 
+@QUICK
 @given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=9)), max_size=6))
 def test_what_is_written_is_read(values: list[tuple[int, str]]) -> None:
     schema = {"type": "record", "name": "r", "fields": [
@@ -130,6 +131,7 @@ def test_other_bytes_are_errors_of_their_rows() -> None:
     assert "1 bytes are left over" in errors[3]
 
 
+@QUICK
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_garbage_raises_nothing(bodies: list[bytes]) -> None:
     schema = {"type": "record", "name": "r", "fields": [

@@ -18,6 +18,7 @@ from onelog.wire.remoting.records import decode_records
 from onelog.wire.remoting.send import encode_batch
 from tests.spark.record_samples import (
     INT64,
+    QUICK,
     any_messages,
     arrow_schema,
     encoded,
@@ -37,6 +38,7 @@ def decoder(*names: str, **options: object) -> RecordDecoder:
 # -- against the code that reads record by record -------------------------------------------------
 
 
+@QUICK
 @given(records(any_messages()), st.sampled_from([bytes, bytearray, memoryview]))
 def test_all_columns_of_any_records_are_what_a_reader_of_single_records_finds(
     data: bytes, kind: type
@@ -44,6 +46,7 @@ def test_all_columns_of_any_records_are_what_a_reader_of_single_records_finds(
     assert rows_of(decoder().decode(kind(data), broker="b")) == rows_one_by_one(data)
 
 
+@QUICK
 @given(records(plain_messages()), NAMES)
 def test_columns_come_in_the_order_in_which_they_are_asked_for(
     data: bytes, names: list[str]
@@ -55,6 +58,7 @@ def test_columns_come_in_the_order_in_which_they_are_asked_for(
     assert rows_of(batches) == expected
 
 
+@QUICK
 @given(records(any_messages()), NAMES)
 def test_a_column_has_the_same_values_whichever_others_are_decoded(
     data: bytes, names: list[str]
@@ -63,6 +67,7 @@ def test_a_column_has_the_same_values_whichever_others_are_decoded(
     assert rows_of(decoder(*names).decode(data, broker="b")) == expected
 
 
+@QUICK
 @given(st.lists(plain_messages(), max_size=5))
 def test_fixed_fields_are_those_of_the_store_s_own_decoder(messages: list[NewMessage]) -> None:
     at, parts = 0, []
@@ -81,6 +86,7 @@ def test_fixed_fields_are_those_of_the_store_s_own_decoder(messages: list[NewMes
         ]  # fmt: skip
 
 
+@QUICK
 @given(records(any_messages(transactions=False)), st.data())
 def test_bytes_are_refused_exactly_when_the_reader_of_single_records_refuses_them(
     data: bytes, drawn: st.DataObject
@@ -104,6 +110,7 @@ def test_bytes_are_refused_exactly_when_the_reader_of_single_records_refuses_the
         assert rows_of(decoder().decode(data, broker="b")) == expected
 
 
+@QUICK
 @given(st.binary(max_size=400))
 def test_garbage_raises_a_wire_error_and_nothing_else(data: bytes) -> None:
     try:
@@ -126,6 +133,7 @@ def run_of(count: int, **properties: str) -> bytes:
     )
 
 
+@QUICK
 @given(records(any_messages()), INT64, INT64)
 def test_rows_outside_of_the_range_are_left_out(data: bytes, first: int, end: int) -> None:
     batches = decoder().decode(data, broker="b", first_offset=first, end_offset=end)
@@ -220,6 +228,7 @@ def test_an_inner_batch_has_places_in_the_queue_that_was_read_too() -> None:
     assert places(data, "fan-out", first_offset=51) == [["fan-out", 1, 51], ["fan-out", 1, 52]]
 
 
+@QUICK
 @given(records(any_messages()))
 def test_a_topic_that_all_records_name_changes_nothing(data: bytes) -> None:
     for topic in {row["topic"] for row in rows_one_by_one(data)}:

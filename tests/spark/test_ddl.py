@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from onelog.errors import ConfigError
 from onelog.spark.ddl import parse_ddl
+from tests.spark.record_samples import QUICK
 
 SIMPLE = st.sampled_from(
     [
@@ -48,6 +49,7 @@ TYPES = st.recursive(
 )
 
 
+@QUICK
 @given(structs(TYPES))
 def test_what_spark_writes_is_read_back(schema: StructType) -> None:
     assert parse_ddl(schema.simpleString()) == schema
@@ -94,6 +96,7 @@ def test_what_is_no_schema_is_refused_with_its_place(text: str, complaint: str) 
         parse_ddl(text)
 
 
+@QUICK
 @given(st.text(max_size=30))
 def test_garbage_raises_a_config_error_and_nothing_else(text: str) -> None:
     try:

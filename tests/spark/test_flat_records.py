@@ -12,7 +12,7 @@ from onelog.wire.remoting.compression import Compression, compress
 from onelog.wire.remoting.inner_batch import unwrapped
 from onelog.wire.remoting.records import decode_records, unpacked_body
 from onelog.wire.remoting.send import encode_batch
-from tests.spark.record_samples import IPV6, any_messages, encoded, records
+from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
@@ -38,6 +38,7 @@ def flat(data: bytes, topic: str | None = None, *, with_bodies: bool = True) -> 
     ]
 
 
+@QUICK
 @given(records(any_messages()))
 def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> None:
     found, expected = flat(data), unwrapped(decode_records(data))
@@ -51,6 +52,7 @@ def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> N
             assert getattr(one, field) == getattr(other, field)
 
 
+@QUICK
 @given(records(any_messages()))
 def test_flat_records_need_nothing_more(data: bytes) -> None:
     layout = laid_out(data)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onelog.errors import ConfigError
 from onelog.spark.json_bodies import JsonBodies, infer_schema
 from onelog.spark.typed_values import columns
-from tests.spark.record_samples import to_arrow
+from tests.spark.record_samples import QUICK, to_arrow
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 ORDER = [
@@ -210,6 +210,7 @@ KINDS = st.recursive(
 )
 
 
+@QUICK
 @given(KINDS, st.lists(JSON, max_size=5))
 def test_any_values_of_any_type_are_values_or_errors(
     kind: pa.DataType, values: list[object]
@@ -220,6 +221,7 @@ def test_any_values_of_any_type_are_values_or_errors(
         assert found["x"] is None or row not in errors
 
 
+@QUICK
 @given(KINDS, st.lists(JSON, max_size=5))
 def test_the_strict_way_gives_what_the_lenient_way_gives(
     kind: pa.DataType, values: list[object]
@@ -247,6 +249,7 @@ def test_a_schema_is_inferred_from_objects() -> None:
     )
 
 
+@QUICK
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), JSON, min_size=1), min_size=1))
 def test_a_sample_can_be_read_with_the_schema_that_it_gave(sample: list[dict[str, object]]) -> None:
     bodies = [json.dumps(each).encode() for each in sample]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onelog.message import decode_properties, encode_properties, property_value
 from onelog.spark import property_columns
 from onelog.spark.property_columns import PropertyColumns, as_text
-from tests.spark.record_samples import NAMES, PROPERTIES, WELL_FORMED
+from tests.spark.record_samples import NAMES, PROPERTIES, QUICK, WELL_FORMED
 
 MAP = pa.map_(pa.string(), pa.string())
 SEVERAL = st.lists(PROPERTIES, max_size=8)
@@ -18,6 +18,7 @@ def of(texts: list[bytes]) -> PropertyColumns:
     return PropertyColumns(pa.array(texts, pa.binary()))
 
 
+@QUICK
 @given(SEVERAL, st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY"]) | NAMES)
 def test_a_column_has_the_first_value_of_a_property(texts: list[bytes], name: str) -> None:
     found = of(texts).column(name)
@@ -25,6 +26,7 @@ def test_a_column_has_the_first_value_of_a_property(texts: list[bytes], name: st
     assert found.to_pylist() == [property_value(text, name) or None for text in texts]
 
 
+@QUICK
 @given(SEVERAL, st.sampled_from(["TAGS", "KEYS"]))
 def test_first_words_are_split_as_keys_are(texts: list[bytes], name: str) -> None:
     words = [(property_value(text, name) or "").split()[:1] for text in texts]
@@ -33,6 +35,7 @@ def test_first_words_are_split_as_keys_are(texts: list[bytes], name: str) -> Non
     assert found.to_pylist() == [word[0] if word else None for word in words]
 
 
+@QUICK
 @given(SEVERAL | st.lists(WELL_FORMED, max_size=8))
 def test_a_map_has_all_properties(texts: list[bytes]) -> None:
     found = of(texts).maps(MAP)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onelog.errors import ConfigError
 from onelog.spark.protobuf_bodies import ProtobufBodies, spark_fields
 from onelog.spark.typed_values import columns
-from tests.spark.record_samples import to_arrow
+from tests.spark.record_samples import QUICK, to_arrow
 from tests.spark.shop_protobuf import descriptor_set, message_class, order
 
 SET = descriptor_set()
@@ -91,6 +91,7 @@ def test_other_bytes_are_errors_of_their_rows() -> None:
     assert "required fields are missing: id" in errors[0]
 
 
+@QUICK
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_garbage_raises_nothing(bodies: list[bytes]) -> None:
     rows, _ = decoded(*bodies)

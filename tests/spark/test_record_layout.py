@@ -10,7 +10,7 @@ from onelog.errors import WireError
 from onelog.message import NewMessage
 from onelog.spark.record_layout import Ints, find_records, integers, lay_out, pieces
 from onelog.wire.remoting.records import decode_records
-from tests.spark.record_samples import any_messages, encoded, records
+from tests.spark.record_samples import QUICK, any_messages, encoded, records
 
 
 def as_bytes(data: bytes) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
@@ -21,6 +21,7 @@ def ints(*values: int) -> Ints:
     return np.array(values, np.int64)
 
 
+@QUICK
 @given(records(any_messages()))
 def test_every_field_of_every_record_is_found(data: bytes) -> None:
     layout = find_records(as_bytes(data))
@@ -43,6 +44,7 @@ def test_every_field_of_every_record_is_found(data: bytes) -> None:
     assert layout.properties().to_pylist() == [each.properties for each in messages]
 
 
+@QUICK
 @given(records(any_messages()), st.data())
 def test_what_is_not_whole_records_is_not_found(data: bytes, drawn: st.DataObject) -> None:
     length = drawn.draw(st.integers(0, len(data)))
@@ -56,6 +58,7 @@ def test_what_is_not_whole_records_is_not_found(data: bytes, drawn: st.DataObjec
     assert (find_records(as_bytes(cut)) is not None) == whole
 
 
+@QUICK
 @given(records(any_messages()), st.data())
 def test_records_may_lie_anywhere_in_the_bytes(data: bytes, drawn: st.DataObject) -> None:
     front, back = drawn.draw(st.binary(max_size=50)), drawn.draw(st.binary(max_size=50))

@@ -1,5 +1,6 @@
 """Writing to topics from a real Spark."""
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,6 +122,21 @@ def test_a_task_that_fails_leaves_nothing_behind(
     with pytest.raises(Exception, match="row 99"):
         write(frame, cluster, topic="out")
     assert bodies(cluster, "out", 2) == []
+
+
+def test_a_broker_that_is_away_for_a_moment_ends_no_write(
+    spark: "SparkSession", cluster: ThreadedCluster
+) -> None:
+    cluster.topic("out", 2)
+    write(numbers(spark, 10), cluster, topic="out")
+    cluster.stop_broker()
+    with pytest.raises(Exception, match="retryTimeoutMs"):
+        write(numbers(spark, 10), cluster, topic="out", retryTimeoutMs="200")
+    back = threading.Timer(2, cluster.start_broker)
+    back.start()
+    write(numbers(spark, 50), cluster, topic="out", retryTimeoutMs="60000")
+    back.join()
+    assert len(bodies(cluster, "out", 2)) == 60
 
 
 def test_at_least_once_needs_no_commit(spark: "SparkSession", cluster: ThreadedCluster) -> None:

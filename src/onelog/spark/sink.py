@@ -14,9 +14,10 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -26,7 +27,15 @@ from onelog.client import background
 from onelog.client.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.prepared import PART_BYTES, PreparedBatches, Staged
-from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
+from onelog.errors import (
+    BrokerNotFoundError,
+    NameserversUnreachableError,
+    OnelogError,
+    PeerClosedError,
+    PeerTimeoutError,
+    TopicNotFoundError,
+)
+from onelog.spark.brokers import Patience
 from onelog.spark.options import Link, WriteOptions
 from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
 from onelog.spark.stream_writers import Messages, task
@@ -34,9 +43,12 @@ from onelog.wire.remoting.codes import RequestCode
 
 ON_THE_WAY_MAX = 8
 """Parts of a task that may wait for a broker's answer."""
-ATTEMPTS = 3
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
+# A broker that is started again is away from the name servers, too, for a moment.
+_AWAY = (PeerClosedError, PeerTimeoutError, NameserversUnreachableError, BrokerNotFoundError)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,14 @@ def write_rows(
         writing.close()
 
 
+class _OnTheWay(NamedTuple):
+    """A part that a broker was asked to take."""
+
+    queue: Queue
+    part: bytes
+    answer: "Future[Staged | None]"
+
+
 _instances: dict[Link, Instance] = {}
 
 
@@ -132,13 +152,14 @@ class _Task:
         self._job = PreparedBatches(self._instance, query)
         self._choices: dict[str, QueueChoice] = {}
         self._parts = Parts(PART_BYTES)
-        self._on_the_way: deque[Future[Staged | None]] = deque()
+        self._on_the_way: deque[_OnTheWay] = deque()
         self._staged: list[Staged] = []
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Everything."""
         exactly = self._options.delivery == EXACTLY_ONCE
-        if exactly and background.run(self._job.is_committed(self._batch)):
+        is_committed = self._job.is_committed
+        if exactly and _patiently(self._options.link, lambda: is_committed(self._batch)):
             # The batch is out already: Spark runs it again because it did not hear of that.
             for _ in batches:
                 pass
@@ -162,8 +183,8 @@ class _Task:
 
     def close(self) -> None:
         """Wait for nobody."""
-        for future in self._on_the_way:
-            future.cancel()
+        for each in self._on_the_way:
+            each.answer.cancel()
 
     def _choice(self, topic: str) -> QueueChoice:
         route = background.run(self._instance.routes.get_for_sending(topic))
@@ -174,25 +195,34 @@ class _Task:
     def _put(self, queue: Queue, part: bytes) -> None:
         if len(self._on_the_way) >= ON_THE_WAY_MAX:
             self._take()
+        self._on_the_way.append(_OnTheWay(queue, part, self._ask(queue, part)))
+
+    def _ask(self, queue: Queue, part: bytes) -> "Future[Staged | None]":
         stage = self._options.delivery == EXACTLY_ONCE
         work = self._stage(queue, part) if stage else self._send(queue, part)
-        self._on_the_way.append(asyncio.run_coroutine_threadsafe(work, background.loop()))
+        return asyncio.run_coroutine_threadsafe(work, background.loop())
 
     def _take(self) -> None:
-        staged = self._on_the_way.popleft().result()
+        """Wait for the oldest answer; what was not heard of is asked again.
+
+        Staged twice does no harm: the commit names only what was heard of. Sent twice is what
+        `at-least-once` means.
+        """
+        queue, part, answer = self._on_the_way.popleft()
+        patience = Patience(self._options.link)
+        while True:
+            try:
+                staged = answer.result()
+                break
+            except (*_AWAY, TopicNotFoundError) as error:
+                patience.wait_or_raise(error)
+            background.run(self._instance.routes.refresh_quietly(queue.topic))
+            answer = self._ask(queue, part)
         if staged is not None:
             self._staged.append(staged)
 
     async def _stage(self, queue: Queue, part: bytes) -> Staged:
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                return await self._job.stage(queue, part, self._batch, self._attempt)
-            except (PeerClosedError, PeerTimeoutError):
-                # What was staged and not heard of is not named in the commit: it does no harm.
-                if not left:
-                    raise
-                await self._instance.routes.refresh_quietly(queue.topic)
-        raise AssertionError("the last attempt returns or raises")
+        return await self._job.stage(queue, part, self._batch, self._attempt)
 
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
@@ -218,13 +248,20 @@ def commit_batch(options: WriteOptions, query: str, batch: int, messages: Messag
         return
     staged = [part for each in messages if isinstance(each, TaskWritten) for part in each.staged]
     job = PreparedBatches(_instance(options.link), query)
-    for left in reversed(range(ATTEMPTS)):
+    try:
+        _patiently(options.link, lambda: job.commit(batch, staged))
+    except _AWAY as error:
+        raise OnelogError(
+            f"batch {batch} of query {query} may or may not be committed: {error}; run the query "
+            "again, which settles it"
+        ) from error
+
+
+def _patiently(link: Link, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Ask until somebody answers, or `retryTimeoutMs` is over."""
+    patience = Patience(link)
+    while True:
         try:
-            background.run(job.commit(batch, staged))
-            return
-        except (PeerClosedError, PeerTimeoutError) as error:
-            if not left:
-                raise OnelogError(
-                    f"batch {batch} of query {query} may or may not be committed: {error}; run the "
-                    "query again, which settles it"
-                ) from error
+            return background.run(ask())
+        except _AWAY as error:
+            patience.wait_or_raise(error)

@@ -1,6 +1,6 @@
 """What is in the topics of a cluster, for tests to look at."""
 
-from onelog.message import Message
+from onelog.message import Message, NewMessage
 from tests.spark.threaded_cluster import ThreadedCluster
 
 
@@ -21,3 +21,12 @@ def bodies(cluster: ThreadedCluster, topic: str, queues: int = 1) -> list[bytes]
         for queue in range(queues)
         for message in messages(cluster, topic, queue)
     ]
+
+
+def send_born(cluster: ThreadedCluster, topic: str, born_ms: int, body: bytes) -> None:
+    """Put a message into a queue that was born at a time."""
+
+    async def append() -> None:
+        cluster.broker().broker.store.append([NewMessage(topic, 0, body, born_ms=born_ms)])
+
+    cluster.run(append())

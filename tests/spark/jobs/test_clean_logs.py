@@ -35,7 +35,8 @@ GOOD = [
         },
     ),
     (
-        "2026-05-01T10:30:00Z [info] \x1b[31mjoe@example.org\x1b[0m  password=hunter2\ttook 5 ms Authorization: Bearer abc",
+        "2026-05-01T10:30:00Z [info] \x1b[31mjoe@example.org\x1b[0m  password=hunter2\ttook 5 ms"
+        " Authorization: Bearer abc",
         {
             "time": "2026-05-01T10:30:00.000Z", "level": "INFO",
             "text": "<mail> password=*** took 5 ms Authorization: ***",

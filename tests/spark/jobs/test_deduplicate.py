@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from onelog.spark.jobs import deduplicate
 from onelog.spark.jobs.queries import Ran, run
 from tests.commands.running import run as onelog
-from tests.spark.jobs.stored import bodies, link, messages
+from tests.spark.jobs.stored import bodies, link, messages, send_born
 from tests.spark.threaded_cluster import ThreadedCluster
 
 if TYPE_CHECKING:
@@ -64,6 +64,6 @@ def test_by_the_time_of_messages_what_is_older_than_the_span_is_late(
         return run(query)
 
     for born_ms, late in ((1_000_000, 0), (500_000, 1), (1_000_001, 0)):
-        cluster.send_born("payments", born_ms, [b"%d" % born_ms])
+        send_born(cluster, "payments", born_ms, b"%d" % born_ms)
         assert copy().late == late
     assert bodies(cluster, "once") == [b"1000000", b"1000001"]

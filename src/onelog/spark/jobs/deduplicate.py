@@ -1,15 +1,15 @@
 """Deduplication: a topic copied to another one without the messages that repeat an earlier one.
 
 Producers that try again, and consumers that answer twice, leave messages twice in a topic. Of those
-with the same key (see `keys`), the first one is copied, and what follows while the key is remembered
-is left out. Messages that have no such key are all copied.
+with the same key (see `keys`), the first one is copied, and what follows while the key is
+remembered is left out. Messages that have no such key are all copied.
 
 A key is remembered for a span of time after it was read (`READ`), or by the time of the messages
 (`store_time`, `born_time`). The latter gives the same result whenever it is run, but takes messages
 as lost that are older by the whole span than others that were read before: `queries.Ran.late`.
 
-Invariant: no two copies of one key within the span; each message that is copied is copied once, also
-after a crash. Messages of different keys may change their order.
+Invariant: no two copies of one key within the span; each message that is copied is copied once,
+also after a crash. Messages of different keys may change their order.
 """
 
 from pathlib import Path

@@ -56,7 +56,9 @@ def run(
     return Ran(len(done), rows, sum(late for _, late in done.values()))
 
 
-def _note(query: "StreamingQuery", done: dict[int, tuple[int, int]], on_progress: OnProgress | None) -> None:
+def _note(
+    query: "StreamingQuery", done: dict[int, tuple[int, int]], on_progress: OnProgress | None
+) -> None:
     for each in query.recentProgress:
         # The attribute, because a Connect server leaves the sum out of its reports.
         number, rows = int(each["batchId"]), int(each.numInputRows)

@@ -2,7 +2,8 @@
 
 An order is JSON: {"order_id": "A7", "category": "books", "amount": 12.5, "ordered_at": "2026-..."};
 without a time of its own, or with one that is yet to come, it counts when its message was stored:
-one wrong clock must not make all other orders look late. What is no order counts under `UNREADABLE`, so that nobody wonders where it went. Results go to a table in the board's folder, and
+one wrong clock must not make all other orders look late. What is no order counts under
+`UNREADABLE`, so that nobody wonders where it went. Results go to a table in the board's folder, and
 to a topic if one is named: there, the last message of a key (window and category) is what holds.
 
 Invariant: each order counts once, also after a crash. The table is updated by key and so may be
