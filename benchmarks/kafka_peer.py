@@ -1,7 +1,7 @@
 """A real Kafka broker beside OneLog, and the jars of Spark's own connector for it.
 
 Both come through Maven (`tests/e2e/java/kafka`). Where a registry lacks a jar of the connector,
-ONELOG_BENCH_KAFKA_JARS names jars to use instead, between colons: say, built from Spark's sources.
+KAFKA_CONNECTOR_JARS names jars to use instead, between colons: say, built from Spark's sources.
 
 Invariant: everything Kafka writes is below the folder that it was given, and it ends with the
 `with` block.
@@ -18,7 +18,7 @@ from typing import Self
 from tests.e2e.java_toolchain import BUILD_TIMEOUT_S, PROJECTS, JavaFailedError, JavaMissingError
 from tests.e2e.processes import ChildError, free_ports, log_tail, spawn, stop, wait_until
 
-JARS = "ONELOG_BENCH_KAFKA_JARS"
+JARS = "KAFKA_CONNECTOR_JARS"
 PARTITIONS = 4
 FILL_TIMEOUT_S = 600
 _CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"

@@ -13,6 +13,7 @@ from onelog.client.dispatch import CHUNK_MAX, Dispatch
 from onelog.client.listening import RetryLater
 from onelog.client.message import ReceivedMessage
 from onelog.client.workers import TaskWorkers, ThreadWorkers
+from onelog.errors import MessageInProgressError
 from tests.client.consuming import Told, heard_by, received, several
 from tests.client.watching import eventually
 
@@ -138,6 +139,20 @@ async def test_what_was_wanted_later_is_a_failure_that_says_when() -> None:
     assert some == [0]
     assert isinstance(error, RetryLater)
     assert error.delay_level == 5
+
+
+@pytest.mark.parametrize("error", [RetryLater("later"), MessageInProgressError("another has it")])
+async def test_what_is_put_off_is_no_warning(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listener(message: ReceivedMessage) -> None:
+        raise error
+
+    source = Told()
+    async with dispatching(listener) as dispatch:
+        dispatch.submit(source, several(1))
+        await eventually(lambda: bool(source.failures), "it failed")
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
 async def test_batches_go_to_one_listener_each() -> None:

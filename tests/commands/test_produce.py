@@ -79,9 +79,11 @@ async def test_json_lines_say_everything_about_a_message(onelog: Run, cluster: L
         {"body": base64.b64encode(b"\xff\x00").decode(), "body_encoding": "base64"},
         {"body": [1, 2], "topic": "others", "order_key": "42"},
     ]
-    stdin = "\n".join(map(json.dumps, lines))
+    *first_three, last = lines
+    stdin = "\n".join(map(json.dumps, first_three))
     ended = await onelog("produce", "orders", "--as", "json", "--property", "c=d", stdin=stdin)
     assert (ended.code, ended.err) == (0, "")
+    assert (await onelog("produce", "-", "--as", "json", stdin=json.dumps(last))).code == 0
     first, second, third = await stored(cluster, "orders", queues=1)
     assert (bytes(first.body), first.tags, first.keys, first.flag) == (b"text", "paid", ["k1"], 7)
     properties = decode_properties(first.properties)
@@ -90,6 +92,22 @@ async def test_json_lines_say_everything_about_a_message(onelog: Run, cluster: L
     assert second.keys == ["k2", "k3"]
     assert bytes(third.body) == b"\xff\x00"
     assert await bodies(cluster, "others", queues=1) == [b"[1, 2]"]
+
+
+async def test_the_topics_of_lines_count_only_where_no_other_is_named(
+    onelog: Run, cluster: LiveCluster
+) -> None:
+    for topic in ("orders", "copies"):
+        await cluster.create_topic(topic)
+    line = '{"topic":"orders","body":"x"}'
+    assert (await onelog("produce", "copies", "--as", "json", stdin=line)).code == 0
+    assert await bodies(cluster, "copies") == [b"x"]
+    assert await bodies(cluster, "orders") == []
+    ended = await onelog("produce", "-", "--as", "json", stdin='{"body":"x"}')
+    assert ended.code == 2
+    assert "stdin, line 1: it names no topic" in ended.err
+    ended = await onelog("produce", "-", "-b", "x")
+    assert (ended.code, "only JSON lines" in ended.err) == (2, True)
 
 
 async def test_messages_can_be_sent_for_later(onelog: Run, cluster: LiveCluster) -> None:

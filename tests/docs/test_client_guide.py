@@ -1,6 +1,7 @@
 """Every program in docs/client.md runs, ends, and prints what the page says."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,25 @@ def test_a_test_passes(snippet: Snippet, tmp_path: Path) -> None:
         timeout=100,
     )
     assert "1 passed" in ended.stdout, ended.stdout
+
+
+def test_the_program_in_the_readme_goes_on_until_it_is_interrupted(
+    nameserver: str, tmp_path: Path
+) -> None:
+    (snippet,) = snippets((DOCS.parent / "README.md").read_text())
+    (tmp_path / "program.py").write_text(snippet.code)
+    with subprocess.Popen(
+        [sys.executable, "-u", "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "ONELOG_NAMESERVER": nameserver},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"b'three lamps'\n"
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=60)
+    assert (err, program.returncode) == (b"", 0)
 
 
 def test_the_programs_are_right_to_type_checkers(tmp_path: Path) -> None:

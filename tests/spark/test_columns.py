@@ -272,6 +272,17 @@ def test_a_body_with_another_crc_fails_and_says_where() -> None:
         decode_records(data)
 
 
+@pytest.mark.parametrize("size", [0, 1, 100, 5000])
+def test_bodies_of_any_size_are_checked(size: int) -> None:
+    message = NewMessage("t", 0, b"x" * size)
+    good = encoded(message, 0, 0)
+    assert [row["body"] for row in rows_of(decoder().decode(good * 3, broker="b"))] == [
+        message.body
+    ] * 3
+    with pytest.raises(WireError, match="log offset 5 has another CRC"):
+        decoder().decode(good + with_wrong_crc(message, 1, 5) + good, broker="b")
+
+
 def test_a_body_that_is_not_decoded_is_not_checked() -> None:
     data = with_wrong_crc(NewMessage("t", 0, b"body"), 7, 0)
     assert rows_of(decoder("offset").decode(data, broker="b")) == [{"offset": 7}]

@@ -27,21 +27,20 @@ def test_a_new_pipeline_is_complete_and_knows_its_place(tmp_path: Path) -> None:
         pipelines.init(tmp_path / "a b")
 
 
-def test_the_catalog_is_chosen_on_the_command_line(tmp_path: Path) -> None:
+def test_a_run_is_on_this_machine_or_on_a_connect_server(tmp_path: Path) -> None:
     pipelines.init(tmp_path / "shop")
     words = pipelines.command(tmp_path / "shop", full_refresh=True, master="local[2]")
     assert Path(words[0]).is_file()
     assert words[1:5] == ["run", "--spec", pipelines.SPEC, "--full-refresh-all"]
-    assert "spark.sql.catalogImplementation=hive" in words
-    assert words[words.index("--master") + 1] == "local[2]"
+    assert words[5:] == ["--remote", "local[2]"]
     assert pipelines.command(tmp_path / "shop", dry_run=True)[1] == "dry-run"
-    # A server has its own settings.
-    assert "--conf" not in pipelines.command(tmp_path / "shop", remote="sc://host")
+    assert pipelines.command(tmp_path / "shop", remote="sc://host")[-1] == "sc://host"
 
 
 def test_a_run_is_told_where_everything_is() -> None:
     found = pipelines.environment({"PATH": "x", "ONELOG_NAMESERVER": "other"}, "host:9876")
     assert found["ONELOG_NAMESERVER"] == "host:9876"
+    assert "--conf spark.sql.catalogImplementation=hive" in found["PYSPARK_SUBMIT_ARGS"]
     assert (found["PATH"], found["PYSPARK_PYTHON"]) == ("x", sys.executable)
     assert (Path(found["JAVA_HOME"]) / "bin" / "java").exists()
     assert (Path(found["SPARK_HOME"]) / "bin" / "spark-pipelines").is_file()
@@ -64,3 +63,5 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     pipelines.init(tmp_path / "shop")
     with pytest.raises(ConfigError, match="exclude each other"):
         pipelines.command(tmp_path / "shop", master="local", remote="sc://host")
+    with pytest.raises(ConfigError, match="Connect server"):
+        pipelines.command(tmp_path / "shop", master="spark://host:7077")

@@ -2,7 +2,7 @@
 
 A round copies a topic to another one, or to a lake table, in many small batches. At a random moment
 in the middle it kills the driver, a Python worker or the broker, starts again what was killed, and
-lets the copy come to its end. The seed of a round is printed; ONELOG_FIRE_SEED repeats it.
+lets the copy come to its end. The seed of a round is printed; FIRE_SEED repeats it.
 """
 
 import os
@@ -127,8 +127,8 @@ def fire(shooting: Range, number: int) -> None:
     """One round, whose shot has hit."""
     victim, target = CASES[number % len(CASES)]
     for _ in range(TRIES):
-        seed = int(os.environ.get("ONELOG_FIRE_SEED") or random.randrange(1 << 31))
-        print(f"round {number}: {victim}, topic -> {target}, ONELOG_FIRE_SEED={seed}")
+        seed = int(os.environ.get("FIRE_SEED") or random.randrange(1 << 31))
+        print(f"round {number}: {victim}, topic -> {target}, FIRE_SEED={seed}")
         if fire_round(shooting, victim, target, seed):
             return
     pytest.fail(f"in {TRIES} tries everything was copied before the shot")

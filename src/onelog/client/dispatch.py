@@ -22,6 +22,7 @@ from onelog.client.fetching import Source
 from onelog.client.listening import Listening, NobodyListensError, RetryLater
 from onelog.client.message import ReceivedMessage
 from onelog.client.send_back import RETRY_PREFIX
+from onelog.errors import MessageInProgressError
 
 CHUNK_MAX = 256
 QUICK_SECONDS = 0.000_5
@@ -263,7 +264,8 @@ def _is_among(given: Given, others: list[Given]) -> bool:
 
 
 def _log_failure(messages: list[ReceivedMessage], error: BaseException) -> None:
-    if isinstance(error, RetryLater):
+    # What another delivery is at (`idempotent`) is no more of a failure than what is put off.
+    if isinstance(error, RetryLater | MessageInProgressError):
         log.info("%s is wanted later: %s", messages[0], error or "no reason given")
     elif isinstance(error, NobodyListensError):
         log.warning("nobody consumes %s: %s", messages[0], error)

@@ -111,6 +111,19 @@ class Instance:
         await self.routes.close()
         await self.nodes.close()
 
+    def can_close(self) -> bool:
+        """Whether there is anything to end: nothing is if its loop was closed before it.
+
+        `WrongLoopError` on another loop than its own.
+        """
+        if self.loop is None or self.loop is asyncio.get_running_loop():
+            return True
+        if self.loop.is_closed():
+            self._closed = True
+            return False
+        self.check_open()
+        return True
+
     def check_open(self) -> None:
         """`ClientClosedError` unless it runs, `WrongLoopError` on another loop than its own."""
         if self.is_forked:

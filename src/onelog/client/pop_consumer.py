@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from onelog.client.allocation import strategy_name
+from onelog.client.complaints import Complaints
 from onelog.client.fetching import Membership
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.nodes import at_once, refusal
@@ -139,6 +140,7 @@ class PopFetching:
         self._keeping: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
         self._share_now = asyncio.Event()
+        self._complaints = Complaints()
         self._stopping = False
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
@@ -239,11 +241,12 @@ class PopFetching:
         for topic in list(self._membership.filters):
             try:
                 self._take(topic, await self._share(topic))
+                self._complaints.settle(topic)
             except RequestRefusedError:
                 raise
             except OnelogError as error:
                 balanced = False
-                log.info("the queues of %s stay those that they are: %s", topic, error)
+                self._complaints.tell(topic, error)
         for queue in list(self._queues):
             if queue.topic not in self._membership.filters:
                 self._drop(queue)

@@ -101,6 +101,8 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Wait for what is on its way, then leave. Closing twice does no harm."""
+        if not self.instance.can_close():
+            return
         if self.instance.is_open:
             await self.delivery.close()
             self._requests.close()

@@ -149,6 +149,8 @@ class AsyncPullConsumer:
         await self._close(all_is_done=True)
 
     async def _close(self, *, all_is_done: bool) -> None:
+        if not self.instance.can_close():
+            return
         if self.instance.is_open:
             if all_is_done:
                 self._queues.settle()

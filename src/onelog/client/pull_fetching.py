@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
+from onelog.client.complaints import Complaints
 from onelog.client.consumer_offsets import (
     BrokerOffsets,
     ConsumerOffsets,
@@ -58,6 +59,7 @@ class PullFetching:
         self._leaving: list[Queue] = []
         self._looking: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._complaints = Complaints()
 
     @property
     def _needs_locks(self) -> bool:
@@ -132,9 +134,10 @@ class PullFetching:
             try:
                 wanted = await share_of(self._member, topic)
                 balanced &= await self._assign(topic, wanted)
+                self._complaints.settle(topic)
             except OnelogError as error:
                 balanced = False
-                log.info("topic %s is not shared out now: %s", topic, error)
+                self._complaints.tell(topic, error)
         gone = [queue for queue in self._queues if queue.topic not in topics]
         await self._release(gone)
         return balanced

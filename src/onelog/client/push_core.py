@@ -179,11 +179,8 @@ class PushCore:
 
         Whoever calls it again waits for the same end; who stops waiting does not stop it.
         """
-        home = self.instance.loop
-        if home is not None and home is not asyncio.get_running_loop():
-            if home.is_closed():
-                return  # Everything ended with its loop, and not well.
-            self.instance.check_open()
+        if not self.instance.can_close():
+            return
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close(limit_seconds))
         await asyncio.shield(self._closing)
@@ -219,6 +216,7 @@ class PushCore:
     def _running(self) -> Fetching:
         if self._fetching is None or self._closing is not None:
             raise ClientClosedError(f"the consumer of group {self.group} is not running")
+        self.instance.check_open()
         return self._fetching
 
     def _describe(self) -> ConsumerData:

@@ -11,6 +11,7 @@ the CRC of a body that is not decoded is not checked.
 """
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ _log = logging.getLogger(__name__)
 ROWS_MAX = 10_000
 """Rows in a batch: fewer cost more per row on their way into Spark, more gain nothing."""
 _BATCH_BYTES_MAX = 32 << 20
+_COPIED_BODY_BYTES_MAX = 256
+"""Up to this size a copy of a body costs less than a view of it."""
 _TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
@@ -278,8 +281,15 @@ def _chunks(layout: Layout) -> Iterator[slice]:
 
 def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
     """Whose body has the CRC that its record claims."""
-    # Arrow makes bytes of them in a fifth of the time that slices of memory take.
-    found = np.fromiter(map(crc32, bodies.to_pylist()), np.uint32, len(bodies))
+    count = len(bodies)
+    if bodies.nbytes <= count * _COPIED_BODY_BYTES_MAX:
+        found = np.fromiter(map(crc32, bodies.to_pylist()), np.uint32, count)
+    else:
+        _, bounds, content = bodies.buffers()
+        places = np.frombuffer(bounds, np.int32, count + 1).tolist()
+        view = memoryview(content)
+        slices = itertools.pairwise(places)
+        found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.uint32, count)
     whole: Mask = (found & CRC_MASK) == layout.body_crc
     return whole
 

@@ -236,7 +236,8 @@ def losses(offsets: Offsets, snapshot: Snapshot) -> list[Loss]:
         extent = snapshot.extents.get(queue)
         name = f"queue {queue_name(queue)} of {queue.topic}"
         if extent is None:
-            found.append(Loss(queue, f"{name} is gone: the query was at {position}", position))
+            reason = f"{name} is gone (deleted, or its broker is down); the query was at {position}"
+            found.append(Loss(queue, reason, position))
         elif is_other_incarnation(queue, offsets.incarnations, snapshot.incarnations):
             reason = f"topic {queue.topic} was deleted and made again: {name} was at {position}"
             found.append(Loss(queue, reason, extent.start))

@@ -46,7 +46,8 @@ class ClusterOrigin(Origin):
             found = self._brokers.snapshot(topics, missing_ok=missing_ok)
         except TopicNotFoundError as error:
             raise ConfigError(
-                f"option {_named_by(self._subscription)}: {error}. Create it, or correct the name"
+                f"option {_named_by(self._subscription)}: {error}. Create it, correct the name, or "
+                "start its broker"
             ) from None
         return Snapshot(
             _assigned(self._subscription, found.extents, missing_ok), found.incarnations

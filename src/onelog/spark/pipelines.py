@@ -5,11 +5,14 @@ A pipeline is a folder for Spark Declarative Pipelines (`spark-pipelines`, PySpa
 made so far (tables, their catalog, and how far streams are) lies in the folder as well.
 
 Invariant: a second run of the same folder goes on where the first one ended. This needs a catalog
-that outlives the run, which has to be chosen on the command line: in the file it comes too late.
+that outlives the run, and that has to be chosen before Spark starts: in `spark-pipeline.yml` it
+comes too late, and of several `--conf` of `spark-pipelines` only one arrives (PySpark 4.3). So
+settings go the way of all of PySpark's own: `PYSPARK_SUBMIT_ARGS`.
 """
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -82,21 +85,24 @@ def command(
     words = [str(_program()), "dry-run" if dry_run else "run", "--spec", SPEC]
     if full_refresh and not dry_run:
         words.append("--full-refresh-all")
-    if remote is not None:
-        return [*words, "--remote", remote]
-    if master is not None:
-        words += ["--master", master]
-    return [*words, *(word for pair in CONF.items() for word in ("--conf", "=".join(pair)))]
+    if master is not None and not master.startswith("local"):
+        raise ConfigError(
+            f"a declared pipeline runs on this machine (--master local[2]) or on a Connect server "
+            f"(--remote sc://host:15002), and not on {master}"
+        )
+    return [*words, "--remote", remote or master or "local[*]"]
 
 
 def environment(given: Mapping[str, str], nameserver: str) -> dict[str, str]:
     """What the command finds in its environment."""
+    conf = [word for pair in CONF.items() for word in ("--conf", "=".join(pair))]
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
         **given,
         "JAVA_HOME": str(java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(_program().parent.parent),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]),
         "ONELOG_NAMESERVER": nameserver,
     }
 

@@ -20,7 +20,9 @@ class Form(Enum):
 @client_command
 def produce(
     session: ClientSession,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send to.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Where to send to; - if JSON lines say it.")
+    ],
     files: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[FILE]...", help="What to send; else, and for -, stdin."),
@@ -62,9 +64,9 @@ def produce(
     """Send messages: lines of files or of stdin, unless told otherwise.
 
     With `--as json` each line is an object. Its fields: body (a text; other values are sent as
-    JSON), body_encoding (base64, for bytes), topic, tags, keys, properties, delay (seconds, or a
-    text such as 90s), deliver_at, delay_level, order_key, flag. They win over the options. What
-    `onelog consume --json` prints can be read.
+    JSON), body_encoding (base64, for bytes), tags, keys, properties, delay (seconds, or a text such
+    as 90s), deliver_at, delay_level, order_key, flag. They win over the options; topic counts only
+    if TOPIC is -. What `onelog consume --json` prints can be read.
 
     Empty lines are left out. Without `--keep-going` the first message that cannot be sent is the
     last; those that are on their way by then may still arrive.

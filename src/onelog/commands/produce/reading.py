@@ -7,6 +7,7 @@ and the reason. Input is read as it comes and no further, so what a pipe gives c
 import base64
 import binascii
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from onelog.commands.times import parse_span, parse_time
 from onelog.errors import InvalidRequestError, OnelogError
 
 STDIN = Path("-")
+TOPIC_OF_LINES = "-"
 
 
 class Item(NamedTuple):
@@ -111,8 +113,13 @@ class Template:
             order_key,
             utc,
         )
-        template.plain(b"?")  # Refuses now what every message would be refused for.
+        template._check()
         return template
+
+    def _check(self) -> None:
+        """Refuse now what every message would be refused for."""
+        named = dataclasses.replace(self, topic="t") if self.topic == TOPIC_OF_LINES else self
+        named.plain(b"?")
 
     def plain(self, body: bytes) -> Message:
         """A message of which only the body is known."""
@@ -134,7 +141,7 @@ class Template:
             raise InvalidRequestError(str(error)) from None
         is_timed = not (given.delay is given.deliver_at is given.delay_level is None)
         message = Message(
-            given.topic or self.topic,
+            self._topic_of(given),
             _body(given),
             tags=self.tags if given.tags is None else given.tags,
             keys=self.keys if given.keys is None else given.keys,
@@ -146,11 +153,20 @@ class Template:
         )
         return message, given.order_key or self.order_key
 
+    def _topic_of(self, given: _Line) -> str:
+        if self.topic != TOPIC_OF_LINES:
+            return self.topic
+        if not given.topic:
+            raise InvalidRequestError("it names no topic, and the command line does not, either")
+        return given.topic
+
 
 def items(
     template: Template, form: Form, files: Sequence[Path], bodies: Sequence[str] | None
 ) -> Iterator[Item | Unusable]:
     """The messages, one after the other."""
+    if template.topic == TOPIC_OF_LINES and form is not Form.JSON:
+        raise InvalidRequestError("only JSON lines can name their topic: name one for all of them")
     if bodies is not None:
         if files:
             raise InvalidRequestError("--body and files exclude one another")
