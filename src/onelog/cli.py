@@ -32,6 +32,7 @@ from onelog.commands import (
     store,
     topic,
 )
+from onelog.commands.lazy_group import add_lazily
 from onelog.commands.message import tracing
 from onelog.errors import OnelogError
 
@@ -49,17 +50,17 @@ app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
 app.command("config")(config.config)
 app.command("demo")(demo.demo)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(message.app, name="message")
+add_lazily(app, "topic", topic.app)
+add_lazily(app, "group", group.app)
+add_lazily(app, "message", message.app)
 message.app.command("trace")(tracing.trace_message)
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(delay.app, name="delay")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(store.app, name="store")
-app.add_typer(lake.app, name="lake")
-app.add_typer(job.app, name="job")
-app.add_typer(pipeline.app, name="pipeline")
+add_lazily(app, "dlq", dlq.app)
+add_lazily(app, "delay", delay.app)
+add_lazily(app, "cluster", cluster.app)
+add_lazily(app, "store", store.app)
+add_lazily(app, "lake", lake.app)
+add_lazily(app, "job", job.app)
+add_lazily(app, "pipeline", pipeline.app)
 
 
 def _print_version(asked: bool) -> None:
