@@ -37,7 +37,7 @@ def test_importing_it_loads_nothing_that_most_programs_do_not_need() -> None:
 def test_importing_it_takes_little_more_than_what_it_stands_on(tmp_path: Path) -> None:
     """In processor time, and compared: so other jobs of the machine matter little.
 
-    On a quiet machine with two cores of 2.4 GHz it takes a tenth of a second.
+    Where this was written, the import took 0.10 s while little else ran.
     """
     standing_on = "import asyncio, inspect, logging, msgspec, ssl"
     for code in (standing_on, "import onelog.client"):

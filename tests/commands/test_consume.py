@@ -173,7 +173,8 @@ async def test_following_goes_on_until_it_is_interrupted(
         out, err = await asyncio.wait_for(program.communicate(), 20)
         assert (program.returncode, out, err) == (0, b"", b"")
     if group:
-        assert await position(cluster, "billing") == 5
+        # Interrupted between the print and its commit, the last message comes once more.
+        assert await position(cluster, "billing") in (4, 5)
 
 
 async def test_without_a_group_following_begins_at_the_end(cluster: LiveCluster) -> None:

@@ -31,6 +31,7 @@ class LazyGroup(TyperGroup):
 
     @commands.setter
     def commands(self, given: "MutableMapping[str, Command]") -> None:
+        """Takes none: the group was made of an empty application."""
         assert not given, "a lazy group has the commands of its source"
 
 
