@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -27,6 +28,7 @@ DONE = "done"
 CLEAN_EVERY = 1_000
 """Keys between two rounds that remove the rows nobody needs any more."""
 SQLITE_BUSY_SECONDS = 30.0
+SQLITE_PAUSE_SECONDS = 0.01
 _READABLE_CHARACTERS = 180
 
 ParamStyle = Literal["qmark", "numeric", "named", "format", "pyformat"]
@@ -290,6 +292,16 @@ class SqliteStore(DbApiStore):
         connection = sqlite3.connect(
             self.path, timeout=SQLITE_BUSY_SECONDS, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode = WAL")
+        # For this change SQLite does not wait by itself for others that open the file just now.
+        deadline = time.monotonic() + SQLITE_BUSY_SECONDS
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    connection.close()
+                    raise
+                time.sleep(SQLITE_PAUSE_SECONDS)
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
