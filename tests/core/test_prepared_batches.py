@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from onelog.core.prepared_batches import IDLE_MS_MAX, PART_BYTES_MAX, Committed, Part
+from onelog.core.prepared_batches import (
+    IDLE_MS_MAX,
+    PART_BYTES_MAX,
+    RETRY_MS,
+    Committed,
+    Part,
+)
 from onelog.errors import (
     BatchFencedError,
     InvalidQueueError,
@@ -13,6 +19,7 @@ from onelog.errors import (
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
+    StoreFullError,
     TopicNotFoundError,
     TopicPermissionError,
 )
@@ -227,6 +234,44 @@ def test_a_part_that_the_crash_cut_in_two_is_completed(job: Job) -> None:
     job.attach()
     job.settle()
     assert world.bodies("orders") == [b"before", b"a", b"b", b"c"]
+
+
+def test_a_batch_that_the_disk_refuses_is_told_of_and_published_later(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
+    retention = job.world.store.retention
+    retention.disk = lambda folder: 99.0
+    job.commit(0, *parts)
+    job.world.store.retain()
+    job.settle()
+    assert [type(error) for _, error in job.committed] == [StoreFullError]
+    for _ in range(3):
+        job.world.advance(RETRY_MS)
+        job.settle()
+    assert caplog.text.count("cannot be published yet") == 1
+    retention.disk = lambda folder: 10.0
+    job.world.store.retain()
+    job.commit(0, *parts)
+    job.world.advance(RETRY_MS)
+    job.settle()
+    assert job.committed[1:] == [(Committed(0, False), None)]
+    assert job.world.bodies("orders") == [b"a", b"b"]
+
+
+def test_a_broker_that_stops_while_it_publishes_goes_on_when_it_is_started(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b"))
+    left = list(job.world.soon)
+    job.world.close()
+    for callback in left:
+        callback()
+    assert "cannot be published" not in caplog.text
+    job.world.start()
+    job.attach()
+    job.settle()
+    assert job.world.bodies("orders") == [b"a", b"b"]
 
 
 def test_queries_that_rested_for_very_long_are_forgotten(job: Job) -> None:

@@ -3,11 +3,13 @@
 import pyarrow as pa
 import pytest
 
+from onelog.client.lanes import Channel, Lane, Place
 from onelog.client.message import Queue
 from onelog.errors import MessageError
 from onelog.message import decode_properties, java_hash
 from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
 from onelog.wire.remoting.send import BatchedMessage, split_batch
+from onelog.wire.remoting.send_request import SendTemplate
 
 QUEUES = [Queue("orders", broker, number) for broker in ("a", "b") for number in range(2)]
 
@@ -105,8 +107,13 @@ def test_columns_of_the_source_can_be_written_back() -> None:
 
 
 def test_one_key_stays_in_one_queue_which_is_the_one_that_producers_choose() -> None:
-    choice = QueueChoice(QUEUES, 0)
-    assert choice.of("42") == choice.of("42") == QUEUES[java_hash("42") % 4]
+    queues = [Queue("orders", "a", number) for number in range(5)]
+    template = SendTemplate("group", "orders", 0, "a", default_topic="TBW102", default_queues=4)
+    lane = Lane([Place(each, Channel("a", None), template) for each in queues], 0)
+    choice = QueueChoice(queues, 0)
+    keys = [f"key-{number}" for number in range(200)]
+    assert any(java_hash(key) < 0 for key in keys)
+    assert [choice.of(key) for key in keys] == [lane.of_key(key).queue for key in keys]
 
 
 def test_rows_that_may_go_anywhere_take_turns_part_by_part() -> None:

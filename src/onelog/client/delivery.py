@@ -110,7 +110,7 @@ class Delivery:
         born_ms = time.time_ns() // 1_000_000
         message_id = unique_id(born_ms)
         properties = properties_of(message, message_id)
-        line = peer.connection.line
+        line = peer.connection.line if self._credentials is None else None
         if line is not None and (
             sent := send_by_line(line, place, message, message_id, properties, born_ms)
         ):

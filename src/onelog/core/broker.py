@@ -243,6 +243,7 @@ class Broker:
         self.timers.close()
         self.waiting.end_all()
         self.checkback.close()
+        self.prepared_batches.close()
         self.transactions.remember()
         self.leases.close()
         self.lease_tables.close()

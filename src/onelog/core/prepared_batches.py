@@ -40,7 +40,6 @@ from onelog.errors import (
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
-    StoreError,
     TopicPermissionError,
 )
 from onelog.message import Message, NewMessage, decode_properties, encode_properties
@@ -86,7 +85,7 @@ class Committed(NamedTuple):
 class _Query:
     """What is known of one query: its last batch, and what of it is still to be published."""
 
-    __slots__ = ("batch", "begun", "ms", "note", "parts", "waiting")
+    __slots__ = ("batch", "begun", "ms", "note", "parts", "trouble", "waiting")
 
     def __init__(self, batch: int, parts: list[int], ms: int, note: str) -> None:
         self.batch = batch
@@ -96,6 +95,8 @@ class _Query:
         self.begun: tuple[int, int] | None = None
         """The part that was begun last, and where in its queue."""
         self.waiting: list[tuple[OnCommitted, Any]] = []
+        self.trouble = ""
+        """What was said last about why it is not published."""
 
     def value(self, parts: list[int]) -> dict[str, Any]:
         """What the table keeps, with the parts that are still to be published."""
@@ -130,6 +131,7 @@ class PreparedBatches:
         self._call_soon = call_soon
         self._queries: dict[str, _Query] = {}
         self._publishing: set[str] = set()
+        self._is_closed = False
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -167,6 +169,10 @@ class PreparedBatches:
                 log.info("batch %d of query %s is published further", state.batch, query)
                 self._publish_soon(query)
 
+    def close(self) -> None:
+        """Publish nothing more."""
+        self._is_closed = True
+
     def expire(self) -> None:
         """Forget queries that have not committed for very long."""
         before_ms = self._clock.now_ms() - IDLE_MS_MAX
@@ -197,9 +203,11 @@ class PreparedBatches:
                 f"query {part.query!r} has committed batch {last}; messages for batch "
                 f"{part.batch} come too late"
             )
-        if len(part.body) > PART_BYTES_MAX:
+        most = min(PART_BYTES_MAX, self._publisher.body_bytes_max)
+        if len(part.body) > most:
+            named = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
             raise MessageTooLargeError(
-                f"a part of {len(part.body)} bytes; the limit is {PART_BYTES_MAX}: stage several"
+                f"a part of {len(part.body)} bytes; the limit is {most}{named}: stage several"
             )
         self._check_target(part)
         named = {
@@ -298,11 +306,13 @@ class PreparedBatches:
     def _publish(self, query: str) -> None:
         """Append the next part, or finish."""
         self._publishing.discard(query)
+        if self._is_closed:
+            return  # The next start goes on.
         state = self._queries[query]
         try:
             if not self._publish_part(query, state):
                 self._tables.write([(self.name, f"commit:{query}", state.value([]))])
-        except (StoreError, StagedPartError) as error:
+        except OnelogError as error:
             self._failed(query, state, error)
             return
         state = self._queries[query]
@@ -335,7 +345,9 @@ class PreparedBatches:
 
     def _failed(self, query: str, state: _Query, error: OnelogError) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
+        if str(error) != state.trouble:
+            state.trouble = str(error)
+            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:
             on_committed(token, None, error)

@@ -243,13 +243,17 @@ class Publisher:
     def _check_size(self, message: NewMessage) -> None:
         if not len(message.body):
             raise EmptyMessageError("the message has no body")
-        if len(message.body) > self.body_bytes_max:
+        self.check_sizes(len(message.body), len(message.properties))
+
+    def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
+        """`MessageTooLargeError` or `PropertiesTooLargeError` if a message may not be so large."""
+        if body_bytes > self.body_bytes_max:
             raise MessageTooLargeError(
-                f"a body of {len(message.body)} bytes is over the limit of {self.body_bytes_max}"
+                f"a body of {body_bytes} bytes is over the limit of {self.body_bytes_max}"
             )
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
+        if properties_bytes > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLargeError(
-                f"properties of {len(message.properties)} bytes are over the limit of "
+                f"properties of {properties_bytes} bytes are over the limit of "
                 f"{PROPERTIES_BYTES_MAX}"
             )
 

@@ -96,7 +96,7 @@ def start(
         raise ConfigError("no topic is named: say which ones to sync")
     check_names(list(topics))
     given = {"startingOffsets": "earliest", **(options or {}), "subscribe": ",".join(topics)}
-    checkpoint = folder / CHECKPOINTS / _identity(topics)
+    checkpoint = folder / CHECKPOINTS / _identity(topics, form)
     if not checkpoint.exists():
         given["startingOffsets"] = _resumed(folder, form, given)
     columns = (
@@ -111,7 +111,7 @@ def start(
         rows.writeStream.format(FORMAT)
         .option("form", form)
         .option("checkpointLocation", str(checkpoint))
-        .queryName(f"onelog-lake-{_identity(topics)}")
+        .queryName(f"onelog-lake-{_identity(topics, form)}")
     )
     if every is None:
         writing = writing.trigger(availableNow=True)
@@ -129,9 +129,9 @@ def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
     return spark.read.option("basePath", str(folder)).option("mergeSchema", "true").parquet(*files)
 
 
-def _identity(topics: Sequence[str]) -> str:
+def _identity(topics: Sequence[str], form: Form) -> str:
     """The same topics are the same query, whatever their order."""
-    names = "\n".join(sorted(set(topics)))
+    names = "\n".join([form, *sorted(set(topics))])
     short = "-".join(table_name(topic)[:20] for topic in sorted(set(topics))[:3])
     return f"{short}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
 

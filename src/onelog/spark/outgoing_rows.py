@@ -198,7 +198,8 @@ class QueueChoice:
         if target is None:
             return self._current
         if isinstance(target, str):
-            return self._queues[(java_hash(target) & 0x7FFFFFFF) % len(self._queues)]
+            # As `Lane.of_key`: so producers and Spark put a key into the same queue.
+            return self._queues[abs(java_hash(target)) % len(self._queues)]
         if isinstance(target, tuple):
             found = self._named.get(target)
         else:

@@ -82,6 +82,20 @@ async def test_bad_parts_and_commits_are_refused_with_a_reason(tmp_path: Path) -
         assert "come too late" in (late.remark or "")
 
 
+async def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path) -> None:
+    async with live.broker(tmp_path, store__record_crc=True) as server, live.client(server) as one:
+        large = await stage(one, batch(b"x" * 100_001))
+        assert "over the limit of 100000" in (large.remark or "")
+        several = await stage(one, batch(*[b"x" * 60_000] * 2))
+        assert "limit is 100000 (store.body_bytes_max): stage several" in (several.remark or "")
+        # With what the broker and the store add, these would not fit their field.
+        wide = await stage(one, batch(b"x", a="v" * 32_700))
+        assert "over the limit of 32767" in (wide.remark or "")
+        widest = await stage(one, batch(b"x" * 60_000, a="v" * 32_600))
+        assert (await commit(one, 0, int(widest.ext["offset"]))).code == 0
+        assert len(server.store.messages("orders", 1, 0, 10)) == 1
+
+
 async def test_reserved_properties_do_not_reach_the_log(tmp_path: Path) -> None:
     async with live.broker(tmp_path) as server, live.client(server) as client:
         body = batch(b"x", INNER_MULTI_DISPATCH="elsewhere", INNER_MULTI_QUEUE_OFFSET="0", a="b")

@@ -31,6 +31,8 @@ from onelog.wire.remoting.send import encode_batch
 
 _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
+_ROOM_BYTES = 64
+"""In the properties, for the store's checksum and a separator."""
 _offsets = msgspec.json.Decoder(list[int])
 
 
@@ -51,6 +53,11 @@ def stage(session: BrokerSession, command: Command) -> None:
     parts = checked_parts(bytes(command.body))
     if not parts or not all(part.body for part in parts):
         raise EmptyMessageError("a part without messages, or with one that has no body")
+    # Now, because what is committed has to be published, whatever it is.
+    added = len(session.gateway.added_properties) + _ROOM_BYTES
+    session.broker.publisher.check_sizes(
+        max(len(part.body) for part in parts), max(len(part.properties) for part in parts) + added
+    )
     part = Part(
         fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),
         fields.text(ext, "topic"), fields.int32(ext, "queueId"), len(parts), encode_batch(parts),
