@@ -11,6 +11,7 @@ per message on the hot path, and a tuple is the cheapest value Python has.
 import functools
 import ipaddress
 import re
+from collections.abc import Sequence
 from enum import IntFlag
 from typing import NamedTuple, NewType
 
@@ -99,6 +100,62 @@ class Appended(NamedTuple):
     log_offset: LogOffset
     queue_offset: QueueOffset
     size: int
+
+
+Part = tuple[int, bytes, bytes]
+"""Flag, body and properties of one message of a run."""
+
+
+class NewRun(NamedTuple):
+    """Messages on their way into one queue, side by side, that differ in their `parts` only.
+
+    Each gets the `shared` properties after its own. `source` is what the parts were cut from: what
+    is not to be found there no part has.
+    """
+
+    topic: str
+    queue_id: int
+    parts: Sequence[Part]
+    source: bytes
+    shared: bytes = b""
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = LOOPBACK
+    store_host: bytes = LOOPBACK
+    reconsume_times: int = 0
+
+    @classmethod
+    def of(cls, message: NewMessage) -> "NewRun":
+        """A run of one message, which must be plain: one queue, and no inner batch."""
+        body = bytes(message.body)
+        return cls(
+            message.topic, message.queue_id, [(message.flag, body, message.properties)],
+            body + message.properties, b"", message.sys_flag, message.born_ms, message.born_host,
+            message.store_host, message.reconsume_times,
+        )  # fmt: skip
+
+    def messages(self) -> list[NewMessage]:
+        """The same, message by message."""
+        shared = self.shared
+        ended = b"\x02" + shared
+        return [
+            NewMessage(
+                self.topic, self.queue_id, body,
+                properties + (ended if properties and properties[-1] != 2 else shared), flag,
+                self.sys_flag, self.born_ms, self.born_host, self.store_host,
+                self.reconsume_times,
+            )
+            for flag, body, properties in self.parts
+        ]  # fmt: skip
+
+
+class AppendedRun(NamedTuple):
+    """Where a run went: its first record, its first offset in the queue, its bytes in the log."""
+
+    log_offset: int
+    queue_offset: int
+    size: int
+    log_offsets: Sequence[int]
 
 
 class Message(NamedTuple):

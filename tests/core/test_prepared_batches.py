@@ -23,14 +23,14 @@ from onelog.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from onelog.message import LOOPBACK, NewMessage
+from onelog.message import LOOPBACK, NewRun
 from tests.core.world import World
 
 
-def unpack(part: Part) -> list[NewMessage]:
-    return [
-        NewMessage(part.topic, part.queue_id, body) for body in bytes(part.body).split(b",") if body
-    ]
+def unpack(part: Part) -> NewRun:
+    source = bytes(part.body)
+    parts = [(0, body, b"") for body in source.split(b",") if body]
+    return NewRun(part.topic, part.queue_id, parts, source)
 
 
 class Job:

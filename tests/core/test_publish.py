@@ -21,7 +21,7 @@ from onelog.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from onelog.message import Appended, NewMessage, SysFlag, encode_properties
+from onelog.message import Appended, NewMessage, NewRun, SysFlag, encode_properties
 from tests.core.world import SMALL_STORE, World
 
 
@@ -33,6 +33,13 @@ def orders(world: World) -> World:
 
 def message(topic: str = "orders", queue_id: int = 0, body: bytes = b"x") -> NewMessage:
     return NewMessage(topic, queue_id, body)
+
+
+def run(
+    *bodies: bytes, topic: str = "orders", queue_id: int = 0, properties: bytes = b""
+) -> NewRun:
+    parts = [(0, body, properties) for body in bodies]
+    return NewRun(topic, queue_id, parts, b"".join(bodies) + properties * len(parts))
 
 
 def submit(world: World, *messages: NewMessage) -> None:
@@ -134,9 +141,8 @@ def test_a_topic_with_several_tags_per_message_marks_its_messages(world: World) 
 def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World) -> None:
     # Within the limit for properties, but not once the store has added its own.
     unlucky = message()._replace(properties=b"p" * 32_760, inner_count=3)
-    batch = [message(body=b"b1"), message(body=b"b2")]
     submit(orders, message(body=b"first"), unlucky)
-    orders.broker.submit_batch(batch, orders.on_stored, "batch")
+    orders.broker.submit_run(run(b"b1", b"b2"), orders.on_stored, "batch")
     submit(orders, message(body=b"last"))
     orders.end_tick()
     assert orders.bodies("orders") == [b"first", b"b1", b"b2", b"last"]
@@ -147,7 +153,7 @@ def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World)
         type(None),
     ]
     assert orders.told[1].appended is None
-    assert len(orders.told[2].appended) == 2
+    assert len(orders.told[2].appended.log_offsets) == 2
     assert orders.broker.stats.totals.put_failed == 1
 
 
@@ -174,7 +180,7 @@ def test_a_number_that_does_not_fit_its_field_spoils_no_other(
 def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
     orders.store.refuse_writes(StoreFullError("disk is full"))
     submit(orders, message(), message())
-    orders.broker.submit_batch([message(), message()], orders.on_stored)
+    orders.broker.submit_run(run(b"x", b"x"), orders.on_stored)
     orders.end_tick()
     assert [type(told.error) for told in orders.told] == [StoreFullError] * 3
     assert orders.broker.stats.totals.put_failed == 4
@@ -182,33 +188,67 @@ def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
 
 def test_a_batch_stays_together_and_is_acknowledged_as_one(orders: World) -> None:
     submit(orders, message())
-    batch = [message(queue_id=2, body=b"%d" % number) for number in range(5)]
-    orders.broker.submit_batch(batch, orders.on_stored, "batch")
+    batch = run(b"0", b"1", b"2", b"3", b"4", queue_id=2)
+    orders.broker.submit_run(batch, orders.on_stored, "batch")
     submit(orders, message())
     orders.end_tick()
     told = orders.told[1]
     assert told.token == "batch"
-    assert [where.queue_offset for where in told.appended] == [0, 1, 2, 3, 4]
+    assert told.appended.queue_offset == 0
+    assert told.appended.log_offsets == [each.log_offset for each in orders.messages("orders", 2)]
     assert orders.bodies("orders", 2) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_messages_and_batches_of_one_tick_keep_their_order(orders: World) -> None:
+    submit(orders, message(body=b"1"))
+    orders.broker.submit_run(run(b"2", b"3"), orders.on_stored)
+    orders.broker.submit_run(run(b"4"), orders.on_stored)
+    orders.broker.publisher.put_as_is([message(body=b"5"), message(body=b"6")], orders.on_stored)
+    orders.broker.submit_run(run(b"7", b"8"), orders.on_stored)
+    orders.end_tick()
+    assert orders.bodies("orders") == [b"%d" % number for number in range(1, 9)]
+    assert [told.error for told in orders.told] == [None] * 5
+    assert orders.broker.stats.totals.put_count == 8
+
+
+def test_a_batch_that_only_the_store_can_refuse_spoils_no_other(orders: World) -> None:
+    unlucky = run(b"bad")._replace(born_ms=1 << 70)
+    for batch in (run(b"1", b"2"), unlucky, run(b"3")):
+        orders.broker.submit_run(batch, orders.on_stored)
+    orders.end_tick()
+    assert [type(told.error) for told in orders.told] == [type(None), MessageError, type(None)]
+    assert orders.bodies("orders") == [b"1", b"2", b"3"]
+    totals = orders.broker.stats.totals
+    assert (totals.put_count, totals.put_failed) == (3, 1)
+
+
+def test_a_batch_to_a_topic_with_several_tags_is_marked(world: World) -> None:
+    world.topic("orders", 1, filter_type="MULTI_TAG")
+    world.broker.submit_run(run(b"1", b"2"), world.on_stored)
+    world.end_tick()
+    assert all(each.sys_flag & SysFlag.MULTI_TAGS for each in world.messages("orders"))
+
+
 def test_a_batch_to_any_queue_goes_to_one(orders: World) -> None:
-    batch = [message(queue_id=-1, body=b"%d" % number) for number in range(20)]
-    orders.broker.submit_batch(batch, orders.on_stored)
+    orders.broker.submit_run(run(*[b"x"] * 20, queue_id=-1), orders.on_stored)
     orders.end_tick()
     counts = [orders.store.max_offset("orders", queue_id) for queue_id in range(4)]
     assert sorted(counts) == [0, 0, 0, 20]
 
 
 def test_a_bad_message_in_a_batch_refuses_the_batch(orders: World) -> None:
-    for bad in (message(body=b""), message()._replace(properties=b"p" * 32_768)):
-        with pytest.raises(MessageError):
-            orders.broker.submit_batch([message(), bad], orders.on_stored)
-    with pytest.raises(EmptyMessageError):
-        orders.broker.submit_batch([], orders.on_stored)
+    orders.send("orders")
+    for known in (True, False):
+        for bad in (run(b"x", b""), run(b"x", properties=b"p" * 32_768)):
+            with pytest.raises(MessageError):
+                orders.broker.submit_run(bad, orders.on_stored)
+        with pytest.raises(EmptyMessageError):
+            orders.broker.submit_run(run(), orders.on_stored)
+        if known:
+            orders.broker.publisher._topic_changed("orders", None)
     orders.broker.create_topic_for_send("%RETRY%g", "TBW102", 1)
     with pytest.raises(MessageError, match="retry group"):
-        orders.broker.submit_batch([message("%RETRY%g")], orders.on_stored)
+        orders.broker.submit_run(run(b"x", topic="%RETRY%g"), orders.on_stored)
     assert orders.soon == []
 
 
@@ -285,13 +325,13 @@ def synced(tmp_path: Path) -> Any:
 
 def test_with_synchronous_flush_the_answer_waits_for_the_disk(synced: World) -> None:
     submit(synced, message(), message())
-    synced.broker.submit_batch([message(), message()], synced.on_stored)
+    synced.broker.submit_run(run(b"x", b"x"), synced.on_stored)
     synced.end_tick()
     assert synced.told == []
     assert synced.pull(0).messages == 4, "consumers need not wait for the disk"
-    synced.run_posted()
+    synced.run_posted(2)
     assert [told.error for told in synced.told] == [None, None, None]
-    assert [where.queue_offset for where in synced.told[2].appended] == [2, 3]
+    assert synced.told[2].appended.queue_offset == 2
 
 
 class Unanswered:

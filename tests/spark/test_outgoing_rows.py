@@ -1,5 +1,7 @@
 """Rows of Spark as messages."""
 
+from typing import NamedTuple
+
 import pyarrow as pa
 import pytest
 
@@ -8,18 +10,24 @@ from onelog.client.message import Queue
 from onelog.errors import MessageError
 from onelog.message import decode_properties, java_hash
 from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
-from onelog.wire.remoting.send import BatchedMessage, split_batch
+from onelog.wire.remoting.send import split_batch
 from onelog.wire.remoting.send_request import SendTemplate
 
 QUEUES = [Queue("orders", broker, number) for broker in ("a", "b") for number in range(2)]
 
 
+class Row(NamedTuple):
+    flag: int
+    body: bytes
+    properties: bytes
+
+
 def encoded(
     default: str | None = "orders", /, **columns: pa.Array
-) -> list[tuple[str, object, BatchedMessage]]:
+) -> list[tuple[str, object, Row]]:
     batch = pa.record_batch(columns)
     rows = RowEncoder(default, 1_000).rows(batch)
-    return [(name, target, split_batch(message)[0]) for name, target, message in rows]
+    return [(name, target, Row(*split_batch(message)[0])) for name, target, message in rows]
 
 
 def test_bodies_may_be_bytes_or_text_under_either_name() -> None:

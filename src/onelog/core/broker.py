@@ -8,7 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Any
 
@@ -54,7 +54,7 @@ from onelog.errors import (
     SubscriptionOutdatedError,
     TopicPermissionError,
 )
-from onelog.message import LOOPBACK, Message, NewMessage
+from onelog.message import LOOPBACK, Message, NewMessage, NewRun
 from onelog.store.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
 
@@ -285,11 +285,9 @@ class Broker:
         """Store a message with this tick's others; see `Publisher.submit`."""
         self.publisher.submit(message, on_stored, token)
 
-    def submit_batch(
-        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
-    ) -> None:
-        """Store messages of one queue side by side; see `Publisher.submit_batch`."""
-        self.publisher.submit_batch(messages, on_stored, token)
+    def submit_run(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
+        """Store messages of one queue side by side; see `Publisher.submit_run`."""
+        self.publisher.submit_run(run, on_stored, token)
 
     def create_topic_for_send(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0

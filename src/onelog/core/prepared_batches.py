@@ -42,7 +42,7 @@ from onelog.errors import (
     StagedPartError,
     TopicPermissionError,
 )
-from onelog.message import Message, NewMessage, decode_properties, encode_properties
+from onelog.message import Message, NewMessage, NewRun, decode_properties, encode_properties
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class PreparedBatches:
         schedule: Schedule,
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.unpack: Callable[[Part], list[NewMessage]] | None = None
+        self.unpack: Callable[[Part], NewRun] | None = None
         """The messages of a part; given by the gateway, whose form its body has."""
         self._tables = tables
         self._store = store
@@ -205,9 +205,9 @@ class PreparedBatches:
             )
         most = min(PART_BYTES_MAX, self._publisher.body_bytes_max)
         if len(part.body) > most:
-            named = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
+            setting = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
             raise MessageTooLargeError(
-                f"a part of {len(part.body)} bytes; the limit is {most}{named}: stage several"
+                f"a part of {len(part.body)} bytes; the limit is {most}{setting}: stage several"
             )
         self._check_target(part)
         named = {
@@ -336,10 +336,12 @@ class PreparedBatches:
         if number == len(state.parts):
             return False
         part = self._part(state.parts[number], query, state.batch)
-        messages = self.unpack(part)[there:]
+        run = self.unpack(part)
+        run = run._replace(parts=run.parts[there:])
         base = int(self._store.max_offset(part.topic, part.queue_id)) - there
         change = (self.name, f"part:{query}", [state.batch, number, base])
-        self._publisher.write_now([*self._tables.record([change]), *messages])
+        records = map(NewRun.of, self._tables.record([change]))
+        self._publisher.write_runs_now([*records, run])
         self._tables.apply([change])
         return True
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from onelog.core.durability import Durability
 from onelog.core.stats import Stats
@@ -38,25 +38,25 @@ from onelog.message import (
     LIGHT_QUEUE_PREFIX,
     PROPERTIES_BYTES_MAX,
     Appended,
+    AppendedRun,
     NewMessage,
+    NewRun,
     SysFlag,
 )
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-Stored = Appended | list[Appended]
 OnStored = Callable[[Any, Any, OnelogError | None], None]
-"""Called with the token that was submitted, where the message went (for a batch: a list), and what
-went wrong. With `FlushTimeoutError` both are given: the message is stored, but not confirmed."""
+"""Called with the token that was submitted, where the message went (for several: a list, or an
+`AppendedRun`), and what went wrong. With `FlushTimeoutError` both are given: the message is stored,
+but not confirmed."""
 Transform = Callable[[NewMessage], NewMessage]
 Receipt = tuple[OnStored, Any, int]
-"""Whom to tell, their token, and how many messages it is about; 0 for one that is no batch."""
+"""Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
 
-_TOPIC, _BODY, _PROPERTIES, _COPIES = (
-    itemgetter(NewMessage._fields.index(name))
-    for name in ("topic", "body", "properties", "inner_count")
-)
+_TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
+_PART_BODY = itemgetter(1)
 _SIZE = itemgetter(Appended._fields.index("size"))
 
 UNSETTLED_MAX = 200_000
@@ -93,7 +93,8 @@ class Publisher:
         self._call_soon = call_soon
         self._redirect_retry = redirect_retry
         self._open: dict[str, int] = {}
-        self._messages: list[NewMessage] = []
+        self._messages: list[NewMessage | NewRun] = []
+        self._has_runs = False
         self._receipts: list[Receipt] = []
         self._unsettled = 0
         topics.on_change.append(self._topic_changed)
@@ -133,33 +134,30 @@ class Publisher:
         self._messages.append(message)
         self._receipts.append((on_stored, token, 0))
 
-    def submit_batch(
-        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
-    ) -> None:
+    def submit_run(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
         """Take messages of one topic and queue that are acknowledged, or refused, together.
 
         They reach the log side by side, and pass no `before_store`: RocketMQ's batches have neither
         delays nor retries nor transactions.
         """
-        if not messages:
-            raise EmptyMessageError("a batch without messages")
-        if messages[0].topic.startswith(RETRY_PREFIX):
-            raise MessageError("batch request does not support retry group")
-        first = self._admit(messages[0])
-        sizes = list(map(len, map(_BODY, messages)))
-        if (
-            not min(sizes) > 0
-            or max(sizes) > self.body_bytes_max
-            or max(map(len, map(_PROPERTIES, messages))) > PROPERTIES_BYTES_MAX
-        ):
-            for message in messages:
-                self._check_size(message)
-        if first is not messages[0]:
-            messages = [
-                each._replace(queue_id=first.queue_id, sys_flag=first.sys_flag) for each in messages
-            ]
+        if not 0 <= run.queue_id < self._open.get(run.topic, 0):
+            run = self._admit_run(run)
+        if not run.parts or not all(map(_PART_BODY, run.parts)):
+            raise EmptyMessageError("a batch without messages, or with one that has no body")
+        # One look tells that no part can be too large.
+        if len(run.source) + len(run.shared) >= min(self.body_bytes_max, PROPERTIES_BYTES_MAX):
+            for _, body, properties in run.parts:
+                self.check_sizes(len(body), len(properties) + 1 + len(run.shared))
         self.begin_tick()
-        self.put_as_is(messages, on_stored, token)
+        self._has_runs = True
+        self._messages.append(run)
+        self._receipts.append((on_stored, token, 0))
+
+    def _admit_run(self, run: NewRun) -> NewRun:
+        if run.topic.startswith(RETRY_PREFIX):
+            raise MessageError("batch request does not support retry group")
+        first = self._admit(NewMessage(run.topic, run.queue_id, b"-", sys_flag=run.sys_flag))
+        return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
 
     def begin_tick(self) -> None:
         """See to it that this tick ends in an append; `BrokerBusyError` if it may not."""
@@ -267,36 +265,83 @@ class Publisher:
         if not messages:
             return
         self._messages, self._receipts = [], []
+        if self._has_runs:
+            self._has_runs = False
+            self._append_stretches(messages, receipts)
+        else:
+            self._append(cast(list[NewMessage], messages), receipts)
+
+    def _append(self, messages: list[NewMessage], receipts: list[Receipt]) -> None:
         try:
             appended = self._store.append(messages)
         except StoreError as error:
-            self._refuse(receipts, error)
-            return
+            self._refuse(receipts, error, len(messages))
         except Exception:
             # Also what is no error of ours: a number that does not fit its field, say.
             self._one_by_one(messages, receipts)
-            return
-        self._acknowledge(receipts, appended)
-        self.account(messages, appended)
+        else:
+            self._acknowledge(receipts, appended, len(appended))
+            self.account(messages, appended)
 
-    def _acknowledge(self, receipts: list[Receipt], appended: list[Appended]) -> None:
+    def _append_stretches(
+        self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
+    ) -> None:
+        """Append in the order of arrival: together what follows each other and is of one kind."""
+        begin = at = 0
+        stretch: list[Receipt] = []
+        for receipt in receipts:
+            if stretch and isinstance(messages[at], NewRun) != isinstance(messages[begin], NewRun):
+                self._append_stretch(messages[begin:at], stretch)
+                begin, stretch = at, []
+            stretch.append(receipt)
+            at += receipt[2] or 1
+        self._append_stretch(messages[begin:], stretch)
+
+    def _append_stretch(self, messages: list[NewMessage | NewRun], receipts: list[Receipt]) -> None:
+        if isinstance(messages[0], NewRun):
+            self._append_runs(cast(list[NewRun], messages), receipts)
+        else:
+            self._append(cast(list[NewMessage], messages), receipts)
+
+    def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
+        try:
+            appended = self._store.append_runs(runs)
+        except StoreError as error:
+            self._refuse(receipts, error, sum(len(run.parts) for run in runs))
+        except Exception as error:
+            if len(runs) > 1:
+                for run, receipt in zip(runs, receipts, strict=True):
+                    self._append_runs([run], [receipt])
+            else:
+                self._refuse(receipts, _named(error, runs[0].topic), len(runs[0].parts))
+        else:
+            self._acknowledge(receipts, appended, sum(len(run.parts) for run in runs))
+            self._account_runs(runs, appended)
+
+    def _acknowledge(
+        self, receipts: list[Receipt], appended: Sequence[Appended | AppendedRun], count: int
+    ) -> None:
         if self._durability.immediate:
             _answer(receipts, appended, None)
             return
         last = appended[-1]
-        self._unsettled += len(appended)
+        self._unsettled += count
         self._durability.when_safe(
-            last.log_offset + last.size, partial(self._settle, receipts, appended)
+            last.log_offset + last.size, partial(self._settle, receipts, appended, count)
         )
 
     def _settle(
-        self, receipts: list[Receipt], appended: list[Appended], error: OnelogError | None
+        self,
+        receipts: list[Receipt],
+        appended: Sequence[Appended | AppendedRun],
+        count: int,
+        error: OnelogError | None,
     ) -> None:
-        self._unsettled -= len(appended)
+        self._unsettled -= count
         if error is None or isinstance(error, FlushTimeoutError):
             _answer(receipts, appended, error)
         else:
-            self._refuse(receipts, error)
+            self._refuse(receipts, error, count)
 
     def _one_by_one(self, messages: list[NewMessage], receipts: list[Receipt]) -> None:
         """Some message of the tick cannot be stored: find out which, and store the others."""
@@ -307,17 +352,14 @@ class Publisher:
             at += count
             try:
                 appended = self._store.append(mine)
-            except OnelogError as error:
-                self._refuse([receipt], error)
             except Exception as error:
-                log.warning("a message to %s cannot be stored", mine[0].topic, exc_info=True)
-                self._refuse([receipt], MessageError(f"the message cannot be stored: {error}"))
+                self._refuse([receipt], _named(error, mine[0].topic), count)
             else:
-                self._acknowledge([receipt], appended)
+                self._acknowledge([receipt], appended, count)
                 self.account(mine, appended)
 
-    def _refuse(self, receipts: list[Receipt], error: OnelogError) -> None:
-        self._stats.totals.put_failed += sum(count or 1 for _, _, count in receipts)
+    def _refuse(self, receipts: list[Receipt], error: OnelogError, count: int) -> None:
+        self._stats.totals.put_failed += count
         _answer(receipts, None, error)
 
     def write_now(self, messages: Sequence[NewMessage]) -> list[Appended]:
@@ -325,6 +367,10 @@ class Publisher:
         appended = self._store.append(messages)
         self.account(messages, appended)
         return appended
+
+    def write_runs_now(self, runs: Sequence[NewRun]) -> None:
+        """`write_now` for runs."""
+        self._account_runs(runs, self._store.append_runs(runs))
 
     def account(self, messages: Sequence[NewMessage], appended: list[Appended]) -> None:
         """Count what was stored, and wake who waits for it."""
@@ -347,6 +393,24 @@ class Publisher:
                     light = topic.startswith(LIGHT_QUEUE_PREFIX)
                     self._waiting.arrived(topic, 0 if light else message.queue_id)
 
+    def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
+        totals, bucket = self._stats.totals, self._stats.topic_put.newest
+        for run, where in zip(runs, appended, strict=True):
+            count = len(run.parts)
+            totals.put_count += count
+            totals.put_bytes += where.size
+            _add(bucket, run.topic, count, where.size, count)
+            if self._waiting.keys:
+                self._waiting.arrived(run.topic, run.queue_id)
+
+
+def _named(error: Exception, topic: str) -> OnelogError:
+    """What is told of a message that cannot be stored."""
+    if isinstance(error, OnelogError):
+        return error
+    log.warning("a message to %s cannot be stored", topic, exc_info=error)
+    return MessageError(f"the message cannot be stored: {error}")
+
 
 def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times: int) -> None:
     cell = bucket.get(topic)
@@ -359,12 +423,14 @@ def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times
 
 
 def _answer(
-    receipts: list[Receipt], appended: list[Appended] | None, error: OnelogError | None
+    receipts: list[Receipt],
+    appended: Sequence[Appended | AppendedRun] | None,
+    error: OnelogError | None,
 ) -> None:
     at = 0
     for on_stored, token, count in receipts:
         if appended is None:
-            where: Stored | None = None
+            where: object = None
         elif count:
             where = appended[at : at + count]
             at += count

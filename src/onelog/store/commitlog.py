@@ -25,7 +25,7 @@ from onelog.errors import (
     StoreCorruptError,
     StoreVersionError,
 )
-from onelog.message import Appended, LogOffset, Message, NewMessage
+from onelog.message import Appended, LogOffset, Message, NewMessage, NewRun
 from onelog.store.record import (
     BLANK,
     MAGIC_BLANK,
@@ -36,6 +36,7 @@ from onelog.store.record import (
     encode_run,
     require_message,
 )
+from onelog.store.runs import encode_run_of_queue, is_plain_run, run_bytes_max
 from onelog.store.segment import Buffer, Segment, file_name, numbered_files, sync_folder
 
 _WARM_PROBE_BYTES = 256 * 1024
@@ -125,6 +126,42 @@ class CommitLog:
             raise
         self.end = LogOffset(offset)
         return places
+
+    def append_runs(
+        self, runs: Sequence[NewRun], queue_offsets: Sequence[int], store_ms: int
+    ) -> list[tuple[list[int], list[int]]] | None:
+        """Write runs with one write: the places and sizes of their records.
+
+        None, and nothing written, if they are for `append`: some of them are not plain, or may not
+        fit into the segment.
+        """
+        segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
+        begin = offset = int(self.end)
+        room = segment.start + segment.size - BLANK.size - begin
+        if (
+            self.record_crc
+            or not all(map(is_plain_run, runs))
+            or sum(map(run_bytes_max, runs)) > room
+        ):
+            return None
+        records: list[bytes] = []
+        found = []
+        try:
+            for run, queue_offset in zip(runs, queue_offsets, strict=True):
+                places, sizes = encode_run_of_queue(run, queue_offset, offset, store_ms, records)
+                offset = places[-1] + sizes[-1]
+                found.append((places, sizes))
+            segment.write(records, begin - segment.start, offset - begin)
+        except struct.error as error:
+            self._undo()
+            raise MessageError(
+                f"a number in a message is too large for its field: {error}"
+            ) from error
+        except BaseException:
+            self._undo()
+            raise
+        self.end = LogOffset(offset)
+        return found
 
     def _check_fits(self, message: NewMessage, queue_offset: int) -> None:
         *_, size = encode(message, queue_offset, 0, 0, self.record_crc)

@@ -8,39 +8,38 @@ A file is a hash table on disk, RocketMQ's IndexFile:
     entries      int32 key hash | int64 log offset | int32 seconds since the first store time
                  | int32 number of the next older entry in the slot               20 bytes
 
-The key is `topic#key`, hashed as Java hashes strings; what a look-up returns may be another key's
-message, so the caller compares. Files are named by the local time they were begun.
+The key is `topic#key` (see `keyhash`); what a look-up returns may be another key's message, so the
+caller compares. Files are named by the local time they were begun.
 
 Appending a message only queues its properties here. Keys are hashed and linked many at a time, by
 `build`, which look-ups and the flush thread call: a hundred nanoseconds a key instead of several
 microseconds. What is queued and lost in a crash is rebuilt from the log.
 """
 
-import functools
 import itertools
 import mmap
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.message import (
-    KEYS,
     TRANSACTION_MASK,
-    UNIQUE_KEY,
     Appended,
     NewMessage,
+    NewRun,
     SysFlag,
-    java_hash,
-    property_bytes,
 )
+from onelog.store.keyhash import KEYS_NEEDLE, hashes_of, key_hash
 from onelog.store.segment import disk_error
 
 HEADER = Struct(">qqqqii")
@@ -48,52 +47,16 @@ SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 _ALLOCATE_ENTRIES = 50_000
-_MATRIX_BYTES_MAX = 8 << 20
-"""One very long key must not make all others in the matrix as long."""
 _PENDING_MAX = 2_048
-_UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
-_KEYS_NEEDLE = KEYS.encode() + b"\x01"
 
 _ROLLED_BACK = int(SysFlag.ROLLED_BACK)
 
-Pending = tuple[Sequence[NewMessage], Sequence[Appended], int]
-"""Messages that were appended together, where they went, and when."""
-
-
-@functools.lru_cache(maxsize=4096)
-def _key_prefix(topic: str) -> bytes:
-    return f"{topic}#".encode()
-
-
-@functools.lru_cache(maxsize=1024)
-def _powers(width: int) -> npt.NDArray[np.uint32]:
-    """The powers of 31 with which the characters of a text of this length are weighted."""
-    return np.array([pow(31, width - 1 - i, 1 << 32) for i in range(width)], np.uint32)
-
-
-def key_hash(key: str) -> int:
-    """The hash of `topic#key` without its sign; the one value that has no positive is 0."""
-    return abs(java_hash(key)) & 0x7FFFFFFF
-
-
-def key_hashes(keys: list[bytes]) -> npt.NDArray[np.int64]:
-    """`key_hash` of many strings at once.
-
-    31 * 0 + 0 is 0, so ASCII strings padded with zero bytes in front keep their hash, and one
-    matrix product with the powers of 31 hashes them all.
-    """
-    width = max(map(len, keys))
-    padded = b"".join(keys)
-    if len(padded) != width * len(keys) <= _MATRIX_BYTES_MAX:
-        padded = b"".join([key.rjust(width, b"\0") for key in keys])
-    if len(padded) != width * len(keys) or not padded.isascii():
-        return np.array([key_hash(key.decode("utf-8", "replace")) for key in keys], np.int64)
-    matrix = np.frombuffer(padded, np.uint8)
-    hashes = np.einsum(
-        "ij,j->i", matrix.reshape(-1, width), _powers(width), dtype=np.uint32, casting="unsafe"
-    )
-    signed: npt.NDArray[np.int64] = hashes.astype(np.int32).astype(np.int64)
-    return np.abs(signed) & 0x7FFFFFFF
+Pending = tuple[Sequence[NewMessage] | NewRun, Sequence[Appended] | Sequence[int], int]
+"""What was appended together, where it went (of a run: the log offsets alone), and when."""
+_TOPIC, _PROPERTIES, _FLAGS = (
+    itemgetter(NewMessage._fields.index(name)) for name in ("topic", "properties", "sys_flag")
+)
+_PART_PROPERTIES, _LOG_OFFSET = itemgetter(2), itemgetter(0)
 
 
 class IndexFile:
@@ -295,6 +258,11 @@ class KeyIndex:
         self._pending.append((messages, places, store_ms))
         self._noted += len(messages)
 
+    def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
+        """`add` for the messages of a run."""
+        self._pending.append((run, log_offsets, store_ms))
+        self._noted += len(log_offsets)
+
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be indexed that `build` should be called."""
@@ -305,50 +273,38 @@ class KeyIndex:
         with self._lock:
             self._noted = 0
             batch = [self._pending.popleft() for _ in range(len(self._pending))]
-            keys: list[bytes] = []
-            logs: list[int] = []
-            times: list[int] = []
-            for messages, places, store_ms in batch:
-                before = len(keys)
-                for message, place in zip(messages, places, strict=True):
-                    properties = message[3]
-                    prefix = _key_prefix(message[0])
-                    # The usual case of `message_keys`, without its call and lists.
-                    head, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
-                    if (
-                        found
-                        and (not head or head[-1] == 2)
-                        and not message[5]
-                        and not properties.partition(_KEYS_NEEDLE)[1]
-                        and (key := rest.partition(b"\x02")[0])
-                    ):
-                        keys.append(prefix + key)
-                        logs.append(place[0])
-                        continue
-                    if message[5] & TRANSACTION_MASK == _ROLLED_BACK:
-                        continue
-                    several = message_keys(properties)
-                    keys += [prefix + key for key in several]
-                    logs += [place[0]] * len(several)
-                times += [store_ms] * (len(keys) - before)
             try:
-                if keys:
-                    self._link(keys, logs, times)
+                self._link(batch)
             except Exception:
                 self._pending.extendleft(reversed(batch))
                 self._noted = _PENDING_MAX + 1
                 raise
 
-    def _link(self, keys: list[bytes], logs: list[int], times: list[int]) -> None:
-        hashes = key_hashes(keys)
-        log_offsets = np.array(logs, np.int64)
-        store_ms = np.array(times, np.int64)
+    def _link(self, batch: list[Pending]) -> None:
+        topics: list[str] = []
+        properties: list[bytes] = []
+        logs: list[int] = []
+        times: list[int] = []
+        for added, places, ms in batch:
+            if isinstance(added, NewRun):
+                topics += [added.topic] * len(places)
+                properties += _run_properties(added)
+                logs += cast(Sequence[int], places)
+            else:
+                topics += map(_TOPIC, added)
+                of = _keyed_properties if any(map(_FLAGS, added)) else _PROPERTIES
+                properties += map(of, added)
+                logs += map(_LOG_OFFSET, cast(Sequence[Appended], places))
+            times += [ms] * len(places)
+        hashes, numbers = hashes_of(topics, properties)
+        log_offsets = np.array(logs, np.int64)[numbers]
+        store_ms = np.array(times, np.int64)[numbers]
         done = 0
-        while done < len(keys):
+        while done < len(hashes):
             if not self._files or self._files[-1].room == 0:
                 self._add_file(int(store_ms[done]))
             file = self._files[-1]
-            upto = done + min(file.room, len(keys) - done)
+            upto = done + min(file.room, len(hashes) - done)
             file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
             self._dirty.add(file)
             done = upto
@@ -401,19 +357,15 @@ class KeyIndex:
                 file.flush()
 
 
-def message_keys(properties: bytes) -> list[bytes]:
-    """The keys under which a message is indexed: its unique id, then the tokens of KEYS."""
-    # The usual cases of `property_bytes`, without its call: this is done for every message.
-    before, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
-    if before and found and before[-1] != 2:
-        unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
-    else:
-        unique = rest.partition(b"\x02")[0]
-    result = [unique] if unique else []
-    if properties.partition(_KEYS_NEEDLE)[1]:
-        keys = property_bytes(properties, _KEYS_NEEDLE) or b""
-        result += [key for key in keys.split(b" ") if key]
-    return result
+def _run_properties(run: NewRun) -> Iterable[bytes]:
+    if run.shared.find(KEYS_NEEDLE) >= 0:
+        return map(_PROPERTIES, run.messages())
+    return map(_PART_PROPERTIES, run.parts)
+
+
+def _keyed_properties(message: NewMessage) -> bytes:
+    """A message that was rolled back is found under no key."""
+    return b"" if message.sys_flag & TRANSACTION_MASK == _ROLLED_BACK else message.properties
 
 
 def _name_at(now_ms: int) -> str:

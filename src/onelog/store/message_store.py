@@ -9,9 +9,10 @@ Invariant: a message has its queue entries as soon as `append` returns, and is o
 """
 
 import contextlib
+import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -27,7 +28,14 @@ from onelog.errors import (
     StoreFullError,
     StoreVersionError,
 )
-from onelog.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, Appended, NewMessage
+from onelog.message import (
+    PROPERTIES_BYTES_MAX,
+    SCHEDULE_TOPIC,
+    Appended,
+    AppendedRun,
+    NewMessage,
+    NewRun,
+)
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
@@ -198,13 +206,66 @@ class MessageStore(StoreReader):
                 self._dirty.add(queue)
         if has_properties:
             self.index.add(messages, appended, store_ms)
-        self._entered_until(appended, store_ms)
-
-    def _entered_until(self, appended: list[Appended], store_ms: int) -> None:
-        """Queues and index know of everything up to here."""
         if appended:
-            self.last_append_ms = store_ms
-            self._entered = (int(self.log.end), int(appended[-1].log_offset), store_ms)
+            self._entered_until(appended[-1].log_offset, store_ms)
+
+    def append_runs(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
+        """`append` for runs, none of them empty: much the same work, done once a run."""
+        if self._refusal is not None:
+            self._refuse()
+        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        queues: list[ConsumeQueue] = []
+        firsts: list[int] = []
+        try:
+            for run in runs:
+                self._check_run_sizes(run)
+                if run.sys_flag & _UNDECIDED or run.topic == SCHEDULE_TOPIC:
+                    break
+                queues.append(self.queue_table.get(run.topic, run.queue_id))
+                firsts.append(queues[-1].reserve(len(run.parts)))
+            placed = None
+            if len(queues) == len(runs):
+                placed = self.log.append_runs(runs, firsts, store_ms)
+        except BaseException:
+            self._release(queues)
+            raise
+        if placed is None:
+            self._release(queues)
+            return self._append_one_by_one(runs)
+        appended = []
+        for run, queue, first, (places, sizes) in zip(runs, queues, firsts, placed, strict=True):
+            codes = self._codes(run, store_ms)
+            queue.put(b"".join(map(ENTRY.pack, places, sizes, codes)))
+            queue.dirty = True
+            self.index.add_run(run, places, store_ms)
+            size = places[-1] + sizes[-1] - places[0]
+            appended.append(AppendedRun(places[0], first, size, places))
+        self._dirty.update(queues)
+        self._entered_until(placed[-1][0][-1], store_ms)
+        return appended
+
+    def _append_one_by_one(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
+        places = iter(self.append([message for run in runs for message in run.messages()]))
+        appended = []
+        for run in runs:
+            mine = list(itertools.islice(places, len(run.parts)))
+            first, last = mine[0], mine[-1]
+            size = last.log_offset + last.size - first.log_offset
+            offsets = [place.log_offset for place in mine]
+            appended.append(AppendedRun(first.log_offset, first.queue_offset, size, offsets))
+        return appended
+
+    def _codes(self, run: NewRun, store_ms: int) -> Iterable[int]:
+        """The tags code of each message."""
+        if run.source.find(TAGS_NEEDLE) < 0 and run.shared.find(TAGS_NEEDLE) < 0:
+            return itertools.repeat(0)
+        of = self._tags_codes.of
+        return [of(run.topic, each.properties, store_ms) for each in run.messages()]
+
+    def _entered_until(self, last_record: int, store_ms: int) -> None:
+        """Queues and index know of everything up to here."""
+        self.last_append_ms = store_ms
+        self._entered = (int(self.log.end), last_record, store_ms)
         if self.index.is_behind:
             try:
                 self.index.build()
@@ -257,7 +318,7 @@ class MessageStore(StoreReader):
                 queue.dirty = True
             self._dirty.update(targets)
         self.index.add(records, appended, store_ms)
-        self._entered_until(appended, store_ms)
+        self._entered_until(appended[-1].log_offset, store_ms)
         return appended
 
     def _release(self, queues: Sequence[ConsumeQueue]) -> None:
@@ -270,6 +331,14 @@ class MessageStore(StoreReader):
             or len(message.properties) > self._properties_max
         ):
             self._refuse_size(message)
+
+    def _check_run_sizes(self, run: NewRun) -> None:
+        # One look tells that no part can be too large.
+        if len(run.source) + len(run.shared) >= min(
+            self.config.body_bytes_max, self._properties_max
+        ):
+            for message in run.messages():
+                self._check_sizes(message)
 
     def _refuse_size(self, message: NewMessage) -> NoReturn:
         body, properties = len(message.body), len(message.properties)

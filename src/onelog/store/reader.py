@@ -16,7 +16,8 @@ from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ConsumeQueue, Entry
-from onelog.store.keyindex import KeyIndex, message_keys
+from onelog.store.keyhash import message_keys
+from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.record import check, decode_messages, store_time_ms
 

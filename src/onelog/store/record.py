@@ -54,11 +54,11 @@ RECORD_BYTES_MIN = 91
 HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{stored}siqI") for stored in (8, 20) for born in (8, 20))
 """Everything before the body, by the two host bits of the sysFlag."""
 _HEAD_V4 = HEADS[0]
-_SIZE_AND_MAGIC = Struct(">II")
-_LENGTH = Struct(">H")
+SIZE_AND_MAGIC = Struct(">II")
+LENGTH = Struct(">H")
 # As a number: the complement of an IntFlag lacks the bits that have no name, as those of a
 # compression have none.
-_BOTH_V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+BOTH_V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 CRC_PROPERTY_BYTES = 20
 """What `record_crc` adds to the properties, beside a missing separator."""
 _CRC_NAME = RECORD_CRC.encode() + b"\x01"
@@ -70,7 +70,7 @@ def topic_field(topic: str) -> tuple[int, bytes]:
     name = check_topic(topic)
     if len(name) <= 127:
         return MAGIC_V1, bytes([len(name)]) + name
-    return MAGIC_V2, _LENGTH.pack(len(name)) + name
+    return MAGIC_V2, LENGTH.pack(len(name)) + name
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -80,7 +80,7 @@ def _topic_name(name: bytes) -> str:
 
 def host_flags(message: NewMessage) -> int:
     """The message's sysFlag, with the host bits set to what its hosts are."""
-    flags = message.sys_flag & ~_BOTH_V6
+    flags = message.sys_flag & ~BOTH_V6
     if len(message.born_host) == 20:
         flags |= SysFlag.BORN_HOST_V6
     if len(message.store_host) == 20:
@@ -105,7 +105,7 @@ def encode(
         if properties and properties[-1] != 2:
             properties += b"\x02"
         properties += bytes(CRC_PROPERTY_BYTES)
-    tail = topic_part + _LENGTH.pack(len(properties)) + properties
+    tail = topic_part + LENGTH.pack(len(properties)) + properties
     body_bytes = len(body)
     size = head.size + body_bytes + len(tail)
     packed = head.pack(
@@ -122,7 +122,7 @@ def encode(
 def _tail_start(topic: str, properties_bytes: int) -> tuple[int, bytes, int]:
     """Magic, TOPICLEN + TOPIC + PROPLEN, and the size of an IPv4 record without its body."""
     magic, topic_part = topic_field(topic)
-    start = topic_part + _LENGTH.pack(properties_bytes)
+    start = topic_part + LENGTH.pack(properties_bytes)
     return magic, start, _HEAD_V4.size + len(start) + properties_bytes
 
 
@@ -252,7 +252,7 @@ def check(
     room = len(view) - at
     if room < BLANK.size:
         return Broken(log_offset, f"only {room} bytes are left in the segment")
-    size, magic = _SIZE_AND_MAGIC.unpack_from(view, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(view, at)
     if magic == MAGIC_BLANK:
         return (
             Blank(room)

@@ -11,7 +11,7 @@ from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage
 from onelog.store.commitlog import CommitLog
 from onelog.store.dispatch import TagsCodes, targets
-from onelog.store.keyindex import key_hash, message_keys
+from onelog.store.keyhash import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment

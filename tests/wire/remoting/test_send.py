@@ -12,6 +12,7 @@ from onelog.wire.remoting.send import (
     _SHORT_NAMES,
     SendHeader,
     _decode_carefully,
+    _split_one_by_one,
     decode_send_header,
     encode_batch,
     encode_send_response,
@@ -83,10 +84,10 @@ def test_a_field_that_is_no_number_is_named(name: str, value: str) -> None:
         decode_send_header(Command(310, ext=SHORT | {name: value}))
 
 
-def outcome(decode: Callable[[], SendHeader]) -> str:
+def outcome(decode: Callable[[], object]) -> str:
     try:
         return str(decode())
-    except InvalidRequestError as error:
+    except (InvalidRequestError, WireError) as error:
         return str(error)
 
 
@@ -170,10 +171,25 @@ def test_what_real_producers_send_is_understood() -> None:
         assert command.body == b"hello"
 
 
+@given(
+    st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=6),
+    st.integers(0, 200),
+    st.binary(min_size=1, max_size=4),
+)
+def test_a_damaged_batch_of_messages_of_one_size_is_read_as_any_other(
+    bodies: list[bytes], at: int, damage: bytes
+) -> None:
+    batch = bytearray(encode_batch([(1, body, b"pp") for body in bodies]))
+    assert split_batch(batch) == [(1, body, b"pp") for body in bodies]
+    batch[at : at + len(damage)] = damage[: max(0, len(batch) - at)]
+    data = bytes(batch)
+    assert outcome(lambda: split_batch(data)) == outcome(lambda: _split_one_by_one(data))
+
+
 def test_a_real_batch_is_taken_apart_and_put_together_again() -> None:
     command = read(captured.BATCH_COMPACT_550)
     assert decode_send_header(command).batch
     messages = split_batch(command.body)
-    assert [message.body for message in messages] == [b"one", b"two"]
-    assert b"TAGS\x01tagB" in messages[1].properties
+    assert [body for _, body, _ in messages] == [b"one", b"two"]
+    assert b"TAGS\x01tagB" in messages[1][2]
     assert encode_batch(messages) == command.body

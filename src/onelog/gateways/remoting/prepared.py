@@ -21,9 +21,9 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.send import batch_messages, checked_parts
+from onelog.gateways.remoting.send import checked_parts
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
-from onelog.message import Appended, NewMessage
+from onelog.message import Appended, NewRun
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -36,13 +36,15 @@ _ROOM_BYTES = 64
 _offsets = msgspec.json.Decoder(list[int])
 
 
-def unpacker(gateway: Gateway) -> Callable[[Part], list[NewMessage]]:
+def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:
     """What makes messages of a part."""
 
-    def unpack(part: Part) -> list[NewMessage]:
-        rest = (0, part.born_ms, part.born_host, gateway.store_host, 0, 0, 1, ())
-        parts = checked_parts(bytes(part.body))
-        return batch_messages(parts, part.topic, part.queue_id, gateway.added_properties, rest)
+    def unpack(part: Part) -> NewRun:
+        source = bytes(part.body)
+        return NewRun(
+            part.topic, part.queue_id, checked_parts(source), source, gateway.added_properties, 0,
+            part.born_ms, part.born_host, gateway.store_host,
+        )  # fmt: skip
 
     return unpack
 
@@ -51,12 +53,12 @@ def stage(session: BrokerSession, command: Command) -> None:
     """STAGE_MESSAGES."""
     ext = command.ext
     parts = checked_parts(bytes(command.body))
-    if not parts or not all(part.body for part in parts):
+    if not parts or not all(body for _, body, _ in parts):
         raise EmptyMessageError("a part without messages, or with one that has no body")
     # Now, because what is committed has to be published, whatever it is.
     added = len(session.gateway.added_properties) + _ROOM_BYTES
     session.broker.publisher.check_sizes(
-        max(len(part.body) for part in parts), max(len(part.properties) for part in parts) + added
+        max(len(body) for _, body, _ in parts), max(len(each) for *_, each in parts) + added
     )
     part = Part(
         fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),

@@ -4,8 +4,10 @@ The hottest request of all. A send costs one look at its fields, one tuple for t
 answer; everything that is rare (an unknown topic, a batch, a retry) leaves the straight way early.
 """
 
+import functools
 import itertools
 import os
+import struct
 import time
 
 from onelog.core.timed_messages import wanted_ms
@@ -18,13 +20,20 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
-from onelog.message import UNIQUE_KEY, Appended, NewMessage, property_bytes
+from onelog.message import (
+    UNIQUE_KEY,
+    Appended,
+    AppendedRun,
+    NewMessage,
+    NewRun,
+    Part,
+    property_bytes,
+)
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, Buffer, Command
+from onelog.wire.remoting.command import FLAG_ONEWAY, Command
 from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import (
-    BatchedMessage,
     SendHeader,
     decode_send_header,
     encode_send_response,
@@ -201,76 +210,57 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    shared = _shared(header.properties.encode()) + gateway.added_properties
-    flags = header.sys_flag & CLIENT_FLAGS
-    rest = (flags, header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
-            0, 1, ())  # fmt: skip
-    messages = batch_messages(checked_parts(command.body), header.topic, queue_id, shared, rest)
+    body = command.body
+    source = body if isinstance(body, bytes) else bytes(body)
+    run = NewRun(
+        header.topic, queue_id, checked_parts(source), source,
+        _shared(header.properties) + gateway.added_properties, header.sys_flag & CLIENT_FLAGS,
+        header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
+    )  # fmt: skip
     token = (session, command, queue_id, "")
     try:
-        session.broker.submit_batch(messages, _batch_stored, token)
+        session.broker.submit_run(run, _batch_stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
-        session.broker.submit_batch(messages, _batch_stored, token)
+        session.broker.submit_run(run, _batch_stored, token)
 
 
-def _shared(properties: bytes) -> bytes:
+@functools.lru_cache(maxsize=256)
+def _shared(properties: str) -> bytes:
     """Properties of a whole batch, as each of its messages gets them: its id is not theirs."""
-    kept = without_reserved(properties).split(b"\x02")
+    kept = without_reserved(properties.encode()).split(b"\x02")
     return b"".join(
         each + b"\x02" for each in kept if each and not each.startswith(_UNIQUE_KEY_NEEDLE)
     )
 
 
-def checked_parts(body: Buffer) -> list[BatchedMessage]:
+def checked_parts(source: bytes) -> list[Part]:
     """The messages of a batch, without properties that are not their sender's to set."""
-    data = body if isinstance(body, bytes) else bytes(body)
-    parts = split_batch(data)
-    # One look at the whole body tells that none of its messages has such a property.
-    if data.find(_RESERVED_BYTES) >= 0 or data.find(_TIMED_NEEDLE) >= 0:
-        parts = [_checked(part) for part in parts]
+    parts = split_batch(source)
+    # One look at the whole tells that none of its messages has such a property.
+    if source.find(_RESERVED_BYTES) >= 0 or source.find(_TIMED_NEEDLE) >= 0:
+        parts = [(flag, body, _checked(properties)) for flag, body, properties in parts]
     return parts
 
 
-def _checked(part: BatchedMessage) -> BatchedMessage:
-    properties = without_reserved(part.properties)
+def _checked(properties: bytes) -> bytes:
+    properties = without_reserved(properties)
     if properties.find(_TIMED_NEEDLE) >= 0 and wanted_ms(properties, 0) is not None:
         raise MessageError("a message of a batch cannot be timed: send it by itself")
-    return part._replace(properties=properties)
+    return properties
 
 
-def batch_messages(
-    parts: list[BatchedMessage], topic: str, queue_id: int, shared: bytes, rest: tuple[object, ...]
-) -> list[NewMessage]:
-    """What is stored of a batch: `shared` properties for all, and `rest` from the sysFlag on."""
-    ended, new = b"\x02" + shared, tuple.__new__
-    # What calling the class does, at half the price.
-    return [
-        new(
-            NewMessage,
-            (
-                topic,
-                queue_id,
-                body,
-                properties + (ended if properties and properties[-1] != 2 else shared),
-                flag,
-                *rest,
-            ),
-        )
-        for flag, body, properties in parts
-    ]
-
-
-def _batch_stored(token: Token, appended: list[Appended] | None, error: OnelogError | None) -> None:
+def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError | None) -> None:
     session, command, queue_id, _ = token
     if appended is None:
         assert error is not None
         session.fail(command, error)
         return
     gateway = session.gateway
-    prefix = gateway.id_prefix
-    message_ids = ",".join([f"{prefix}{place.log_offset:016X}" for place in appended])
-    first = appended[0].queue_offset
+    _, first, _, log_offsets = appended
+    # Each offset in 16 digits, with what all ids begin with before it.
+    digits = struct.pack(f">{len(log_offsets)}q", *log_offsets).hex(",", 8).upper()
+    message_ids = gateway.id_prefix + digits.replace(",", f",{gateway.id_prefix}")
     if error is not None:
         _answer_late(session, command, error, message_ids, queue_id, first)
     elif not command.flag & FLAG_ONEWAY:

@@ -27,7 +27,7 @@ from onelog.message import (
     tags_code,
 )
 from onelog.store.dispatch import TagsCodes, targets
-from onelog.store.keyindex import key_hash, key_hashes, message_keys
+from onelog.store.keyhash import key_hash, key_hashes, message_keys
 from onelog.store.record import (
     BLANK,
     CRC_MASK,

@@ -37,10 +37,10 @@ def _inner(message: Message) -> list[Message]:
     return [
         message._replace(
             queue_offset=QueueOffset(message.queue_offset + index),
-            body=memoryview(part.body),
-            properties=part.properties,
-            flag=part.flag,
+            body=memoryview(body),
+            properties=properties,
+            flag=flag,
             sys_flag=message.sys_flag & _LEFT,
         )
-        for index, part in enumerate(parts)
+        for index, (flag, body, properties) in enumerate(parts)
     ]
