@@ -124,6 +124,23 @@ class Publisher:
         self._messages.append(message)
         self._receipts.append((on_stored, token, 0))
 
+    def submit_plain(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> bool:
+        """`submit` for a message with nothing in it that `before_store` asks for.
+
+        False, and nothing done, if it has to be looked at more closely.
+        """
+        if (
+            not 0 <= message.queue_id < self._open.get(message.topic, 0)
+            or not 0 < len(message.body) <= self.body_bytes_max
+            or len(message.properties) > PROPERTIES_BYTES_MAX
+        ):
+            return False
+        if not self._messages:
+            self._begin_tick()
+        self._messages.append(message)
+        self._receipts.append((on_stored, token, 0))
+        return True
+
     def put(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
         """Take a message that needs no check, because the broker itself made it or had it."""
         for trigger, transform in self.before_store:

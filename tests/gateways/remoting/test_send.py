@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.gateways.remoting import send
 from onelog.gateways.remoting.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -56,6 +57,55 @@ async def test_a_message_without_an_id_gets_one(tmp_path: Path) -> None:
         (stored,) = messages(await producer.pull("t", 0))
         assert stored.unique_key == answer.ext["transactionId"]
         assert len(answer.ext["transactionId"]) == 32
+
+
+FORMS = {
+    "UNIQ_KEY\x01{key}": "{key}",
+    "UNIQ_KEY\x01{key}\x02": "{key}",
+    "A\x01b\x02UNIQ_KEY\x01{key}\x02WAIT\x01true": "{key}",
+    "TAGS\x01t\x02UNIQ_KEY\x01{key}\x02WAIT\x01true\x02": "{key}",
+    "XUNIQ_KEY\x01{key}\x02UNIQ_KEY\x01other\x02": "other",
+    "UNIQ_KEY\x01{key}\x02INNER_NUM\x015\x02": "{key}",
+    "UNIQ_KEY\x01{key}\x02UNIQ_KEY\x01second\x02": "{key}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
+    tmp_path: Path, form: str
+) -> None:
+    forms = dict(send._plain_forms)
+    send._plain_forms.clear()
+    async with broker(tmp_path) as server, client(server) as producer:
+        for number in range(32):
+            key = f"K{number:03d}"
+            answer = await producer.send("t", b"x", i=form.format(key=key))
+            assert answer.ext["transactionId"] == FORMS[form].format(key=key)
+        found = messages(await producer.pull("t", 0))
+        for number, stored in enumerate(found):
+            sent = form.format(key=f"K{number:03d}").rstrip("\x02").encode() + b"\x02"
+            expected = sent.replace(b"INNER_NUM\x015\x02", b"") + server.gateway.added_properties
+            assert stored.properties == expected
+        assert len(found) == 32
+    assert bool(send._plain_forms) == (form.count("UNIQ") == 1 and "INNER" not in form)
+    send._plain_forms.clear()
+    send._plain_forms.update(forms)
+
+
+async def test_messages_that_are_not_just_stored_are_never_taken_for_plain_ones(
+    tmp_path: Path,
+) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        for number in range(40):
+            await producer.send("t", b"plain", {"UNIQ_KEY": f"P{number}", "WAIT": "true"})
+            named = {"UNIQ_KEY": f"D{number}", "WAIT": "true", "DELAY": "18"}
+            await producer.send("t", b"delayed", named)
+            named = {"TIMER_DELAY_SEC": "900", "UNIQ_KEY": f"T{number}", "WAIT": "true"}
+            assert "recallHandle" in (await producer.send("t", b"timed", named)).ext
+            named = {"UNIQ_KEY": f"H{number}", "PGROUP": "g", "TRAN_MSG": "true"}
+            await producer.send("t", b"half", named)
+        assert set(bodies(await producer.pull("t", 0))) == {b"plain"}
+        assert server.store.max_offset("t", 0) == 40
 
 
 def test_made_ids_differ() -> None:

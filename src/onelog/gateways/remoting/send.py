@@ -44,13 +44,23 @@ _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _HALF_NEEDLE = b"TRAN_MSG\x01true"
 _TIMED_NEEDLE = b"TIMER_DEL"
 """In TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS and TIMER_DEL_UNIQKEY."""
-_RESERVED = "INNER_"
-_RESERVED_BYTES = _RESERVED.encode()
+_RESERVED = b"INNER_"
 """How the properties begin that say into which queues, and how often, a record is entered. They are
 the store's; from a client they would count at the next recovery."""
 CLIENT_FLAGS = 0x703
 """The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
 _counter = itertools.count()
+_plain_forms: dict[tuple[bytes, bytes, bytes], bytes] = {}
+"""What comes before the unique key in properties of messages that are just to be stored, whether it
+is ended, what follows; and the end that is missing. Most messages differ in that key only, so one
+look tells all about them."""
+_FORMS_MAX = 1_024
+_FORM_BYTES_MAX = 512
+_MISSES_PER_FORM = 16
+"""Learning one of so many keeps messages that are all different from filling the table."""
+_misses = 0
+_NOT_PLAIN = (_RESERVED, b"DEL", b"TRAN_MSG", _UNIQUE_KEY_NEEDLE)
+"""In the names of all properties that are not just stored: `before_store` has those with DEL."""
 
 Token = tuple[BrokerSession, Command, int, str]
 TimedReceipt = tuple[tuple[Token, str], int | None]
@@ -66,19 +76,13 @@ def send_message(session: BrokerSession, command: Command) -> None:
         return
     gateway = session.gateway
     properties = text.encode()
-    if text.find(_RESERVED) >= 0:
-        properties = without_reserved(properties)
-    if properties and properties[-1] != 2:
-        properties += b"\x02"
-    # The usual case of `property_bytes`, without its call.
-    before, found, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
-    if found and (not before or before[-1] == 2):
-        unique: bytes | None = rest.partition(b"\x02")[0]
+    before, _, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+    unique, ended, after = rest.partition(b"\x02")
+    missing = _plain_forms.get((before, ended, after))
+    if missing is not None and unique:
+        properties += missing
     else:
-        unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
-    if unique is None:
-        unique = new_unique_key(gateway.store_host).encode()
-        properties += _UNIQUE_KEY_NEEDLE + unique + b"\x02"
+        properties, unique = _looked_through(properties, gateway.store_host)
     if queue_id < 0:
         queue_id = pick_queue(session, header)
     # What calling the class does, at half the price.
@@ -91,6 +95,9 @@ def send_message(session: BrokerSession, command: Command) -> None:
         ),
     )  # fmt: skip
     token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
+    publisher = session.broker.publisher
+    if missing is not None and publisher.submit_plain(message, _stored, token):
+        return
     try:
         # Names of properties may be in values too: who takes the message looks closely.
         if (
@@ -100,17 +107,50 @@ def send_message(session: BrokerSession, command: Command) -> None:
         ):
             _submit(session, header, message, token)
         else:
-            session.broker.publisher.submit(message, _stored, token)
+            publisher.submit(message, _stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
         _submit(session, header, message, token)
 
 
+def _looked_through(properties: bytes, host: bytes) -> tuple[bytes, bytes]:
+    """Properties as they may be stored, ended, and with a unique key; and that key."""
+    global _misses
+    sent = properties
+    properties = without_reserved(properties)
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    if unique is None:
+        unique = new_unique_key(host).encode()
+        return properties + _UNIQUE_KEY_NEEDLE + unique + b"\x02", unique
+    _misses += 1
+    if _misses % _MISSES_PER_FORM == 0:
+        _learn_form(sent)
+    return properties, unique
+
+
+def _learn_form(properties: bytes) -> None:
+    """Remember what surrounds the unique key, if nothing in it asks for more than storing."""
+    before, _, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+    unique, ended, after = rest.partition(b"\x02")
+    around = before + b"\x02" + after
+    if (
+        unique
+        and (not before or before[-1] == 2)
+        and len(around) <= _FORM_BYTES_MAX
+        and not any(around.find(needle) >= 0 for needle in _NOT_PLAIN)
+    ):
+        if len(_plain_forms) >= _FORMS_MAX:
+            _plain_forms.clear()
+        _plain_forms[before, ended, after] = b"" if properties[-1] == 2 else b"\x02"
+
+
 def without_reserved(properties: bytes) -> bytes:
     """The properties without those that only the store may set."""
-    if not properties.partition(_RESERVED_BYTES)[1]:
+    if not properties.partition(_RESERVED)[1]:
         return properties
-    kept = [each for each in properties.split(b"\x02") if not each.startswith(_RESERVED_BYTES)]
+    kept = [each for each in properties.split(b"\x02") if not each.startswith(_RESERVED)]
     return b"\x02".join(kept)
 
 
@@ -238,7 +278,7 @@ def checked_parts(source: bytes) -> list[Part]:
     """The messages of a batch, without properties that are not their sender's to set."""
     parts = split_batch(source)
     # One look at the whole tells that none of its messages has such a property.
-    if source.find(_RESERVED_BYTES) >= 0 or source.find(_TIMED_NEEDLE) >= 0:
+    if source.find(_RESERVED) >= 0 or source.find(_TIMED_NEEDLE) >= 0:
         parts = [(flag, body, _checked(properties)) for flag, body, properties in parts]
     return parts
 
