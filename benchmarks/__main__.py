@@ -20,6 +20,7 @@ SUITES = {
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",
     "client-pushes": "benchmarks.client_pushes",
+    "official-client": "benchmarks.official_client",
     "embedded": "benchmarks.embedded",
     "spark": "benchmarks.spark",
 }
