@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from onelog.errors import (
     MessageError,
@@ -116,14 +117,8 @@ class CommitLog:
                 offset = segment.start
             for target, at, parts, size in writes:
                 target.write(parts, at - target.start, size)
-        except struct.error as error:
-            self._undo()
-            raise MessageError(
-                f"a number in a message is too large for its field: {error}"
-            ) from error
-        except BaseException:
-            self._undo()
-            raise
+        except BaseException as error:
+            self._give_up(error)
         self.end = LogOffset(offset)
         return places
 
@@ -152,14 +147,8 @@ class CommitLog:
                 offset = places[-1] + sizes[-1]
                 found.append((places, sizes))
             segment.write(records, begin - segment.start, offset - begin)
-        except struct.error as error:
-            self._undo()
-            raise MessageError(
-                f"a number in a message is too large for its field: {error}"
-            ) from error
-        except BaseException:
-            self._undo()
-            raise
+        except BaseException as error:
+            self._give_up(error)
         self.end = LogOffset(offset)
         return found
 
@@ -178,9 +167,14 @@ class CommitLog:
         self._segments = (*self._segments, segment)
         return segment
 
-    def _undo(self) -> None:
+    def _give_up(self, error: BaseException) -> NoReturn:
         """After a failed append: drop new segments, zero what was written past the end."""
         self.truncate(self.end)
+        if isinstance(error, struct.error):
+            raise MessageError(
+                f"a number in a message is too large for its field: {error}"
+            ) from error
+        raise error
 
     def truncate(self, end: LogOffset) -> None:
         """Cut the log at `end`: what follows becomes zeros, later segments go."""
