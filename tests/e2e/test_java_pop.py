@@ -129,7 +129,7 @@ def test_members_share_a_topic_by_pop_and_each_message_is_handled_once(group: Gr
 
 def test_what_a_killed_member_held_goes_to_the_others(group: Group) -> None:
     group.consume_by("POP")
-    group.join("victim", work_ms=400)
+    group.join("victim", work_ms=4_000)
     group.join("a", "b")
     group.send(400)
     time.sleep(0.5)

@@ -4,6 +4,7 @@ RocketMQ delivers timed messages at the end of the second in which they are due,
 own round; OneLog at their millisecond. Neither may be early.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,18 @@ LATE_MS = {"onelog": 1_000, "rocketmq": 3_000}
 
 
 @pytest.fixture
-def recalling_server(server: Server) -> Server:
-    """RocketMQ does not recall unless it is told to."""
-    if server.name == "rocketmq":
-        answer = call(
-            server.broker_address, UPDATE_BROKER_CONFIG, {}, b"recallMessageEnable=true\n"
-        )
-        assert answer.code == 0, answer
-    return server
+def recalling_server(server: Server) -> Iterator[Server]:
+    """RocketMQ does not recall unless it is told to; other tests expect that."""
+
+    def may_recall(text: bytes) -> None:
+        if server.name == "rocketmq":
+            change = b"recallMessageEnable=%b\n" % text
+            answer = call(server.broker_address, UPDATE_BROKER_CONFIG, {}, change)
+            assert answer.code == 0, answer
+
+    may_recall(b"true")
+    yield server
+    may_recall(b"false")
 
 
 def check(server: Server, done: dict[str, Any], recalled: set[int]) -> None:
