@@ -23,6 +23,7 @@ TESTS_WITHOUT_MODULE = (
     "tests/client/test_failures.py",
     "tests/client/test_types.py",
     "tests/spark/test_clusters.py",
+    "tests/spark/test_million.py",
     "tests/spark/test_under_fire.py",
     "tests/test_tidy.py",
 )

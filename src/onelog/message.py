@@ -13,6 +13,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from enum import IntFlag
+from operator import itemgetter
 from typing import NamedTuple, NewType
 
 from onelog.errors import InvalidTopicError
@@ -133,6 +134,14 @@ class NewRun(NamedTuple):
             body + message.properties, b"", message.sys_flag, message.born_ms, message.born_host,
             message.store_host, message.reconsume_times,
         )  # fmt: skip
+
+    def fits(self, body_bytes_max: int, properties_bytes_max: int) -> bool:
+        """Whether no body and no properties are larger; False if that is a matter of one byte."""
+        more = len(self.shared) + 1
+        if len(self.source) + more <= min(body_bytes_max, properties_bytes_max):
+            return True
+        bodies, properties = (map(len, map(itemgetter(at), self.parts)) for at in (1, 2))
+        return max(bodies) <= body_bytes_max and max(properties) + more <= properties_bytes_max
 
     def messages(self) -> list[NewMessage]:
         """The same, message by message."""

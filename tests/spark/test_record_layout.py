@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.message import NewMessage
-from onelog.spark.record_layout import Ints, find_records, integers, lay_out, pieces
+from onelog.spark.record_layout import (
+    Ints,
+    find_records,
+    integers,
+    lay_out,
+    leading_records,
+    pieces,
+)
 from onelog.wire.remoting.records import decode_records
 from tests.spark.record_samples import QUICK, any_messages, encoded, records
 
@@ -77,6 +84,43 @@ def test_a_record_that_is_not_whole_is_told_from_its_neighbours() -> None:
     layout, whole = lay_out(as_bytes(record + damaged + record), ints(*np.arange(3) * len(record)))
     assert whole.tolist() == [True, False, True]
     assert layout.rows(whole).bodies().to_pylist() == [b"body", b"body"]
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 200)), min_size=1, max_size=6))
+def test_records_of_one_size_in_a_row_are_found_like_others(runs: list[tuple[int, int]]) -> None:
+    data = b"".join(
+        encoded(NewMessage("t", number % 7, bytes([size]) * size, b"k\x01%d\x02" % size))
+        for size, count in runs
+        for number in range(count)
+    )
+    layout = find_records(as_bytes(data))
+    assert layout is not None
+    messages = decode_records(data)
+    assert layout.bodies().to_pylist() == [bytes(each.body) for each in messages]
+    assert layout.queue_id.tolist() == [each.queue_id for each in messages]
+    ends = np.cumsum([each.size for each in messages])
+    assert layout.end.tolist() == ends.tolist()
+    half = len(messages) // 2
+    until = int(layout.at[half])
+    assert len(leading_records(as_bytes(data), until)) == half
+    assert len(leading_records(as_bytes(data), until + 1)) == half + 1
+    assert len(leading_records(as_bytes(data[:-1]))) == len(messages) - 1
+
+
+def test_a_damaged_record_ends_a_run_of_one_size() -> None:
+    record = encoded(NewMessage("t", 0, b"body", b"a\x01b\x02"))
+    data = bytearray(record * 300)
+    data[200 * len(record) : 200 * len(record) + 4] = bytes(4)
+    assert len(leading_records(as_bytes(bytes(data)))) == 200
+
+
+def test_topics_are_told_apart_by_length_and_by_content() -> None:
+    names = ["abcd", "abcd", "abce", "abc", "abcde"]
+    for some in (names, names[:3]):
+        layout = find_records(as_bytes(b"".join(encoded(NewMessage(n, 0, b"x")) for n in some)))
+        assert layout is not None
+        assert layout.is_of("abcd").tolist() == [name == "abcd" for name in some]
 
 
 def test_integers_are_big_endian_and_may_lie_at_any_byte() -> None:

@@ -161,10 +161,9 @@ class Publisher:
             run = self._admit_run(run)
         if not run.parts or not all(map(_PART_BODY, run.parts)):
             raise EmptyMessageError("a batch without messages, or with one that has no body")
-        # One look tells that no part can be too large.
-        if len(run.source) + len(run.shared) >= min(self.body_bytes_max, PROPERTIES_BYTES_MAX):
-            for _, body, properties in run.parts:
-                self.check_sizes(len(body), len(properties) + 1 + len(run.shared))
+        if not run.fits(self.body_bytes_max, PROPERTIES_BYTES_MAX):
+            for message in run.messages():
+                self._check_size(message)
         self.begin_tick()
         self._has_runs = True
         self._messages.append(run)

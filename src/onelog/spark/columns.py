@@ -283,13 +283,13 @@ def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
     """Whose body has the CRC that its record claims."""
     count = len(bodies)
     if bodies.nbytes <= count * _COPIED_BODY_BYTES_MAX:
-        found = np.fromiter(map(crc32, bodies.to_pylist()), np.uint32, count)
+        found = np.fromiter(map(crc32, bodies.to_pylist()), np.int64, count)
     else:
         _, bounds, content = bodies.buffers()
         places = np.frombuffer(bounds, np.int32, count + 1).tolist()
         view = memoryview(content)
         slices = itertools.pairwise(places)
-        found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.uint32, count)
+        found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.int64, count)
     whole: Mask = (found & CRC_MASK) == layout.body_crc
     return whole
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
 from onelog.errors import WireError
@@ -48,8 +46,7 @@ def needs_flattening(layout: Layout, topic: str | None, with_bodies: bool) -> Ma
     if with_bodies:
         unusual |= (layout.sys_flag & _COMPRESSED) != 0
     if topic is not None and len(layout):
-        own = pc.equal(layout.topics(), pa.scalar(topic.encode(), pa.binary()))
-        unusual |= ~own.to_numpy(zero_copy_only=False)
+        unusual |= ~layout.is_of(topic)
     return unusual
 
 

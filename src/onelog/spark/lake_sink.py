@@ -20,6 +20,7 @@ from onelog.spark import lake_tables
 from onelog.spark.lake_files import FILE_BYTES, FileWriter, WrittenFile
 from onelog.spark.lake_tables import Form
 from onelog.spark.stream_writers import Messages, stream_writer
+from onelog.spark.worker_memory import settle
 
 FORMAT = "onelog_lake"
 _NEEDED = frozenset({"topic", "queue", "offset", "broker", "store_time"})
@@ -73,7 +74,9 @@ class LakeStream:
         """In a task: files that belong to no table yet."""
         writer = FileWriter(self.folder, hide=self.form == "parquet", file_bytes=self.file_bytes)
         files = [file for rows in batches for file in writer.add(rows)]
-        return FilesWritten(query, (*files, *writer.rest()))
+        written = FilesWritten(query, (*files, *writer.rest()))
+        settle()
+        return written
 
     def commit(self, batch: int, messages: Messages) -> None:
         """On the driver: make them part of their tables."""

@@ -31,10 +31,7 @@ class LogFiles:
 
     def __init__(self, store: Path) -> None:
         self._folder = store / "commitlog"
-        try:
-            files = numbered_files(self._folder)
-        except OSError as error:
-            raise StoreError(f"the log of {store} cannot be read: {error}") from error
+        files = look(store, lambda: numbered_files(self._folder))
         self._sizes = {start: size for start, size in files if size}
         self._starts = sorted(self._sizes)
         self._open: Segment | None = None
@@ -72,10 +69,7 @@ class QueueFiles:
     def __init__(self, store: Path) -> None:
         self._store = store
         self._folder = store / "consumequeue"
-        try:
-            self._file_entries = queue_file_entries(store)
-        except OSError as error:
-            raise StoreError(f"the queues of {store} cannot be read: {error}") from error
+        self._file_entries = look(store, lambda: queue_file_entries(store))
         self._budget = MapBudget(_QUEUE_MAPS_MAX)
 
     def open(self, queue: Queue) -> ConsumeQueue:

@@ -27,6 +27,7 @@ from onelog.spark.origins import origin_of
 from onelog.spark.pruning import OFFSET_MAX, Pruning, prune, pruning_of
 from onelog.spark.store_files import StoreSplit
 from onelog.spark.tables import Table
+from onelog.spark.worker_memory import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -159,6 +160,7 @@ def read_partition(
     elif isinstance(partition, QueuePartition):
         yield from _pulled(options, partition, decoder)
     # Anything else is what Spark makes of a plan without partitions.
+    settle()
 
 
 def _pulled(

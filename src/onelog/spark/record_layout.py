@@ -11,11 +11,14 @@ checksums of bodies are not looked at here.
 
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from onelog.message import SysFlag
 from onelog.store.record import HEADS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,7 +26,27 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _SIZE = Struct(">I")
-_SYS_FLAG_AT = 36
+_ALIKE_MIN = 8
+"""So many sizes that are the same as the one before make it worth to look for more at once."""
+_LOOK_MIN = 64
+_ARROW_BYTES_MAX = 0x7FFFFFFF
+_HEAD_FIELDS = {
+    "size": (">u4", 0), "magic": (">u4", 4), "body_crc": (">u4", 8), "queue_id": (">i4", 12),
+    "flag": (">i4", 16), "queue_offset": (">i8", 20), "log_offset": (">i8", 28),
+    "sys_flag": (">i4", 36), "born_ms": (">i8", 40), "store_ms": (">i8", 56),
+    "body_bytes": (">u4", 84),
+}  # fmt: skip
+_HEAD = np.dtype(
+    {
+        "names": list(_HEAD_FIELDS),
+        "formats": [kind for kind, _ in _HEAD_FIELDS.values()],
+        "offsets": [at for _, at in _HEAD_FIELDS.values()],
+        "itemsize": HEADS[0].size,
+    }
+)
+"""The front of a record between IPv4 hosts; with others, what is behind `born_ms` moves on."""
+_HEAD_AS_BYTES = np.dtype((np.void, _HEAD.itemsize))
+"""In which form heads are kept: what has fields is copied field by field."""
 _HEAD_BYTES: Ints = np.array([head.size for head in HEADS])
 _STORE_HOST_AT: Ints = np.array([64, 76, 64, 76])
 """By the host bits of the sysFlag, as the born host stands before it."""
@@ -36,6 +59,7 @@ class Layout:
     raw: Bytes
     at: Ints
     end: Ints
+    head: npt.NDArray[np.void]
     sys_flag: Ints
     body_at: Ints
     topic_at: Ints
@@ -50,45 +74,47 @@ class Layout:
     def rows(self, chosen: "Mask | Ints | slice") -> "Layout":
         """Some of the records."""
         return Layout(
-            self.raw, self.at[chosen], self.end[chosen], self.sys_flag[chosen],
-            self.body_at[chosen], self.topic_at[chosen], self.name_at[chosen],
-            self.properties_at[chosen],
+            self.raw, self.at[chosen], self.end[chosen], self.head[chosen],
+            self.sys_flag[chosen], self.body_at[chosen], self.topic_at[chosen],
+            self.name_at[chosen], self.properties_at[chosen],
         )  # fmt: skip
 
     @property
     def body_crc(self) -> Ints:
         """The CRC that each record claims for its body."""
-        return integers(self.raw, self.at + 8, ">u4")
+        return _field(self.head, "body_crc")
 
     @property
     def queue_id(self) -> Ints:
         """The queue that each record names."""
-        return integers(self.raw, self.at + 12, ">i4")
+        return _field(self.head, "queue_id")
 
     @property
     def flag(self) -> Ints:
         """The user's flag."""
-        return integers(self.raw, self.at + 16, ">i4")
+        return _field(self.head, "flag")
 
     @property
     def queue_offset(self) -> Ints:
         """The index in the queue."""
-        return integers(self.raw, self.at + 20, ">i8")
+        return _field(self.head, "queue_offset")
 
     @property
     def log_offset(self) -> Ints:
         """Where in the log each record says it starts."""
-        return integers(self.raw, self.at + 28, ">i8")
+        return _field(self.head, "log_offset")
 
     @property
     def born_ms(self) -> Ints:
         """When the producer made the message."""
-        return integers(self.raw, self.at + 40, ">i8")
+        return _field(self.head, "born_ms")
 
     @property
     def store_ms(self) -> Ints:
         """When the broker stored it."""
-        return integers(self.raw, self.store_host_at - 8, ">i8")
+        if (self.sys_flag & SysFlag.BORN_HOST_V6).any():
+            return integers(self.raw, self.store_host_at - 8, ">i8")
+        return _field(self.head, "store_ms")
 
     @property
     def store_host_at(self) -> Ints:
@@ -104,19 +130,54 @@ class Layout:
         """The names of the topics, still bytes."""
         return pieces(self.raw, self.name_at, self.properties_at)
 
+    def is_of(self, topic: str) -> Mask:
+        """Which records name this topic."""
+        name = topic.encode()
+        same: Mask = self.properties_at - self.name_at == len(name)
+        if name and same.all():
+            # Equal lengths: zeros at the end, which such strings do not have, make no difference.
+            same = fixed(self.raw, self.name_at, np.dtype(f"S{len(name)}")) == name
+        elif same.any():
+            found = pc.equal(self.topics(), pa.scalar(name, pa.binary()))
+            same = found.to_numpy(zero_copy_only=False)
+        return same
+
     def properties(self) -> pa.Array:
         """The properties, still encoded."""
         return pieces(self.raw, self.properties_at + 2, self.end)
 
 
+def _field(head: npt.NDArray[np.void], name: str) -> Ints:
+    found: Ints = head.view(_HEAD)[name].astype(np.int64)
+    return found
+
+
 def integers(raw: Bytes, at: Ints, kind: str) -> Ints:
     """The big-endian integers at these places."""
-    width = np.dtype(kind).itemsize
-    if not len(at):
-        return np.empty(0, np.int64)
-    everywhere: npt.NDArray[np.integer] = np.ndarray((len(raw) - width + 1,), kind, raw, 0, (1,))
-    found: Ints = everywhere[at].astype(np.int64)
-    return found
+    return fixed(raw, at, np.dtype(kind)).astype(np.int64)
+
+
+def fixed(raw: Bytes, at: Ints, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """What stands at these places, all of one type and size."""
+    count = len(at)
+    if not count:
+        return np.empty(0, kind)
+    if step := _step(at):
+        assert at[0] >= 0
+        assert at[-1] + kind.itemsize <= len(raw)
+        return np.ndarray((count,), kind, raw, int(at[0]), (step,))
+    everywhere: npt.NDArray[Any] = np.ndarray((len(raw) - kind.itemsize + 1,), kind, raw, 0, (1,))
+    return everywhere[at]
+
+
+def _step(at: Ints) -> int:
+    """How far these places are from each other, if all are equally far; else 0."""
+    if len(at) < 2:
+        return 0
+    step = int(at[1] - at[0])
+    if step <= 0 or at[-1] - at[0] != step * (len(at) - 1):
+        return 0
+    return step if bool((at[1:] - at[:-1] == step).all()) else 0
 
 
 def pieces(raw: Bytes, start: Ints, stop: Ints) -> pa.Array:
@@ -125,7 +186,13 @@ def pieces(raw: Bytes, start: Ints, stop: Ints) -> pa.Array:
     if not count:
         return pa.array([], pa.binary())
     low = int(start[0])
-    wide = int(stop[-1]) - low > 0x7FFFFFFF
+    size = int(stop[0]) - low
+    if size > 0 and count * size <= _ARROW_BYTES_MAX and (stop - start == size).all():
+        content = fixed(raw, start, np.dtype(f"V{size}"))
+        bounds = np.arange(0, size * count + 1, size, dtype=np.int32)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(content))]
+        return pa.Array.from_buffers(pa.binary(), count, buffers)
+    wide = int(stop[-1]) - low > _ARROW_BYTES_MAX
     bounds = np.empty(2 * count, np.int64 if wide else np.int32)
     np.subtract(start, low, out=bounds[0::2], casting="unsafe")
     np.subtract(stop, low, out=bounds[1::2], casting="unsafe")
@@ -146,20 +213,51 @@ def find_records(raw: Bytes) -> Layout | None:
 
 def leading_records(raw: Bytes, limit: int | None = None) -> Layout:
     """The whole records at the front of `raw`, up to the first that starts at `limit` or behind."""
-    # A search for the magic in all bytes at once is slower, from records of 300 bytes on by far.
-    starts: list[int] = []
-    view, unpack = raw.data, _SIZE.unpack_from
-    at, last = 0, len(raw) - RECORD_BYTES_MIN
+    last = len(raw) - RECORD_BYTES_MIN
     if limit is not None:
         last = min(last, limit - 1)
+    layout, whole = lay_out(raw, _starts(raw, last))
+    return layout if whole.all() else layout.rows(slice(0, int(np.argmin(whole))))
+
+
+def _starts(raw: Bytes, last: int) -> Ints:
+    """Where records start, by their sizes, up to `last`; ends where a size cannot be one.
+
+    Sizes are followed one by one, until several are the same: then all that are like them are
+    found at once.
+    """
+    # A search for the magic in all bytes at once is slower, from records of 300 bytes on by far.
+    runs: list[Ints] = []
+    starts: list[int] = []
+    view, unpack = raw.data, _SIZE.unpack_from
+    at, before, alike = 0, 0, 0
     while at <= last:
         (size,) = unpack(view, at)
         if size < RECORD_BYTES_MIN:
             break
         starts.append(at)
         at += size
-    layout, whole = lay_out(raw, np.array(starts, np.int64))
-    return layout if whole.all() else layout.rows(slice(0, int(np.argmin(whole))))
+        if size == before:
+            alike += 1
+            if alike == _ALIKE_MIN:
+                count = _alike(raw, at, size, last)
+                runs += [np.array(starts, np.int64), np.arange(at, at + count * size, size)]
+                starts, at, alike = [], at + count * size, 0
+        before = size
+    return np.concatenate([*runs, np.array(starts, np.int64)])
+
+
+def _alike(raw: Bytes, at: int, size: int, last: int) -> int:
+    """How many records of this size follow each other from `at` on."""
+    possible, count, look = (last - at) // size + 1, 0, _LOOK_MIN
+    while count < possible:
+        look = min(look, possible - count)
+        sizes = np.ndarray((look,), ">u4", raw, at + count * size, (size,))
+        differs = sizes != size
+        if differs.any():
+            return count + int(differs.argmax())
+        count, look = count + look, 8 * look
+    return count
 
 
 def lay_out(raw: Bytes, at: Ints) -> tuple[Layout, Mask]:
@@ -168,16 +266,20 @@ def lay_out(raw: Bytes, at: Ints) -> tuple[Layout, Mask]:
     The places must be ascending, with at least the smallest record's bytes behind each. Only of a
     whole record does the layout mean anything.
     """
-    size = integers(raw, at, ">u4")
-    magic = integers(raw, at + 4, ">u4")
-    sys_flag = integers(raw, at + _SYS_FLAG_AT, ">i4")
+    head = fixed(raw, at, _HEAD_AS_BYTES)
+    size, magic, sys_flag = (_field(head, name) for name in ("size", "magic", "sys_flag"))
     is_v1 = magic == MAGIC_V1
     end = at + size
-    body_at = at + _HEAD_BYTES[sys_flag >> 4 & 3]
+    hosts = sys_flag >> 4 & 3
+    body_at = at + _HEAD_BYTES[hosts]
     whole = (size >= RECORD_BYTES_MIN) & (end <= len(raw)) & (is_v1 | (magic == MAGIC_V2))
     # Where lengths are wrong, look at the record's own start instead of outside of the bytes.
     whole &= body_at <= end
-    topic_at = body_at + integers(raw, np.where(whole, body_at - 4, at), ">u4")
+    topic_at = body_at + (
+        integers(raw, np.where(whole, body_at - 4, at), ">u4")
+        if hosts.any()
+        else _field(head, "body_bytes")
+    )
     name_at = topic_at + np.where(is_v1, 1, 2)
     whole &= name_at + 2 <= end
     length_at = np.where(whole, topic_at, at)
@@ -186,4 +288,4 @@ def lay_out(raw: Bytes, at: Ints) -> tuple[Layout, Mask]:
     whole &= properties_at + 2 <= end
     properties_bytes = integers(raw, np.where(whole, properties_at, at), ">u2")
     whole &= properties_at + 2 + properties_bytes == end
-    return Layout(raw, at, end, sys_flag, body_at, topic_at, name_at, properties_at), whole
+    return Layout(raw, at, end, head, sys_flag, body_at, topic_at, name_at, properties_at), whole

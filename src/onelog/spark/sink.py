@@ -37,8 +37,10 @@ from onelog.errors import (
 )
 from onelog.spark.brokers import Patience
 from onelog.spark.options import Link, WriteOptions
-from onelog.spark.outgoing_rows import Parts, QueueChoice, RowEncoder, check_columns
+from onelog.spark.outgoing_queues import Parts, QueueChoice
+from onelog.spark.outgoing_rows import RowEncoder, check_columns
 from onelog.spark.stream_writers import Messages, task
+from onelog.spark.worker_memory import settle
 from onelog.wire.remoting.codes import RequestCode
 
 ON_THE_WAY_MAX = 8
@@ -115,6 +117,7 @@ def write_rows(
         return writing.write(batches)
     finally:
         writing.close()
+        settle()
 
 
 class _OnTheWay(NamedTuple):
@@ -168,13 +171,8 @@ class _Task:
         rows = 0
         for batch in batches:
             rows += batch.num_rows
-            for topic, target, message in encoder.rows(batch):
-                choice = self._choices.get(topic) or self._choice(topic)
-                queue = choice.of(target)
-                part = self._parts.add(queue, message)
-                if part is not None:
-                    self._put(queue, part)
-                    choice.next()
+            for topic, messages in encoder.rows(batch):
+                self._share_out(self._choices.get(topic) or self._choice(topic), messages)
         for queue, part in self._parts.rest():
             self._put(queue, part)
         while self._on_the_way:
@@ -185,6 +183,17 @@ class _Task:
         """Wait for nobody."""
         for each in self._on_the_way:
             each.answer.cancel()
+
+    def _share_out(self, choice: QueueChoice, rows: pa.RecordBatch) -> None:
+        """Collect the messages of a topic by queue, and put parts that are full."""
+        for named, messages in choice.shares(rows):
+            while len(messages):
+                queue = named or choice.current
+                messages, part = self._parts.add(queue, messages)
+                if part is not None:
+                    self._put(queue, part)
+                    if named is None:
+                        choice.next()
 
     def _choice(self, topic: str) -> QueueChoice:
         route = background.run(self._instance.routes.get_for_sending(topic))

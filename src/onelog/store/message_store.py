@@ -333,10 +333,7 @@ class MessageStore(StoreReader):
             self._refuse_size(message)
 
     def _check_run_sizes(self, run: NewRun) -> None:
-        # One look tells that no part can be too large.
-        if len(run.source) + len(run.shared) >= min(
-            self.config.body_bytes_max, self._properties_max
-        ):
+        if not run.fits(self.config.body_bytes_max, self._properties_max):
             for message in run.messages():
                 self._check_sizes(message)
 

@@ -9,6 +9,7 @@ QUERY_STAGED     query -> batch (-1 if the query has committed nothing here), no
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -27,12 +28,14 @@ from onelog.message import Appended, NewRun
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import encode_batch
+from onelog.wire.remoting.send import encode_batch, split_batch
 
 _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
 _ROOM_BYTES = 64
 """In the properties, for the store's checksum and a separator."""
+_FRAME_BYTES = 22
+"""What a message takes in a batch beside its body and properties."""
 _offsets = msgspec.json.Decoder(list[int])
 
 
@@ -41,8 +44,8 @@ def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:
 
     def unpack(part: Part) -> NewRun:
         source = bytes(part.body)
-        return NewRun(
-            part.topic, part.queue_id, checked_parts(source), source, gateway.added_properties, 0,
+        return NewRun(  # Of what is checked already: nobody else can write where parts rest.
+            part.topic, part.queue_id, split_batch(source), source, gateway.added_properties, 0,
             part.born_ms, part.born_host, gateway.store_host,
         )  # fmt: skip
 
@@ -52,17 +55,19 @@ def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:
 def stage(session: BrokerSession, command: Command) -> None:
     """STAGE_MESSAGES."""
     ext = command.ext
-    parts = checked_parts(bytes(command.body))
-    if not parts or not all(body for _, body, _ in parts):
+    source = bytes(command.body)
+    parts = checked_parts(source)
+    bodies, properties = (list(map(len, map(itemgetter(at), parts))) for at in (1, 2))
+    if not parts or not min(bodies):
         raise EmptyMessageError("a part without messages, or with one that has no body")
     # Now, because what is committed has to be published, whatever it is.
     added = len(session.gateway.added_properties) + _ROOM_BYTES
-    session.broker.publisher.check_sizes(
-        max(len(body) for _, body, _ in parts), max(len(each) for *_, each in parts) + added
-    )
+    session.broker.publisher.check_sizes(max(bodies), max(properties) + added)
+    if len(source) > _FRAME_BYTES * len(parts) + sum(bodies) + sum(properties):
+        source = encode_batch(parts)  # Without the properties that its sender may not set.
     part = Part(
         fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),
-        fields.text(ext, "topic"), fields.int32(ext, "queueId"), len(parts), encode_batch(parts),
+        fields.text(ext, "topic"), fields.int32(ext, "queueId"), len(parts), source,
         fields.number(ext, "bornTimestamp", session.gateway.clock.now_ms()), session.born_host,
     )  # fmt: skip
     broker, token = session.broker, (session, command, len(parts))

@@ -40,6 +40,7 @@ public final class Main {
         SCENARIOS.put("retries", Retries::run);
         SCENARIOS.put("tracing", Tracing::run);
         SCENARIOS.put("smoke", Smoke::run);
+        SCENARIOS.put("bulk", Bulk::run);
         SCENARIOS.put("paced", Paced::run);
         SCENARIOS.put("transactions", Transactions::courses);
         SCENARIOS.put("transactions-victim", Transactions::victim);
