@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 LOCK := requirements-dev.lock
+# As pip does with a wheel: a start takes half the time when nothing is left to compile.
+COMPILE := $(BIN)/python -m compileall -q src
 RATE ?= 2000
 SECONDS ?= 30
 TREES := src tests $(wildcard benchmarks)
@@ -60,14 +62,17 @@ $(VENV)/created:
 $(VENV)/installed: $(VENV)/created pyproject.toml $(LOCK)
 	@echo "installing OneLog into $(VENV)"
 	@$(PIP) install -c $(LOCK) -e .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/installed-spark: $(VENV)/created pyproject.toml $(LOCK)
 	@echo "installing OneLog with Spark into $(VENV)"
 	@$(PIP) install -c $(LOCK) -e '.[spark]'
+	@$(COMPILE)
 	@touch $(VENV)/installed $@
 
 $(VENV)/installed-dev: $(VENV)/created pyproject.toml $(LOCK)
 	@echo "installing OneLog and its development tools into $(VENV)"
 	@$(PIP) install -c $(LOCK) -e '.[dev]'
+	@$(COMPILE)
 	@touch $(VENV)/installed $(VENV)/installed-spark $@
