@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from benchmarks.kafka_peer import PARTITIONS, KafkaPeer, connector_jars
+from benchmarks.kafka_peer import JARS, PARTITIONS, KafkaPeer, connector_jars
 from benchmarks.process_usage import cpu_seconds
 from benchmarks.table import Options, Row, at_least, not_run, under
 from benchmarks.timing import ROUNDS, Rate, Stopwatch, best
@@ -298,6 +298,8 @@ def decode_rate(topic: str, chunks: list[bytes], rounds: int) -> tuple[float, fl
 def _compared(job: str, rates: dict[str, Rate]) -> list[Row]:
     theirs = rates.get(KAFKA)
     note = "" if theirs is None else f"CPU with Kafka {theirs.cpu_us:.2f} us each"
+    if theirs is not None and JARS in os.environ:
+        note += f"; the connector is not Maven's, but what {JARS} names"
     return [
         Row(
             f"topic -> {job}, {how}", rates[how].per_second, "msg/s",
