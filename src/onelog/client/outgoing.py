@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from onelog.client.message import Message
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
-from onelog.wire.remoting.send import encode_batch
+from onelog.wire.remoting.send import BATCHED_BYTES, encode_batch
 
 _SURELY_SMALL = PROPERTIES_BYTES_MAX // 4
 """So many characters are within the limit however many bytes each takes."""
-_BATCHED_BYTES_MIN = 22
 
 
 def properties_of(message: Message, message_id: str, extra: Mapping[str, str] | None = None) -> str:
@@ -78,7 +77,7 @@ def batch_body(
     bytes_max: int,
 ) -> bytes:
     """The body of a batch; `MessageTooLargeError` if it is over the limit."""
-    size = sum(len(message.body) + _BATCHED_BYTES_MIN for message in messages)
+    size = sum(len(message.body) + BATCHED_BYTES for message in messages)
     if size <= bytes_max:
         body = encode_batch(
             (message.flag, message.body, properties_of(message, message_id, extra).encode())

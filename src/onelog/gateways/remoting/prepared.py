@@ -28,14 +28,12 @@ from onelog.message import Appended, NewRun
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import encode_batch, split_batch
+from onelog.wire.remoting.send import BATCHED_BYTES, encode_batch, split_batch
 
 _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
 _ROOM_BYTES = 64
 """In the properties, for the store's checksum and a separator."""
-_FRAME_BYTES = 22
-"""What a message takes in a batch beside its body and properties."""
 _offsets = msgspec.json.Decoder(list[int])
 
 
@@ -63,7 +61,7 @@ def stage(session: BrokerSession, command: Command) -> None:
     # Now, because what is committed has to be published, whatever it is.
     added = len(session.gateway.added_properties) + _ROOM_BYTES
     session.broker.publisher.check_sizes(max(bodies), max(properties) + added)
-    if len(source) > _FRAME_BYTES * len(parts) + sum(bodies) + sum(properties):
+    if len(source) > BATCHED_BYTES * len(parts) + sum(bodies) + sum(properties):
         source = encode_batch(parts)  # Without the properties that its sender may not set.
     part = Part(
         fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),

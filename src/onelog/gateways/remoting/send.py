@@ -59,8 +59,8 @@ _FORM_BYTES_MAX = 512
 _MISSES_PER_FORM = 16
 """Learning one of so many keeps messages that are all different from filling the table."""
 _misses = 0
-_NOT_PLAIN = (_RESERVED, b"DEL", b"TRAN_MSG", _UNIQUE_KEY_NEEDLE)
-"""In the names of all properties that are not just stored: `before_store` has those with DEL."""
+_NOT_PLAIN = (_RESERVED, _TIMED_NEEDLE, b"TRAN_MSG", _UNIQUE_KEY_NEEDLE)
+"""In the names of properties that are more than stored, beside those that `before_store` names."""
 
 Token = tuple[BrokerSession, Command, int, str]
 TimedReceipt = tuple[tuple[Token, str], int | None]
@@ -82,7 +82,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
     if missing is not None and unique:
         properties += missing
     else:
-        properties, unique = _looked_through(properties, gateway.store_host)
+        properties, unique = _looked_through(session, properties)
     if queue_id < 0:
         queue_id = pick_queue(session, header)
     # What calling the class does, at half the price.
@@ -113,7 +113,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         _submit(session, header, message, token)
 
 
-def _looked_through(properties: bytes, host: bytes) -> tuple[bytes, bytes]:
+def _looked_through(session: BrokerSession, properties: bytes) -> tuple[bytes, bytes]:
     """Properties as they may be stored, ended, and with a unique key; and that key."""
     global _misses
     sent = properties
@@ -122,15 +122,15 @@ def _looked_through(properties: bytes, host: bytes) -> tuple[bytes, bytes]:
         properties += b"\x02"
     unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     if unique is None:
-        unique = new_unique_key(host).encode()
+        unique = new_unique_key(session.gateway.store_host).encode()
         return properties + _UNIQUE_KEY_NEEDLE + unique + b"\x02", unique
     _misses += 1
     if _misses % _MISSES_PER_FORM == 0:
-        _learn_form(sent)
+        _learn_form(sent, [trigger for trigger, _ in session.broker.publisher.before_store])
     return properties, unique
 
 
-def _learn_form(properties: bytes) -> None:
+def _learn_form(properties: bytes, triggers: list[bytes]) -> None:
     """Remember what surrounds the unique key, if nothing in it asks for more than storing."""
     before, _, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
     unique, ended, after = rest.partition(b"\x02")
@@ -139,7 +139,7 @@ def _learn_form(properties: bytes) -> None:
         unique
         and (not before or before[-1] == 2)
         and len(around) <= _FORM_BYTES_MAX
-        and not any(around.find(needle) >= 0 for needle in _NOT_PLAIN)
+        and not any(around.find(needle) >= 0 for needle in (*_NOT_PLAIN, *triggers))
     ):
         if len(_plain_forms) >= _FORMS_MAX:
             _plain_forms.clear()

@@ -51,7 +51,7 @@ _SMALL = {str(number): number for number in range(-1, 4096)}
 
 _BATCHED = struct.Struct(">iiiii")
 _INT16 = struct.Struct(">h")
-_BATCHED_BYTES = 22
+BATCHED_BYTES = 22
 """What a batched message takes beyond its body and properties."""
 
 _START = struct.Struct(">iI")
@@ -216,10 +216,10 @@ def split_batch(body: Buffer) -> list[Part]:
     """Flag, body and properties of each message of a batch; `WireError` if the bytes are none."""
     # Copies, because bodies in batches are small, and then views cost more than they save.
     data = body if isinstance(body, bytes) else bytes(body)
-    if len(data) > _BATCHED_BYTES:
+    if len(data) > BATCHED_BYTES:
         # Most batches have messages of one size: then one call takes all of them apart.
         size, _, _, _, body_bytes = _BATCHED.unpack_from(data)
-        properties_bytes = size - _BATCHED_BYTES - body_bytes
+        properties_bytes = size - BATCHED_BYTES - body_bytes
         if body_bytes >= 0 and 0 <= properties_bytes < 0x8000 and len(data) % size == 0:
             alike = list(_batched_alike(body_bytes, properties_bytes).iter_unpack(data))
             if set(map(_lengths, alike)) == {(size, body_bytes, properties_bytes)}:
@@ -238,7 +238,7 @@ def _split_one_by_one(data: bytes) -> list[Part]:
             if (
                 body_bytes < 0
                 or at > end
-                or size - _BATCHED_BYTES - body_bytes != data[body_end] << 8 | data[body_end + 1]
+                or size - BATCHED_BYTES - body_bytes != data[body_end] << 8 | data[body_end + 1]
             ):
                 raise WireError(f"message {len(messages)} of the batch has wrong lengths")
             messages.append((flag, data[body_at:body_end], data[body_end + 2 : at]))
@@ -251,7 +251,7 @@ def encode_batch(messages: Iterable[tuple[int, Buffer, Buffer]]) -> bytes:
     """A batch's body, from each message's flag, body and encoded properties."""
     pieces: list[Buffer] = []
     for flag, body, properties in messages:
-        size = _BATCHED_BYTES + len(body) + len(properties)
+        size = BATCHED_BYTES + len(body) + len(properties)
         pieces.append(_BATCHED.pack(size, 0, 0, flag, len(body)))
         pieces.append(body)
         pieces.append(_INT16.pack(len(properties)))
