@@ -298,8 +298,9 @@ class SqliteStore(DbApiStore):
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
                     connection.close()
                     raise
                 time.sleep(SQLITE_PAUSE_SECONDS)
