@@ -372,7 +372,7 @@ def less_row(
         peer,
         ratio_min,
         less_is_better=True,
-        note="; ".join(filter(None, [told(ours, theirs), note])),
+        note="; ".join(filter(None, [told(ours, theirs, less_is_better=True), note])),
     )
 
 

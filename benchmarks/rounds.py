@@ -15,17 +15,18 @@ def turns(rounds: int, names: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield number + 1, name
 
 
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Ours by theirs, round for round."""
-    return [one / other if other else 0.0 for one, other in zip(ours, theirs, strict=True)]
+def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """One by the other, round for round."""
+    return [one / other if other else 0.0 for one, other in zip(ones, others, strict=True)]
 
 
-def told(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Every round, for the note of a row that shows the medians."""
+def told(ours: Sequence[float], theirs: Sequence[float], *, less_is_better: bool = False) -> str:
+    """Every round, for the note of a row that shows the medians; its ratios are as the row's."""
     digits = 0 if min(median(ours), median(theirs)) >= 100 else 2
+    better = ratios(theirs, ours) if less_is_better else ratios(ours, theirs)
     return (
         f"rounds {_listed(ours, digits)} against {_listed(theirs, digits)}, "
-        f"ratios {_listed(ratios(ours, theirs), 3)}"
+        f"ratios {_listed(better, 3)}"
     )
 
 

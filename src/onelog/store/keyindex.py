@@ -190,8 +190,7 @@ class IndexFile:
         kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
         with open(self.path, "r+b", buffering=0) as raw:
-            os.ftruncate(raw.fileno(), at)
-            os.ftruncate(raw.fileno(), self.size)
+            _clear(raw.fileno(), at)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
         self._slots[:] = slots
@@ -214,6 +213,22 @@ class IndexFile:
                 os.fdatasync(raw.fileno())
         except OSError as error:
             raise disk_error(error, self.path, "flush") from error
+
+
+def _clear(fd: int, at: int) -> None:
+    """Turn everything from `at` on into zeros; what is a hole is left alone.
+
+    Not by making the file shorter and longer again: whoever dies in between leaves a file that
+    looks as if it were of a store with other settings.
+    """
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        while at < hole:
+            at += os.pwrite(fd, bytes(min(hole - at, 1 << 20)), at)
 
 
 class KeyIndex:
