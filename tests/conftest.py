@@ -5,6 +5,7 @@ second JVM would take longer to become fast than it would save.
 """
 
 import signal
+import time
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,13 @@ from hypothesis import settings
 # A machine that is busy may take its time for an example.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+_began = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", metavar="SUITE", help="keep the result in benchmarks/results")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,3 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    suite = config.getoption("--record")
+    if suite:
+        from tests import run_record
+
+        ended = run_record.result(terminalreporter.stats, time.monotonic() - _began)
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            ended = f"interrupted: {ended}"
+        run_record.add(suite, ended)
+        terminalreporter.write_line(f"{suite}: kept in {run_record.FILE.name}")

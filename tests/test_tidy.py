@@ -26,6 +26,7 @@ TESTS_WITHOUT_MODULE = (
     "tests/spark/test_clusters.py",
     "tests/spark/test_million.py",
     "tests/spark/test_under_fire.py",
+    "tests/test_run_record.py",
     "tests/test_tidy.py",
 )
 
