@@ -33,7 +33,7 @@ check: $(VENV)/installed-dev ## style, types and layers only
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
 
 unit: $(VENV)/installed-dev ## the fast tests (WORKERS=4 at a time)
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/pytest -n $(WORKERS)
 
 bench: $(VENV)/installed-dev ## measure, side by side with the peers
 	@$(BIN)/python -m benchmarks
