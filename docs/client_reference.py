@@ -29,7 +29,7 @@ CHAPTERS = {
         "AllocationStrategy", "ByConfig", "ByConsistentHash", "ByRoom", "ByNearbyRoom",
     ],
     "Hooks and traces": ["SendHook", "SendContext", "ConsumeHook", "ConsumeContext", "TraceHook"],
-    "Administration": ["Admin"],
+    "Administration": ["Admin", "AsyncAdmin"],
 }  # fmt: skip
 
 HEAD = """\

@@ -308,8 +308,23 @@ SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
 """Every setting by its key."""
 
 _BY_ENVIRONMENT = {each.environment: each for each in SETTINGS.values()}
-_NOT_SETTINGS = frozenset({"ONELOG_CONFIG", "ONELOG_NAMESERVER"})
-"""Read by the command line: the path of the TOML file, and whom the admin commands ask."""
+_NOT_SETTINGS = frozenset(
+    {
+        "ONELOG_CONFIG",
+        "ONELOG_NAMESERVER",
+        "ONELOG_TLS",
+        "ONELOG_TLS_CA",
+        "ONELOG_TLS_HOSTNAME",
+        "ONELOG_TLS_CERT",
+        "ONELOG_TLS_KEY",
+        "ONELOG_ACCESS_KEY",
+        "ONELOG_SECRET_KEY",
+        "ONELOG_SECRET_KEY_FILE",
+        "ONELOG_SECURITY_TOKEN",
+        "ONELOG_SECURITY_TOKEN_FILE",
+    }
+)
+"""Read by the command line: the path of the TOML file, and how commands reach a cluster."""
 
 # Kubernetes gives every container the addresses of services as variables; for services named
 # onelog or onelog-broker they look like ours, and nobody asked for them.

@@ -26,11 +26,12 @@ from types import TracebackType
 from typing import Unpack
 
 from onelog.client import background
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.options import ConsumerOptions, ProducerOptions
 from onelog.client.producer import AsyncProducer
 from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
 from onelog.client.push_consumer import AsyncPushConsumer
+from onelog.client.sync_admin import Admin
 from onelog.client.sync_producer import Producer
 from onelog.client.sync_pull_consumer import PullConsumer
 from onelog.client.sync_push_consumer import PushConsumer
@@ -128,13 +129,13 @@ class _Place:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
 
-    def admin(self) -> Admin:
-        """An administrator, to be used with `async with`."""
-        return Admin.connect(self.nameserver)
-
 
 class EmbeddedBroker(_Place):
     """A running broker, and synchronous clients of it."""
+
+    def admin(self) -> Admin:
+        """An administrator, to be used with `with`."""
+        return Admin.connect(self.nameserver)
 
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer, to be used with `with`."""
@@ -158,6 +159,10 @@ class EmbeddedBroker(_Place):
 
 class AsyncEmbeddedBroker(_Place):
     """A running broker, and asyncio clients of it."""
+
+    def admin(self) -> AsyncAdmin:
+        """An administrator, to be used with `async with`."""
+        return AsyncAdmin.connect(self.nameserver)
 
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer, to be used with `async with`."""
@@ -255,7 +260,7 @@ class _Running:
 
 
 async def _create_topic(nameserver: str, topic: str, queues: int) -> None:
-    async with Admin.connect(nameserver) as admin:
+    async with AsyncAdmin.connect(nameserver) as admin:
         await admin.topics.create(topic, TopicChange(read_queues=queues, write_queues=queues))
 
 

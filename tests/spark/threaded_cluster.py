@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.topics import TopicChange
 from onelog.config import Value, load
 from onelog.message import NewMessage, encode_properties
@@ -133,7 +133,7 @@ class ThreadedCluster:
 
     def topic(self, name: str, queues: int = 2, broker: int | None = None) -> None:
         async def create() -> None:
-            async with Admin.connect(self.nameserver) as admin:
+            async with AsyncAdmin.connect(self.nameserver) as admin:
                 change = TopicChange(read_queues=queues, write_queues=queues)
                 named = None if broker is None else f"broker-{'abc'[broker]}"
                 cluster = "DefaultCluster" if broker is None else None
@@ -143,7 +143,7 @@ class ThreadedCluster:
 
     def delete_topic(self, name: str) -> None:
         async def delete() -> None:
-            async with Admin.connect(self.nameserver) as admin:
+            async with AsyncAdmin.connect(self.nameserver) as admin:
                 await admin.topics.delete(name)
 
         self.run(delete())

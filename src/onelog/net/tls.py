@@ -8,6 +8,7 @@ wire out, but proves nobody's identity.
 
 import asyncio
 import datetime
+import ipaddress
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,31 +72,81 @@ def server_context(cert_path: Path, key_path: Path) -> ssl.SSLContext:
     """A server's context with this certificate and key, both in PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert_path.expanduser(), key_path.expanduser())
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"tls.cert_path {cert_path}, tls.key_path {key_path}: {error}") from None
+    names = f"tls.cert_path {cert_path}, tls.key_path {key_path}"
+    _load_chain(context, cert_path, key_path, names)
     return context
 
 
-def client_context(ca_path: Path | None = None) -> ssl.SSLContext:
-    """A client's context: servers must prove themselves to `ca_path`, or anyone will do."""
+def client_context(
+    ca_path: Path | None = None,
+    cert_path: Path | None = None,
+    key_path: Path | None = None,
+    *,
+    check_hostname: bool = True,
+) -> ssl.SSLContext:
+    """A client's context: servers must prove themselves to `ca_path`, or anyone will do.
+
+    With `check_hostname`, a server's certificate must be made for the address that was called. A
+    server that asks who we are gets the certificate of `cert_path`.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if ca_path is not None:
-        context.load_verify_locations(ca_path)
-    else:
-        context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = check_hostname and ca_path is not None
+    if ca_path is None:
         context.verify_mode = ssl.CERT_NONE
+    else:
+        try:
+            context.load_verify_locations(ca_path.expanduser())
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"certificates of {ca_path}: {_reason(error)}") from None
+    if cert_path is not None:
+        names = f"certificate {cert_path}, key {key_path or cert_path}"
+        _load_chain(context, cert_path, key_path, names)
     return context
+
+
+def _load_chain(
+    context: ssl.SSLContext, cert_path: Path, key_path: Path | None, names: str
+) -> None:
+    """Load a certificate and its key, or say what is wrong with them."""
+
+    def no_passphrase() -> str:
+        # Without this, OpenSSL would ask for one on the terminal, and wait.
+        raise ConfigError(f"{names}: the key is encrypted; give one without a passphrase")
+
+    try:
+        context.load_cert_chain(
+            cert_path.expanduser(), key_path and key_path.expanduser(), no_passphrase
+        )
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{names}: {_reason(error)}") from None
+
+
+def _reason(error: OSError) -> str:
+    """What OpenSSL means, as far as people can tell from its words."""
+    if isinstance(error, ssl.SSLError):
+        known = {
+            "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+            "PEM_LIB": "not both of them are PEM files with what they should have",
+            "NO_CERTIFICATE_OR_CRL_FOUND": "that is no PEM file with a certificate",
+        }
+        return known.get(error.reason or "", str(error))
+    return error.strerror or str(error)
 
 
 def write_self_signed(folder: Path, names: tuple[str, ...] = ("localhost",)) -> tuple[Path, Path]:
-    """Make a certificate for these names, signed by itself; its path and its key's path."""
+    """Make a certificate for these names and addresses, signed by itself; its path, its key's."""
     # Imported here because it takes a tenth of a second, which a start without TLS need not pay.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
+
+    def general_name(name: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(name))
+        except ValueError:
+            return x509.DNSName(name)
 
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "onelog")])
@@ -108,7 +159,7 @@ def write_self_signed(folder: Path, names: tuple[str, ...] = ("localhost",)) -> 
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=SELF_SIGNED_DAYS))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), False)
+        .add_extension(x509.SubjectAlternativeName(list(map(general_name, names))), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())
     )

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from onelog.client import background
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.nodes import at_once
@@ -98,7 +98,7 @@ class Brokers:
         """The topics of users."""
 
         async def ask() -> tuple[str, ...]:
-            names = await Admin(self._nodes).topics.names()
+            names = await AsyncAdmin(self._nodes).topics.names()
             return tuple(each.name for each in names if each.kind is TopicKind.USER)
 
         return self._ask(ask)
