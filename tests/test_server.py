@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from onelog.config import load
-from onelog.errors import ConfigError, ListenError, StoreError, StoreLockedError
+from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
 from onelog.message import LogOffset
-from onelog.server import HANDLERS, running_broker
+from onelog.net.peer import Peer
+from onelog.net.tls import client_context, write_self_signed
+from onelog.server import HANDLERS, BrokerServer, running_broker
 from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.remoting.live import SMALL, bodies, broker, client
 from tests.gateways.remoting.popping import GROUP, TOPIC, popping
@@ -72,6 +74,64 @@ async def test_only_settings_that_may_change_do(tmp_path: Path) -> None:
             server.reconfigure({"broker.port": "1"})
         with pytest.raises(ConfigError, match=r"broker\.trace"):
             server.reconfigure({"broker.trace": "perhaps"})
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    folder.mkdir()
+    return write_self_signed(folder, ("127.0.0.1",))
+
+
+async def is_shown(server: BrokerServer, cert_path: Path) -> bool:
+    """Whether a new client is shown this certificate."""
+    try:
+        peer = await Peer.connect(
+            "127.0.0.1", server.config.broker.port, tls=client_context(cert_path)
+        )
+    except PeerClosedError:
+        return False
+    await peer.close()
+    return True
+
+
+async def test_new_clients_are_shown_a_changed_certificate_and_old_ones_go_on(
+    tmp_path: Path,
+) -> None:
+    first, second = certificate(tmp_path / "1"), certificate(tmp_path / "2")
+    async with broker(
+        tmp_path, tls__mode="enforcing", tls__cert_path=str(first[0]), tls__key_path=str(first[1])
+    ) as server:
+        port = server.config.broker.port
+        old = await Peer.connect("127.0.0.1", port, tls=client_context(first[0]))
+        lines = f"tls.cert_path={second[0]}\ntls.key_path={second[1]}\n"
+        answer = await old.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, lines.encode())
+        assert answer.code == 0, answer.remark
+        assert server.config.tls.cert_path == str(second[0])
+        assert await is_shown(server, second[0])
+        assert not await is_shown(server, first[0])
+        assert (await old.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+        await old.close()
+
+
+async def test_a_certificate_that_is_no_good_is_refused_and_the_old_one_kept(
+    tmp_path: Path,
+) -> None:
+    first, second = certificate(tmp_path / "1"), certificate(tmp_path / "2")
+    async with (
+        broker(tmp_path, tls__cert_path=str(first[0]), tls__key_path=str(first[1])) as server,
+        client(server) as admin,
+    ):
+        lines = f"tls.cert_path={second[0]}\n"
+        answer = await admin.ask(RequestCode.UPDATE_BROKER_CONFIG, lines.encode())
+        assert answer.code != 0
+        assert "the key does not belong to the certificate" in str(answer.remark)
+        assert server.config.tls.cert_path == str(first[0])
+        assert await is_shown(server, first[0])
+
+
+async def test_a_certificate_that_is_no_good_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.pem.*No such file"):
+        async with broker(tmp_path, tls__cert_path="none.pem", tls__key_path="none.key"):
+            pytest.fail("it started")
 
 
 async def test_an_advertised_name_must_be_an_address(tmp_path: Path) -> None:

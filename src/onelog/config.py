@@ -208,7 +208,7 @@ class NameserverConfig:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Encryption of every listener."""
+    """Encryption of every listener, and of a broker's own calls to name servers."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = field(
         default="permissive",
@@ -219,6 +219,22 @@ class TlsConfig:
     )
     key_path: str = setting(
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
+    )
+    outgoing: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata={
+            "help": "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
+            "reloadable": True,
+        },
+    )
+    ca_path: str = setting(
+        "",
+        "authority (PEM) that name servers must prove themselves to; empty takes any certificate",
+        pattern=r"[^\0]*",
+        live=True,
+    )
+    check_hostname: bool = setting(
+        True, "with `ca_path`: a name server's certificate must name its address", live=True
     )
 
 

@@ -34,7 +34,7 @@ from onelog.gateways.remoting import (
     transactions,
 )
 from onelog.gateways.remoting.registrar import Registrar
-from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
+from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection, Limits, Outbox
@@ -63,6 +63,10 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
+def void(*_: object) -> None:
+    """Take what nobody needs."""
+
+
 class BrokerServer:
     """A broker that is being served. Made by `start`, ended by `close`."""
 
@@ -74,10 +78,14 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.tls = Tls(loaded.config.tls)
+        self._changing_tls = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Open the store, listen, register."""
         config = self.config.broker
+        await self.tls.open()
         if config.port == 0:
             self.config = _with_port(self.config, _free_port(config.host))
             config = self.config.broker
@@ -86,13 +94,12 @@ class BrokerServer:
         )
         try:
             self._build()
-            tls = Tls(self.config.tls)
             outbox = Outbox(self._loop)
-            await self._listen(config.port, outbox, tls)
-            await self._listen_for_old_clients(outbox, tls)
+            await self._listen(config.port, outbox)
+            await self._listen_for_old_clients(outbox)
             address = f"{_bracketed(config.client_host)}:{config.port}"
             ha_address = f"{_bracketed(config.client_host)}:{config.port + 1}"
-            self._registrar = Registrar(self.broker, address, ha_address)
+            self._registrar = Registrar(self.broker, address, ha_address, self.tls)
             await self._registrar.start()
         except BaseException:
             for listener in self._listeners:
@@ -102,7 +109,7 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
-    async def _listen(self, port: int, outbox: Outbox, tls: Tls) -> None:
+    async def _listen(self, port: int, outbox: Outbox) -> None:
         config = self.config.broker
         limits = Limits(
             connections_max=config.connections_max,
@@ -111,17 +118,17 @@ class BrokerServer:
         for kind in self._listening:
             listener = await kind.open(
                 config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
-                tls=tls,
+                tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
 
-    async def _listen_for_old_clients(self, outbox: Outbox, tls: Tls) -> None:
+    async def _listen_for_old_clients(self, outbox: Outbox) -> None:
         """The second port, which clients up to 4.4 send to; it gives the same answers."""
         config = self.config.broker
         if config.second_port is None:
             return
         try:
-            await self._listen(config.second_port, outbox, tls)
+            await self._listen(config.second_port, outbox)
         except ListenError as error:
             if config.vip_port != -1:
                 raise
@@ -156,6 +163,7 @@ class BrokerServer:
             self.reconfigure,
             HANDLERS,
             self._clock.now_ms(),
+            self.tls,
         )
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
@@ -182,14 +190,42 @@ class BrokerServer:
         config = self.config.broker
         return f"{_bracketed(config.client_host)}:{config.port}"
 
-    def reconfigure(self, changes: dict[str, str]) -> None:
-        """Change settings of the running broker; only those that are declared to allow it."""
+    def reconfigure(self, changes: dict[str, str], done: Changed = void) -> None:
+        """Change settings of the running broker; only those that are declared to allow it.
+
+        What can be seen at once to be wrong is raised; what the files of TLS turn out to be is
+        told to `done`, because reading them takes a moment.
+        """
         for key in changes:
             if key in SETTINGS and not SETTINGS[key].reloadable:
                 raise ConfigError(f"{key} cannot change while the broker runs: restart it")
+        self._changed(changes)
+        if any(key.startswith("tls.") for key in changes):
+            task = self._loop.create_task(self._change_tls(changes, done))
+            self._changes.add(task)
+            task.add_done_callback(self._changes.discard)
+        else:
+            self._change(changes)
+            done(None)
+
+    async def _change_tls(self, changes: dict[str, str], done: Changed) -> None:
+        async with self._changing_tls:
+            try:
+                await self.tls.reload(self._changed(changes).tls)
+                self._change(changes)
+            except ConfigError as error:
+                done(error)
+            else:
+                done(None)
+
+    def _changed(self, changes: dict[str, str]) -> Config:
+        """The configuration as it would be."""
         current = {key: value_of(self.config, key) for key in SETTINGS}
-        self.config = load(overrides={**current, **changes}).config
-        sources = {**self.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        return load(overrides={**current, **changes}).config
+
+    def _change(self, changes: dict[str, str]) -> None:
+        self.config = self._changed(changes)
+        sources = {**self.gateway.loaded.sources, **dict.fromkeys(changes, "changed while running")}
         self.gateway.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
@@ -213,7 +249,7 @@ class BrokerServer:
 
     async def close(self) -> None:
         """Stop serving; everything acknowledged is on disk afterwards."""
-        for task in self._tasks:
+        for task in (*self._tasks, *self._changes):
             task.cancel()
         await self._registrar.close()
         await self.gateway.routes.close()
@@ -222,10 +258,6 @@ class BrokerServer:
             await listener.close()
         await asyncio.to_thread(self.store.close)
         log.info("broker %s stopped", self.config.broker.name)
-
-
-def void(*_: object) -> None:
-    """Take what nobody needs."""
 
 
 def _drop(channel: object) -> None:

@@ -7,7 +7,6 @@ import pytest
 from onelog.client.admin import AsyncAdmin
 from onelog.client.topics import TopicChange
 from onelog.errors import InvalidAddressError, NameserversUnreachableError, PeerClosedError
-from onelog.net.tls import client_context
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 
@@ -46,10 +45,9 @@ async def test_closing_ends_every_connection(cluster: LiveCluster) -> None:
 
 
 async def test_everything_goes_over_tls_where_that_is_required(tmp_path: Path) -> None:
-    locked = live_cluster(tmp_path, tls__mode="enforcing", broker__nameservers="")
-    async with locked as cluster:
-        async with AsyncAdmin.connect(cluster.addresses, tls=client_context()) as admin:
-            assert await admin.topics.names() == ()
+    async with live_cluster(tmp_path, tls__mode="enforcing") as cluster:
+        async with AsyncAdmin.connect(cluster.addresses, tls=True) as admin:
+            assert await admin.topics.create("orders", TopicChange()) == ("broker-a",)
         async with AsyncAdmin.connect(cluster.addresses, timeout_ms=500) as admin:
             with pytest.raises((NameserversUnreachableError, PeerClosedError)):
                 await admin.topics.names()

@@ -110,9 +110,8 @@ async def test_admin_commands_verify_whom_they_talk_to(tmp_path: Path) -> None:
         tls__mode="enforcing",
         tls__cert_path=str(cert_path),
         tls__key_path=str(key_path),
-        broker__nameservers="",
     ) as cluster:
-        at = ("topic", "list", "-n", cluster.addresses)
+        at = ("cluster", "status", "-n", cluster.addresses)
         assert (await run_beside(*at, "--tls-ca", str(cert_path))).code == 0
         assert (await run_beside(*at, "--tls")).code == 0
         refused = await run_beside(*at, "--tls-ca", str(elsewhere))

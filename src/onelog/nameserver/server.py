@@ -136,6 +136,9 @@ async def serve_nameserver(
     listening: Sequence[type[Listener]] = (Listener,),
 ) -> NameServer:
     """Start a name server. `config_updates` lets anybody on the network change its switches."""
+    encryption = None if tls is None else Tls(tls)
+    if encryption is not None:
+        await encryption.open()
     server = NameServer(
         config,
         await asyncio.to_thread(load_kv, kv_path(config)),
@@ -145,7 +148,7 @@ async def serve_nameserver(
     await server.start(
         config.host,
         config.port,
-        Tls(tls) if tls is not None else None,
+        encryption,
         limits or Limits(),
         listening,
     )

@@ -1,17 +1,23 @@
-"""TLS: who gets it, and with which certificate.
+"""TLS: who gets it, with which certificate, and whom we believe when we call others.
 
 `permissive` serves encrypted and plain clients on one port, `enforcing` only encrypted ones,
 `disabled` only plain ones. Without a certificate of one's own, a self-signed one is made when the
 first client asks for TLS; it lives in memory and goes with the process. It keeps listeners on the
 wire out, but proves nobody's identity.
+
+Files that are replaced are noticed at the next connection, a second after the last look. Invariant:
+a certificate that cannot be used is never put in the place of one that can; connections that exist
+keep theirs.
 """
 
 import asyncio
 import datetime
 import ipaddress
+import logging
 import ssl
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.errors import ConfigError
 
@@ -24,14 +30,33 @@ HANDSHAKE_BYTE = 0x16
 frame it would be a length of 369 million."""
 
 SELF_SIGNED_DAYS = 3650
+LOOK_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+Marks = tuple[tuple[int, int, int] | None, ...]
+"""By which a file is known to be another one: its time, its size, its number."""
+
+
+class _Contexts(NamedTuple):
+    """What was made of the files, and how they looked then."""
+
+    server: ssl.SSLContext | None
+    """None without a certificate of one's own, until the first client asks for TLS."""
+    client: ssl.SSLContext | None
+    """None if calls to others are plain."""
+    marks: Marks
 
 
 class Tls:
-    """The TLS side of a listener; several listeners may share one."""
+    """The TLS side of a server: of its listeners, and of its own calls."""
 
-    def __init__(self, config: "TlsConfig") -> None:
+    def __init__(self, config: "TlsConfig", look_seconds: float = LOOK_SECONDS) -> None:
         self._config = config
-        self._context: ssl.SSLContext | None = None
+        self._look_seconds = look_seconds
+        self._contexts: _Contexts | None = None
+        self._looked_s = 0.0
+        self._refused: Marks | None = None
         self._making = asyncio.Lock()
 
     @property
@@ -45,27 +70,91 @@ class Tls:
         return self._config.mode == "enforcing"
 
     async def context(self) -> ssl.SSLContext:
-        """The server's context, made on first use: a self-signed certificate takes its time."""
+        """What clients are served with now."""
         async with self._making:
-            if self._context is None:
-                self._context = await asyncio.to_thread(self._make)
-            return self._context
+            found = await self._fresh()
+            if found.server is None:
+                # Takes its time, and most servers are never asked.
+                server = await asyncio.to_thread(_self_signed_context)
+                self._contexts = found._replace(server=server)
+                return server
+            return found.server
+
+    async def client_context(self) -> ssl.SSLContext | None:
+        """What other servers are called with now; None to call them in plain text."""
+        async with self._making:
+            return (await self._fresh()).client
+
+    async def open(self) -> None:
+        """`ConfigError` if there are files that cannot be used."""
+        await self.client_context()
 
     async def reload(self, config: "TlsConfig") -> None:
-        """Use another certificate from the next connection on; `ConfigError` keeps the old one."""
-        fresh = Tls(config)
-        if config.cert_path:
-            await fresh.context()
+        """Use other files from the next connection on; `ConfigError` keeps the old ones."""
         async with self._making:
-            self._config, self._context = config, fresh._context
+            self._contexts = await asyncio.to_thread(_made, config)
+            self._config, self._looked_s = config, time.monotonic()
 
-    def _make(self) -> ssl.SSLContext:
-        if self._config.cert_path:
-            return server_context(Path(self._config.cert_path), Path(self._config.key_path))
-        import tempfile
+    async def _fresh(self) -> _Contexts:
+        """What the files say; what they said before, if they now say nonsense."""
+        now_s, old = time.monotonic(), self._contexts
+        if old is not None and (not old.marks or now_s - self._looked_s < self._look_seconds):
+            return old
+        self._looked_s = now_s
+        if old is None:
+            self._contexts = await asyncio.to_thread(_made, self._config)
+            return self._contexts
+        marks = await asyncio.to_thread(_marks, self._config)
+        if marks in (old.marks, self._refused):
+            return old
+        try:
+            self._contexts = await asyncio.to_thread(_made, self._config)
+        except ConfigError as error:
+            # Whoever replaces two files does that one after the other: the next look may be fine.
+            self._refused = marks
+            log.error("the certificate stays as it was, its new files are no good: %s", error)
+            return old
+        self._refused = None
+        log.info("new TLS files are used from now on: %s", ", ".join(_paths(self._config)))
+        return self._contexts
 
-        with tempfile.TemporaryDirectory(prefix="onelog-tls-") as folder:
-            return server_context(*write_self_signed(Path(folder)))
+
+def _paths(config: "TlsConfig") -> list[str]:
+    return [path for path in (config.cert_path, config.key_path, config.ca_path) if path]
+
+
+def _marks(config: "TlsConfig") -> Marks:
+    def mark(path: str) -> tuple[int, int, int] | None:
+        try:
+            found = Path(path).expanduser().stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    return tuple(map(mark, _paths(config)))
+
+
+def _made(config: "TlsConfig") -> _Contexts:
+    # Looked at before they are read: what changes meanwhile is noticed by the next look.
+    marks = _marks(config)
+    cert_path, key_path = Path(config.cert_path), Path(config.key_path)
+    server = server_context(cert_path, key_path) if config.cert_path else None
+    client = None
+    if config.outgoing == "on" or (config.outgoing == "auto" and config.mode == "enforcing"):
+        client = client_context(
+            Path(config.ca_path) if config.ca_path else None,
+            cert_path if config.cert_path else None,
+            key_path if config.cert_path else None,
+            check_hostname=config.check_hostname,
+        )
+    return _Contexts(server, client, marks)
+
+
+def _self_signed_context() -> ssl.SSLContext:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="onelog-tls-") as folder:
+        return server_context(*write_self_signed(Path(folder)))
 
 
 def server_context(cert_path: Path, key_path: Path) -> ssl.SSLContext:

@@ -15,7 +15,13 @@ from onelog.config import SETTINGS
 from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
 from onelog.core.topics import TIMER_TOPIC
-from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
+from onelog.errors import (
+    ConfigError,
+    NotPermittedError,
+    OffsetOutOfRangeError,
+    StoreError,
+    WireError,
+)
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
 from onelog.wire.remoting import fields
@@ -216,7 +222,7 @@ def get_config(session: BrokerSession, command: Command) -> Answer:
     return Answer({"version": version.encode().decode()}, text.encode())
 
 
-def update_config(session: BrokerSession, command: Command) -> Answer:
+def update_config(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_BROKER_CONFIG: from this machine, and what may change while running."""
     if not _is_local(session.connection.remote[0]):
         log.warning("%s may not change settings, and tried to", session.connection)
@@ -230,10 +236,18 @@ def update_config(session: BrokerSession, command: Command) -> Answer:
     for key in changes:
         if not SETTINGS[key].reloadable:
             raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
-    if changes:
-        session.gateway.reconfigure(changes)
+    if not changes:
+        return Answer()
+
+    def changed(error: ConfigError | None) -> None:
+        if error is not None:
+            session.fail(command, error)
+            return
         log.info("%s changed settings: %s", session.connection, changes)
-    return Answer()
+        session.answer(command, Answer())
+
+    session.gateway.reconfigure(changes, changed)
+    return None
 
 
 def _is_local(host: str) -> bool:

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from onelog.clock import Clock
-from onelog.config import Loaded
+from onelog.config import Loaded, TlsConfig
 from onelog.core.broker import Broker
 from onelog.core.timer_census import TimerCensus
 from onelog.errors import (
@@ -60,6 +60,7 @@ from onelog.gateways.remoting.routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.remoting import RemotingSession
+from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 
@@ -128,6 +129,10 @@ Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
 
 
+Changed = Callable[[ConfigError | None], None]
+"""Called when settings were changed, or with the reason why not."""
+
+
 @dataclass(slots=True)
 class Gateway:
     """What all sessions of one broker share."""
@@ -140,10 +145,12 @@ class Gateway:
     """The address that clients reach this broker at, as records keep it."""
     offload: Offload
     random: Random
-    reconfigure: Callable[[dict[str, str]], None]
-    """Changes settings of the running broker; raises `ConfigError` for one that cannot change."""
+    reconfigure: Callable[[dict[str, str], Changed], None]
+    """Changes settings of the running broker, then calls back; `ConfigError`, here or there, says
+    that nothing has changed."""
     handlers: "dict[int, Handler]" = field(default_factory=dict)
     started_ms: int = 0
+    tls: Tls = field(default_factory=lambda: Tls(TlsConfig()))
     region: str = "DefaultRegion"
     trace: bool = True
     id_prefix: str = field(init=False)
@@ -155,7 +162,7 @@ class Gateway:
     census: TimerCensus = field(init=False)
 
     def __post_init__(self) -> None:
-        self.routes = Routes(self.broker, self.clock.now_ms)
+        self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
         self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
