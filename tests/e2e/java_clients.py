@@ -134,7 +134,13 @@ def run_scenario(
     return seen
 
 
-def mqadmin(home: Path, nameservers: str, *command: str, timeout_s: float = 60) -> str:
+def mqadmin(
+    home: Path,
+    nameservers: str,
+    *command: str,
+    timeout_s: float = 60,
+    options: tuple[str, ...] = (),
+) -> str:
     """What mqadmin prints for one sub-command (both outputs; it reports errors on either)."""
     argv = jvm(
         home,
@@ -143,7 +149,7 @@ def mqadmin(home: Path, nameservers: str, *command: str, timeout_s: float = 60) 
         *command,
         "-n",
         nameservers,
-        options=SHORT_JVM,
+        options=(*SHORT_JVM, *options),
     )
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, text=True
