@@ -239,6 +239,15 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may do what. (There are no users yet, only machines.)"""
+
+    remote_admin: bool = setting(
+        False, "let other machines delete, reset and reconfigure, too", live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All sections."""
 
@@ -246,6 +255,7 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
     tls: TlsConfig = TlsConfig()
+    security: SecurityConfig = SecurityConfig()
 
 
 class Setting(NamedTuple):

@@ -306,7 +306,9 @@ async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
 async def running_nameserver(loaded: Loaded) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    server = await serve_nameserver(config.nameserver, tls=config.tls)
+    server = await serve_nameserver(
+        config.nameserver, tls=config.tls, remote_admin=config.security.remote_admin
+    )
     try:
         yield server
     finally:

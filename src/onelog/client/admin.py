@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class AsyncAdmin:
-    """A client of one or more clusters that share their name servers. Its parts are public."""
+    """A client of one or more clusters that share their name servers.
+
+    Its parts are `clusters`, `topics`, `groups`, `positions`, `messages`, `dead_letters`, `traces`
+    and `delays`.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes

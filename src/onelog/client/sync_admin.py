@@ -169,7 +169,10 @@ class _Delays(_Part[Delays]):
 
 
 class Admin:
-    """An administrator for threads; `AsyncAdmin` is the same for an event loop."""
+    """An administrator for threads; `AsyncAdmin` is the same for an event loop.
+
+    The methods of its parts take and return what those of `AsyncAdmin` do, and need no `await`.
+    """
 
     def __init__(self, core: AsyncAdmin) -> None:
         self._core = core

@@ -190,32 +190,6 @@ async def test_settings_that_may_not_change_are_refused(
     assert desk.changes == []
 
 
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.5", False),
-        ("0.0.0.0", False),
-        ("fe80::1%eth0", False),
-        ("::ffff:10.0.0.5", False),
-        ("localhost", False),
-        ("", False),
-    ],
-)
-async def test_settings_are_not_changed_from_elsewhere(
-    desk: Desk, host: str, allowed: bool
-) -> None:
-    peer = await desk.connect()
-    await peer.ask(RequestCode.GET_BROKER_HA_STATUS)
-    desk.sessions[-1].connection.remote = (host, 1)
-    answer = await peer.ask(UPDATE, None, b"autoCreateTopicEnable=false")
-    assert answer.code == (ResponseCode.SUCCESS if allowed else ResponseCode.NO_PERMISSION)
-    assert bool(desk.changes) == allowed
-
-
 # -- its files -----------------------------------------------------------------------------------
 
 

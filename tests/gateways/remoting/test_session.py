@@ -1,15 +1,24 @@
-"""Every error of the broker has a code of its own choosing."""
+"""Every error of the broker has a code of its own choosing; who may administer."""
 
 import ast
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import onelog
 from onelog import errors
+from onelog.clock import SystemClock
 from onelog.errors import OnelogError, StoreClosedError
-from onelog.gateways.remoting.session import ERROR_CODES, response_code
-from onelog.wire.remoting.codes import ResponseCode
+from onelog.gateways.remoting.session import ERROR_CODES, BrokerSession, response_code
+from onelog.net.connection import Connection
+from onelog.net.listener import Listener
+from onelog.net.peer import Peer
+from onelog.server import HANDLERS, BrokerServer
+from onelog.wire.remoting.administration import KINDS, Kind
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from tests.gateways.remoting.live import Client, bodies, broker, client
 
 SOURCE = Path(onelog.__file__).parent
 REACHED = ("core", "store", "gateways/remoting", "wire/remoting", "net/remoting.py", "message.py")
@@ -57,3 +66,82 @@ def test_an_error_without_a_code_has_that_of_its_nearest_parent() -> None:
 
     assert response_code(OneOfTheirsError("")) == ERROR_CODES[errors.StoreError]
     assert response_code(OnelogError("")) == ResponseCode.SYSTEM_ERROR
+
+
+# -- peers on other machines ---------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def far_peer(server: BrokerServer, host: str = "10.1.2.3") -> AsyncIterator[Peer]:
+    """A peer that the broker takes for one on another machine."""
+
+    def make_session(connection: Connection) -> BrokerSession:
+        connection.remote = (host, connection.remote[1])
+        return BrokerSession(connection, server.gateway)
+
+    listener = await Listener.open("127.0.0.1", 0, make_session, clock=SystemClock())
+    peer = await Peer.connect(*listener.address)
+    try:
+        yield peer
+    finally:
+        await peer.close()
+        await listener.close()
+
+
+ADMINISTRATION = [code for code in HANDLERS if KINDS[code] is Kind.ADMINISTRATION]
+TOPIC = {
+    "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
+    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+
+
+async def test_what_administers_is_refused_from_other_machines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(ADMINISTRATION) > 15
+    async with broker(tmp_path) as server, far_peer(server) as far, client(server) as near:
+        for code in map(RequestCode, ADMINISTRATION):
+            refused = await far.ask(code, TOPIC)
+            assert refused.code == ResponseCode.NO_PERMISSION, code
+            assert "set security.remote_admin=true" in str(refused.remark)
+            assert "10.1.2.3 is another one" in str(refused.remark)
+            assert (await near.ask(code)).code != ResponseCode.NO_PERMISSION, code
+    assert caplog.text.count("is another one") == 1
+
+
+async def test_clients_on_other_machines_work_as_ever(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, far_peer(server) as peer:
+        far = Client(peer, [])
+        assert (await far.send("orders", b"x")).code == 0  # Creates the topic.
+        assert bodies(await far.pull("orders", 0)) == [b"x"]
+        assert (await far.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="orders")).code == 0
+        assert (await far.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+
+
+async def test_other_machines_administer_if_they_are_allowed_to(tmp_path: Path) -> None:
+    async with (
+        broker(tmp_path, security__remote_admin=True) as server,
+        far_peer(server) as far,
+    ):
+        assert (await far.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+        changed = await far.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"broker.trace=false")
+        assert changed.code == 0
+
+
+async def test_the_machine_itself_decides_about_the_others_while_the_broker_runs(
+    tmp_path: Path,
+) -> None:
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    async with broker(tmp_path) as server, far_peer(server) as far, client(server) as near:
+
+        async def is_allowed() -> bool:
+            return (await far.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+
+        assert not await is_allowed()
+        assert (await near.ask(code, b"security.remote_admin=true")).code == 0
+        assert await is_allowed()
+        refused = await far.ask(code, {}, b"security.remote_admin=true")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "on the broker's own machine only" in str(refused.remark)
+        assert (await near.ask(code, b"security.remote_admin=false")).code == 0
+        assert not await is_allowed()

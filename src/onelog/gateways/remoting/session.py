@@ -5,10 +5,11 @@ later (a held pull, a message that waits for the disk) or never. What goes wrong
 becomes an answer through `ERROR_CODES`.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from onelog.clock import Clock
 from onelog.config import Loaded, TlsConfig
@@ -59,10 +60,14 @@ from onelog.errors import (
 from onelog.gateways.remoting.routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
+from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
 from onelog.net.tls import Tls
+from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+
+log = logging.getLogger(__name__)
 
 ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     WireError: ResponseCode.SYSTEM_ERROR,
@@ -160,6 +165,8 @@ class Gateway:
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
     census: TimerCensus = field(init=False)
+    far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
+    """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
     def __post_init__(self) -> None:
         self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
@@ -168,6 +175,10 @@ class Gateway:
 
     def refresh(self) -> None:
         """Take over what follows from the configuration."""
+        is_open = self.loaded.config.security.remote_admin
+        self.far_handlers.update(
+            self.handlers if is_open else from_afar(self.handlers, _refuse_from_afar)
+        )
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
         self.id_prefix = self.store_host.hex().upper()
@@ -187,12 +198,16 @@ class BrokerSession(RemotingSession):
         super().__init__(connection, gateway.broker.config.frame_bytes_max)
         self.gateway = gateway
         self.broker = gateway.broker
+        self._is_warned = False
+        self.is_local = is_here(connection.remote[0], connection.local[0])
+        # Chosen once for all requests: those in a hurry need not ask who they are from.
+        self._handlers = gateway.handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def handle(self, command: Command) -> None:
         """Answer a request."""
-        handler = self.gateway.handlers.get(command.code)
+        handler = self._handlers.get(command.code)
         if handler is None:
             self.refuse_unknown(command)
             return
@@ -212,9 +227,21 @@ class BrokerSession(RemotingSession):
         """Answer a request that went wrong."""
         self.reply(command, response_code(error), remark=str(error))
 
+    def refuse(self, reason: str) -> NoReturn:
+        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s: %s", self.connection, reason)
+        raise NotPermittedError(reason)
+
     def closed(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
         self.broker.channel_closed(self)
 
 
 Handler = Callable[[BrokerSession, Command], Answer | None]
+
+
+def _refuse_from_afar(session: BrokerSession, command: Command) -> Answer:
+    """In the place of handlers that administer."""
+    session.refuse(refusal(command.code, session.connection.remote[0]))
