@@ -25,7 +25,10 @@ SECRET_BYTES_MAX = 64 << 10
 
 
 def _option(variable: str, text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, envvar=variable, help=text, rich_help_panel=PANEL, **more)
+    # Their names are those of the options: to print all of them would take half of the help.
+    return typer.Option(
+        *names, envvar=variable, show_envvar=False, help=text, rich_help_panel=PANEL, **more
+    )
 
 
 LINK: dict[str, tuple[Any, Any]] = {
@@ -34,7 +37,8 @@ LINK: dict[str, tuple[Any, Any]] = {
             str,
             _option(
                 "ONELOG_NAMESERVER",
-                "Name servers, host:port between semicolons.",
+                "Name servers, host:port between semicolons. Each option here can also be set in "
+                "the environment: ONELOG_NAMESERVER, ONELOG_TLS_CA, ONELOG_ACCESS_KEY, ...",
                 "--nameserver",
                 "-n",
             ),
@@ -59,8 +63,7 @@ LINK: dict[str, tuple[Any, Any]] = {
             Path | None,
             _option(
                 "ONELOG_TLS_CA",
-                "Encrypt, and accept only certificates of this authority (PEM), made for the "
-                "address that is called.",
+                "Encrypt, and accept only certificates of this authority (PEM).",
             ),
         ],
         None,
@@ -70,7 +73,7 @@ LINK: dict[str, tuple[Any, Any]] = {
             bool,
             _option(
                 "ONELOG_TLS_HOSTNAME",
-                "Whether a certificate must be made for the address that is called.",
+                "With --tls-ca: whether it must be made for the address that is called.",
             ),
         ],
         True,
@@ -93,23 +96,25 @@ LINK: dict[str, tuple[Any, Any]] = {
     "secret_key": (
         Annotated[
             str | None,
-            _option("ONELOG_SECRET_KEY", "What to sign with. Better in the environment, or:"),
+            _option(
+                "ONELOG_SECRET_KEY", "What to sign with; better in the environment, or in a file."
+            ),
         ],
         None,
     ),
     "secret_key_file": (
-        Annotated[Path | None, _option("ONELOG_SECRET_KEY_FILE", "A file that has it.")],
+        Annotated[Path | None, _option("ONELOG_SECRET_KEY_FILE", "The file with the secret key.")],
         None,
     ),
     "security_token": (
         Annotated[
             str | None,
-            _option("ONELOG_SECURITY_TOKEN", "Goes with keys that are good for a while only."),
+            _option("ONELOG_SECURITY_TOKEN", "Goes with keys for a while."),
         ],
         None,
     ),
     "security_token_file": (
-        Annotated[Path | None, _option("ONELOG_SECURITY_TOKEN_FILE", "A file that has it.")],
+        Annotated[Path | None, _option("ONELOG_SECURITY_TOKEN_FILE", "The file with the token.")],
         None,
     ),
 }
