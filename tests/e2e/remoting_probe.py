@@ -74,10 +74,10 @@ def _exactly(data: bytes, size: int) -> bytes:
     return data
 
 
-def is_answering(address: str) -> bool:
+def is_answering(address: str, tls: ssl.SSLContext | None = None) -> bool:
     """Whether somebody there speaks the protocol; any answer will do."""
     try:
-        call(address, GET_BROKER_CLUSTER_INFO)
+        call(address, GET_BROKER_CLUSTER_INFO, tls=tls)
     except OSError:
         return False
     return True

@@ -12,7 +12,8 @@ from tests.e2e.certificates import Authority
 from tests.e2e.java_clients import SHORT_JVM, Facts, Scenario, mqadmin
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.processes import ChildError, wait_until
-from tests.e2e.remoting_probe import call, has_route
+from tests.e2e.remoting_probe import call, has_route, is_answering
+from tests.e2e.rocketmq_peer import RocketmqPeer
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
@@ -123,6 +124,34 @@ def test_a_renewed_certificate_is_shown_to_new_java_clients_and_old_ones_go_on(
         assert not _is_shown(locked.broker_address, authority)
         ended = paced.wait_for("done")
     assert (ended["sends"], ended["failed"]) == (15 * 50, 0)
+
+
+class LockedRocketmq(RocketmqPeer):
+    """RocketMQ with the certificate that it makes for itself, and with TLS only."""
+
+    def _spawn(self, main: str, config: Path, options: tuple[str, ...]) -> None:
+        super()._spawn(main, config, (*options, "-Dtls.server.mode=enforcing"))
+
+
+def test_a_broker_registers_with_rocketmqs_name_server_where_that_demands_tls(
+    tmp_path: Path,
+) -> None:
+    names = LockedRocketmq(tmp_path / "names")
+    names.start_nameserver()
+    try:
+        wait_until(lambda: is_answering(names.nameservers, client_context()), "a name server", 60)
+        with OnelogPeer(
+            tmp_path / "broker",
+            nameservers=names.nameservers,
+            settings={"ONELOG_TLS_OUTGOING": "on"},
+            tls=client_context(),
+        ) as server:
+            assert has_route(names.nameservers, tls=client_context())
+            assert not has_route(names.nameservers)  # Not in plain text.
+            done = run(tmp_path, server, "sync", ("-Dtls.enable=true",), topic="mixed", messages=20)
+            assert (done["sent_ok"], done["stored"]) == (20, 20)
+    finally:
+        names.close()
 
 
 def _renew(locked: LockedPeer, renewed: Authority, believed: ssl.SSLContext, how: str) -> None:
