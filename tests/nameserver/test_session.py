@@ -322,3 +322,11 @@ def test_every_error_that_can_be_raised_has_its_code() -> None:
 def test_handlers_cover_what_clients_and_brokers_ask_name_servers() -> None:
     asked = {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313}
     assert HANDLERS.keys() == asked | {318, 319, 322, 327, 901, 904}
+
+
+async def test_a_registration_whose_references_grow_without_end_is_refused(peer: Peer) -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 1_000)
+    body = f"{{'a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
+    answer = await ask(peer, Code.REGISTER_BROKER, body, **BROKER)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "references counted as what they stand for" in str(answer.remark)

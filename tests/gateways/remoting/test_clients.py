@@ -52,6 +52,15 @@ async def test_a_heartbeat_that_is_none_is_refused(tmp_path: Path) -> None:
             assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
+async def test_a_heartbeat_whose_references_grow_without_end_is_refused(tmp_path: Path) -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 1_000)
+    body = f"{{'clientID':'c','a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
+    async with broker(tmp_path) as server, client(server) as one:
+        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, body)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "references counted as what they stand for" in str(answer.remark)
+
+
 async def test_locks_are_given_to_one_client_of_a_group(tmp_path: Path) -> None:
     queues = [MessageQueue(topic="t", broker_name="broker-a", queue_id=n) for n in range(3)]
 

@@ -24,6 +24,29 @@ def test_what_is_no_such_body_is_refused(data: bytes) -> None:
         MessageQueue.decode(data)
 
 
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_references_in_a_heartbeat_are_followed_whether_it_is_plain_json_or_not(
+    quote: str,
+) -> None:
+    body = """
+        {"clientID":"c","consumerDataSet":[
+            {"groupName":"g","subscriptionDataSet":[{"topic":"t","subString":"a","tagsSet":["a"]}]},
+            {"groupName":"h","subscriptionDataSet":[
+                {"$ref":"$.consumerDataSet[0].subscriptionDataSet[0]"}]}]}
+    """.replace('"', quote)
+    first, second = HeartbeatData.decode(memoryview(body.encode())).consumer_data_set
+    assert first.subscription_data_set == second.subscription_data_set
+    assert second.subscription_data_set[0].topic == "t"
+
+
+def test_an_answer_may_be_longer_than_a_request() -> None:
+    queues = ",".join(f"{{'brokerName':'b','queueId':{i},'topic':'t'}}:{{}}" for i in range(5_000))
+    body = f"{{'offsetTable':{{{queues}}}}}".encode()
+    assert len(ConsumeStats.decode_answer(body).offset_table) == 5_000
+    with pytest.raises(WireError, match="more than 20000 keys and values"):
+        ConsumeStats.decode(body)
+
+
 def test_views_are_read_too() -> None:
     assert MessageQueue.decode(memoryview(b'{"topic":"t"}')).topic == "t"
 

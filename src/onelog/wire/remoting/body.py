@@ -11,7 +11,7 @@ import msgspec
 
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.command import Buffer
+from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -24,20 +24,28 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         return fastjson.dumps(self)
 
     @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """The value that `data` spells."""
+    def decode(cls, data: Buffer, allowance: fastjson.Allowance | None = None) -> Self:
+        """The value that `data` spells; `allowance` is for what is not plain JSON."""
         decoder = cls._decoders.get(cls)
         if decoder is None:
             decoder = cls._decoders[cls] = msgspec.json.Decoder(cls)
         try:
             decoded: Self = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return cls._decode_leniently(data)
+            return cls._decode_leniently(data, allowance)
+        # A reference is plain JSON, too: an object that has none of the members it stands for.
+        if b'"$ref"' in bytes(data):
+            return cls._decode_leniently(data, allowance)
         return decoded
 
     @classmethod
-    def _decode_leniently(cls, data: Buffer) -> Self:
-        members = _without_nulls(fastjson.loads(data, MessageQueue.from_members))
+    def decode_answer(cls, data: Buffer) -> Self:
+        """What a node says that we asked, which may be long: tables of all queues, say."""
+        return cls.decode(data, fastjson.Allowance(fastjson.ANSWER_PIECES_MAX))
+
+    @classmethod
+    def _decode_leniently(cls, data: Buffer, allowance: fastjson.Allowance | None) -> Self:
+        members = _without_nulls(fastjson.loads(data, MessageQueue.from_members, allowance))
         try:
             return msgspec.convert(members, cls, strict=False, str_keys=True)
         except msgspec.ValidationError as error:
@@ -54,9 +62,12 @@ class MessageQueue(Body, frozen=True):
     @classmethod
     def from_members(cls, members: dict[str, Any]) -> Self:
         """The queue that an object used as a key describes."""
+        queue_id = int(members.get("queueId", 0))
+        if not INT32_MIN <= queue_id <= INT32_MAX:
+            raise WireError("an object that cannot be a key: its queue id does not fit 32 bits")
         return cls(
             broker_name=str(members.get("brokerName", "")),
-            queue_id=int(members.get("queueId", 0)),
+            queue_id=queue_id,
             topic=str(members.get("topic", "")),
         )
 
