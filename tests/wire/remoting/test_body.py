@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting.body import Body, MessageQueue
-from onelog.wire.remoting.clients import HeartbeatData
+from onelog.wire.remoting.clients import HeartbeatData, LockRequest
 from onelog.wire.remoting.registration import RegisterBrokerBody
+from onelog.wire.remoting.routes import TopicRouteData
 from onelog.wire.remoting.stats import ConsumeStats
 
 
@@ -45,6 +46,19 @@ def test_an_answer_may_be_longer_than_a_request() -> None:
     assert len(ConsumeStats.decode_answer(body).offset_table) == 5_000
     with pytest.raises(WireError, match="more than 20000 keys and values"):
         ConsumeStats.decode(body)
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_numbers_that_would_share_a_hash_are_no_queue_ids_and_no_keys(quote: str) -> None:
+    same = [str(1 + index * (2**61 - 1)) for index in range(3)]
+    queues = ",".join(f'{{"queueId":{each}}}' for each in same)
+    brokers = ",".join(f'"{each}":"a"' for each in same)
+    for kind, text in (
+        (LockRequest, f'{{"mqSet":[{queues}]}}'),
+        (TopicRouteData, f'{{"brokerDatas":[{{"brokerAddrs":{{{brokers}}}}}]}}'),
+    ):
+        with pytest.raises(WireError, match="2147483647"):
+            kind.decode(text.replace('"', quote).encode())
 
 
 def test_views_are_read_too() -> None:

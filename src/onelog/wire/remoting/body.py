@@ -5,13 +5,16 @@ body equals byte for byte what RocketMQ writes. Invariant: `decode` gives a whol
 `WireError`; a member that is missing or null has its default, one that is unknown is ignored.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer
+
+Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
+"""For numbers that are keys: hashes of longer ones can be chosen to be the same."""
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -56,7 +59,7 @@ class MessageQueue(Body, frozen=True):
     """One queue of a topic on one broker; as a key of a table it is written as an object."""
 
     broker_name: str = ""
-    queue_id: int = 0
+    queue_id: Int32 = 0
     topic: str = ""
 
     @classmethod
