@@ -129,6 +129,9 @@ class BrokerConfig:
         8, "queues of a topic created by its first message", 1, 1024, live=True
     )
     property_filter: bool = setting(True, "allow SQL-92 filters on properties", live=True)
+    filter_budget_ms: int = setting(
+        10, "time of one tick of the loop for all SQL-92 filters together", 1, 1_000, live=True
+    )
     long_poll: bool = setting(True, "let a pull wait for new messages", live=True)
     short_poll_ms: int = setting(
         1_000, "a pull's wait when long polling is off", 0, 60_000, live=True
