@@ -106,13 +106,9 @@ class Broker:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store,
-            clock,
-            schedule,
-            post,
-            sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
             timeout_ms=config.flush_timeout_ms,
-        )
+        )  # fmt: skip
         self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
         self.publisher = Publisher(
             store,
@@ -125,12 +121,7 @@ class Broker:
             self.retry.redirect,
             store.config.body_bytes_max,
         )
-        self.filter_time = FilterTime(
-            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
-        )
-        self.puller = Puller(
-            store, clock, self.filter_time, config.pull_cold_count_max, config.pull_cold_bytes_max
-        )
+        self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -139,6 +130,18 @@ class Broker:
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_pulls(
+        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
+    ) -> None:
+        config = self.config
+        self.filter_time = FilterTime(
+            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+        )
+        self.puller = Puller(
+            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            config.pull_cold_bytes_max,
+        )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
