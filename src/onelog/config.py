@@ -172,7 +172,6 @@ class BrokerConfig:
     pull_cold_bytes_max: int = setting(64 << 10, "bytes, if read from disk", 1, 64 << 20, live=True)
     pull_cold_count_max: int = setting(8, "messages, if read from disk", 1, 65_535, live=True)
     query_count_max: int = setting(32, "messages in one answer by key", 1, 10_000, live=True)
-    connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
     frame_bytes_max: int = setting(16 << 20, "largest request that is read", 64 << 10, 1 << 30)
     write_buffer_bytes_max: int = setting(
         16 << 20, "unsent bytes at which a slow reader is cut off", 64 << 10, 1 << 30
@@ -210,6 +209,22 @@ class NameserverConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NetConfig:
+    """What all ports of a process let their peers take together, broker's and name server's."""
+
+    connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
+    unread_bytes_max: int = setting(
+        512 << 20, "bytes of requests that have not arrived whole", 1 << 20, 1 << 40
+    )
+    unsent_bytes_max: int = setting(
+        4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
+    )
+    frame_timeout_ms: int = setting(
+        60_000, "time within which a request must arrive whole", 1_000, DAY_MS
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TlsConfig:
     """Encryption of every listener."""
 
@@ -232,6 +247,7 @@ class Config:
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
+    net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
 
 
@@ -310,7 +326,12 @@ def _declared() -> Iterator[Setting]:
 SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
 """Every setting by its key."""
 
-_BY_ENVIRONMENT = {each.environment: each for each in SETTINGS.values()}
+_MOVED = {"broker.connections_max": SETTINGS["net.connections_max"]}
+"""Settings under the names that they had once."""
+_BY_ENVIRONMENT = {
+    **{each.environment: each for each in SETTINGS.values()},
+    **{each._replace(key=key).environment: each for key, each in _MOVED.items()},
+}
 _NOT_SETTINGS = frozenset({"ONELOG_CONFIG", "ONELOG_NAMESERVER"})
 """Read by the command line: the path of the TOML file, and whom the admin commands ask."""
 
@@ -419,6 +440,8 @@ def _from_flags(overrides: Mapping[str, Value]) -> Iterator[tuple[Setting, Any, 
 
 
 def _known(key: str, source: str) -> Setting:
+    if key in _MOVED:
+        return _MOVED[key]
     if key not in SETTINGS:
         raise ConfigError(f"unknown setting {key!r} ({source}){_nearest(key, list(SETTINGS))}")
     return SETTINGS[key]
@@ -482,6 +505,9 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
         refuse(reason, "broker.host", "broker.advertised_host")
     if broker.port and broker.port == broker.vip_port:
         refuse("the two ports must differ", "broker.port", "broker.vip_port")
+    if config.net.unread_bytes_max < broker.frame_bytes_max:
+        reason = "one large request alone would be too much"
+        refuse(reason, "net.unread_bytes_max", "broker.frame_bytes_max")
     if any(port > 65_535 for _, port in broker.nameserver_addresses):
         refuse("a port is at most 65535", "broker.nameservers")
     if bool(tls.cert_path) != bool(tls.key_path):
