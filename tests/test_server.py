@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.config import NetConfig, load
+from onelog.config import load
 from onelog.errors import ConfigError, ListenError, StoreError, StoreLockedError
 from onelog.message import LogOffset
 from onelog.net import capacity as capacity_module
@@ -124,13 +124,14 @@ async def test_broker_and_name_server_of_a_process_share_their_connections(tmp_p
             writer.close()
 
 
-def test_more_connections_than_files_are_said_at_the_start(
+def test_who_wants_more_connections_than_there_are_files_is_told_at_the_start(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capacity_module, "file_limit", lambda: 1_000)
-    checked_capacity(NetConfig(connections_max=750))
+    checked_capacity(load())
+    checked_capacity(load(overrides={"net.connections_max": 750}))
     assert not caplog.messages
-    checked_capacity(NetConfig(connections_max=751))
+    checked_capacity(load(overrides={"net.connections_max": 751}))
     assert "net.connections_max = 751 does not fit the limit of 1000 open files" in caplog.text
     assert "ulimit -n" in caplog.text
 

@@ -273,11 +273,14 @@ def make_capacity(config: NetConfig) -> Capacity:
     )
 
 
-def checked_capacity(config: NetConfig) -> Capacity:
-    """`make_capacity`, for a process of ours: said if it cannot have so many connections."""
+def checked_capacity(loaded: Loaded) -> Capacity:
+    """`make_capacity`; who asked for more connections than there are files is told."""
+    config = loaded.config.net
     capacity = make_capacity(config)
     if config.connections_max > capacity.files_for_connections:
-        log.warning(
+        is_wanted = loaded.sources["net.connections_max"] != "default"
+        log.log(
+            logging.WARNING if is_wanted else logging.INFO,
             "net.connections_max = %d does not fit the limit of %d open files, of which the store "
             "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
             config.connections_max,
@@ -292,7 +295,7 @@ async def running_broker(
     loaded: Loaded, capacity: Capacity | None = None
 ) -> AsyncIterator[BrokerServer]:
     """A broker, for as long as the block lasts."""
-    server = BrokerServer(loaded, capacity=capacity or checked_capacity(loaded.config.net))
+    server = BrokerServer(loaded, capacity=capacity or checked_capacity(loaded))
     await server.start()
     try:
         yield server
@@ -306,7 +309,7 @@ async def running_nameserver(
 ) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    limits = Limits(capacity=capacity or checked_capacity(config.net))
+    limits = Limits(capacity=capacity or checked_capacity(loaded))
     server = await serve_nameserver(config.nameserver, tls=config.tls, limits=limits)
     try:
         yield server

@@ -179,7 +179,7 @@ async def _nameserver(loaded: Loaded, capacity: "Capacity | None" = None) -> Asy
 async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
     from onelog.server import checked_capacity, running_broker, tune_process
 
-    capacity = checked_capacity(loaded.config.net)
+    capacity = checked_capacity(loaded)
     async with _nameserver(loaded, capacity) as address:
         keyed = {**_as_overrides(loaded), "broker.nameservers": address}
         async with running_broker(load(overrides=keyed), capacity) as server:
