@@ -264,7 +264,6 @@ class _Scan:
         self._store = store
         self._subscription = subscription
         self._time = filter_time
-        self._tested = False
         # From here on records are in the page cache, or may be waited for.
         self._warm_from = 0 if cold_ok else int(store.log_end) - _WARM_BYTES
         self._count_max = max(1, count_max)
@@ -280,8 +279,9 @@ class _Scan:
         there is no more time for conditions; one is tested in any case.
         """
         store, subscription = self._store, self._subscription
+        seconds, deadline = self._time.seconds, self._time.deadline
         record_at = place = -1
-        wanted = False
+        wanted = tested = False
         for place, at, size in candidates(
             store, topic, queue_id, offset, entries_max, subscription.codes
         ):
@@ -294,9 +294,9 @@ class _Scan:
             if subscription.predicate is not None:
                 if at < self._warm_from and not store.is_warm(at, size):
                     return place
-                if self._tested and not self._time.left():
+                if tested and seconds() >= deadline:
                     return place
-                self._tested = True
+                tested = True
                 wanted = _satisfies(store, at, size, subscription)
             if wanted and not self._add(at, size):
                 return place
