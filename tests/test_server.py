@@ -15,10 +15,19 @@ import pytest
 from onelog.config import load
 from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
 from onelog.message import LogOffset
+from onelog.net import capacity as capacity_module
 from onelog.net.peer import Peer
 from onelog.net.tls import client_context, write_self_signed
-from onelog.server import HANDLERS, BrokerServer, running_broker
+from onelog.server import (
+    HANDLERS,
+    BrokerServer,
+    checked_capacity,
+    make_capacity,
+    running_broker,
+    running_nameserver,
+)
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.frame import encode_request
 from tests.gateways.remoting.live import SMALL, bodies, broker, client
 from tests.gateways.remoting.popping import GROUP, TOPIC, popping
 from tests.gateways.remoting.samples import SAMPLES
@@ -143,6 +152,49 @@ async def test_an_advertised_name_must_be_an_address(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no-such-host\.invalid"):
         async with running_broker(load(overrides=overrides)):
             pass
+
+
+async def test_broker_and_name_server_of_a_process_share_their_connections(tmp_path: Path) -> None:
+    loaded = load(
+        overrides={
+            **SMALL,
+            "broker.store_path": str(tmp_path / "store"),
+            "nameserver.port": 0,
+            "nameserver.kv_path": str(tmp_path / "kv.json"),
+            "net.connections_max": 2,
+        }
+    )
+    capacity = make_capacity(loaded.config.net)
+    async with (
+        running_nameserver(loaded, capacity) as nameserver,
+        running_broker(loaded, capacity) as server,
+    ):
+        ask = b"".join(encode_request(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
+        places = [nameserver.address, ("127.0.0.1", server.config.broker.port)]
+        writers = []
+        for host, port in places:
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(ask)
+            assert await reader.read(4)
+            writers.append(writer)
+        for host, port in places:
+            reader, writer = await asyncio.open_connection(host, port)
+            writers.append(writer)
+            assert await reader.read() == b""
+        for writer in writers:
+            writer.close()
+
+
+def test_who_wants_more_connections_than_there_are_files_is_told_at_the_start(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity_module, "file_limit", lambda: 1_000)
+    checked_capacity(load())
+    checked_capacity(load(overrides={"net.connections_max": 750}))
+    assert not caplog.messages
+    checked_capacity(load(overrides={"net.connections_max": 751}))
+    assert "net.connections_max = 751 does not fit the limit of 1000 open files" in caplog.text
+    assert "ulimit -n" in caplog.text
 
 
 async def test_garbage_closes_its_own_connection_and_no_other(tmp_path: Path) -> None:

@@ -39,9 +39,10 @@ from onelog.client.topics import TopicChange
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.connection import Limits
 from onelog.net.listener import Listener
 from onelog.net.memory import MemoryListener, host_address, host_name
-from onelog.server import BrokerServer
+from onelog.server import BrokerServer, make_capacity
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
@@ -207,7 +208,7 @@ class _Running:
                 )
             self._nameserver = await self._serve_nameserver(number)
             self._stack.push_async_callback(self._nameserver.close)
-            broker = BrokerServer(self._loaded(number), self._listening)
+            broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
             await broker.start()
             self._stack.push_async_callback(broker.close)
             direct = Direct(broker.broker, broker.gateway, asyncio.get_running_loop().call_soon)
@@ -240,7 +241,13 @@ class _Running:
                 **self._settings,
             }
         ).config
-        return await serve_nameserver(config.nameserver, tls=config.tls, listening=self._listening)
+        self._capacity = make_capacity(config.net)
+        return await serve_nameserver(
+            config.nameserver,
+            tls=config.tls,
+            limits=Limits(capacity=self._capacity),
+            listening=self._listening,
+        )
 
     def _loaded(self, number: int) -> Loaded:
         host, port = host_address(number), BROKER_PORT

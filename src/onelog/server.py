@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from onelog.clock import SystemClock
-from onelog.config import SETTINGS, Config, Loaded, load, value_of
+from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways.remoting import (
@@ -37,6 +37,7 @@ from onelog.gateways.remoting.registrar import Registrar
 from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.tls import Tls
@@ -70,8 +71,14 @@ def void(*_: object) -> None:
 class BrokerServer:
     """A broker that is being served. Made by `start`, ended by `close`."""
 
-    def __init__(self, loaded: Loaded, listening: Sequence[type[Listener]] = (Listener,)) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        listening: Sequence[type[Listener]] = (Listener,),
+        capacity: Capacity | None = None,
+    ) -> None:
         self.loaded = loaded
+        self._capacity = capacity or make_capacity(loaded.config.net)
         self._listening = listening
         self.config = loaded.config
         self._clock = SystemClock()
@@ -111,10 +118,7 @@ class BrokerServer:
 
     async def _listen(self, port: int, outbox: Outbox) -> None:
         config = self.config.broker
-        limits = Limits(
-            connections_max=config.connections_max,
-            write_bytes_max=config.write_buffer_bytes_max,
-        )
+        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
         for kind in self._listening:
             listener = await kind.open(
                 config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
@@ -291,10 +295,39 @@ def _resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
+def make_capacity(config: NetConfig) -> Capacity:
+    """What the peers of this process may take together; a broker and a name server share one."""
+    return Capacity(
+        config.connections_max,
+        config.unread_bytes_max,
+        config.unsent_bytes_max,
+        config.frame_timeout_ms,
+    )
+
+
+def checked_capacity(loaded: Loaded) -> Capacity:
+    """`make_capacity`; who asked for more connections than there are files is told."""
+    config = loaded.config.net
+    capacity = make_capacity(config)
+    if config.connections_max > capacity.files_for_connections:
+        is_wanted = loaded.sources["net.connections_max"] != "default"
+        log.log(
+            logging.WARNING if is_wanted else logging.INFO,
+            "net.connections_max = %d does not fit the limit of %d open files, of which the store "
+            "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
+            config.connections_max,
+            capacity.files_max,
+            capacity.files_for_connections,
+        )
+    return capacity
+
+
 @contextlib.asynccontextmanager
-async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
+async def running_broker(
+    loaded: Loaded, capacity: Capacity | None = None
+) -> AsyncIterator[BrokerServer]:
     """A broker, for as long as the block lasts."""
-    server = BrokerServer(loaded)
+    server = BrokerServer(loaded, capacity=capacity or checked_capacity(loaded))
     await server.start()
     try:
         yield server
@@ -303,11 +336,17 @@ async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
 
 
 @contextlib.asynccontextmanager
-async def running_nameserver(loaded: Loaded) -> AsyncIterator[NameServer]:
+async def running_nameserver(
+    loaded: Loaded, capacity: Capacity | None = None
+) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
+    limits = Limits(capacity=capacity or checked_capacity(loaded))
     server = await serve_nameserver(
-        config.nameserver, tls=config.tls, remote_admin=config.security.remote_admin
+        config.nameserver,
+        tls=config.tls,
+        remote_admin=config.security.remote_admin,
+        limits=limits,
     )
     try:
         yield server

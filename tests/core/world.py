@@ -68,6 +68,8 @@ class World:
     broker_config: BrokerConfig = field(default_factory=BrokerConfig)
     clock: ManualClock = field(default_factory=ManualClock)
     memory_bytes: int = 1 << 30
+    seconds: float = 0.0
+    """What the broker measures short spans with; it stands still, too."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -89,6 +91,7 @@ class World:
             post=self.posted.put,
             random=Random(7),
             memory_bytes=self.memory_bytes,
+            seconds=lambda: self.seconds,
         )
         self.broker.open()
 

@@ -17,6 +17,7 @@ from onelog.wire.remoting.codes import RequestCode
 from tests.e2e.hostile_clients import (
     Crowd,
     DeafConsumer,
+    Unfinished,
     bombard,
     topics_and_groups,
     witness,
@@ -87,6 +88,27 @@ async def test_mutated_requests_hurt_nobody_and_leave_nothing_behind(
         assert watched.bugs() == []
         assert watched.is_running
         assert after - before < GROWTH_BYTES_MAX + kept * KEPT_BYTES_MAX
+    assert watched.status == 0
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=LONG)])
+async def test_unfinished_requests_of_many_connections_take_no_more_than_their_share(
+    tmp_path: Path, count: int
+) -> None:
+    share = 64 * MIB
+    with WatchedBroker(tmp_path, net__unread_bytes_max=share) as watched:
+        async with witness(watched.port) as other:
+            before = watched.anonymous_bytes()
+            crowd = Unfinished(watched.port)
+            await crowd.send(count, 15 * MIB)
+            grown = watched.anonymous_bytes() - before
+            crowd.leave()
+        print(
+            f"{count} connections with 15 MiB each: {grown / MIB:.0f} MiB; the other client sent "
+            f"and read {other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
+        )
+        assert grown < 2 * share
+        assert watched.bugs() == []
     assert watched.status == 0
 
 

@@ -401,3 +401,11 @@ async def test_brokers_on_other_machines_come_and_go_but_do_not_send_one_another
         assert not is_there()
         # Nobody is there: nothing to refuse.
         assert (await other.ask(Code.UNREGISTER_BROKER, BROKER)).code == 0
+
+
+async def test_a_registration_whose_references_grow_without_end_is_refused(peer: Peer) -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 1_000)
+    body = f"{{'a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
+    answer = await ask(peer, Code.REGISTER_BROKER, body, **BROKER)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "references counted as what they stand for" in str(answer.remark)

@@ -14,11 +14,15 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from onelog.config import SETTINGS, Loaded, Value, load, value_of
 from onelog.errors import OnelogError
+
+if TYPE_CHECKING:
+    from onelog.net.capacity import Capacity
 
 BROKER_PORT_STEP = 10
 RESTART_SECONDS_MIN = 0.5
@@ -164,11 +168,13 @@ def _greet(lines: list[tuple[str, str]], data: Path, began: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _nameserver(loaded: Loaded) -> AsyncIterator[tuple[str, str]]:
+async def _nameserver(
+    loaded: Loaded, capacity: "Capacity | None" = None
+) -> AsyncIterator[tuple[str, str]]:
     """A running name server: where it listens, and where brokers on this machine call it."""
     from onelog.server import running_nameserver
 
-    async with running_nameserver(loaded) as server:
+    async with running_nameserver(loaded, capacity) as server:
         yield addresses(*server.address)
 
 
@@ -180,11 +186,12 @@ def addresses(host: str, port: int) -> tuple[str, str]:
 
 
 async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
-    from onelog.server import running_broker, tune_process
+    from onelog.server import checked_capacity, running_broker, tune_process
 
-    async with _nameserver(loaded) as (shown, address):
+    capacity = checked_capacity(loaded)
+    async with _nameserver(loaded, capacity) as (shown, address):
         keyed = {**_as_overrides(loaded), "broker.nameservers": address}
-        async with running_broker(load(overrides=keyed)) as server:
+        async with running_broker(load(overrides=keyed), capacity) as server:
             tune_process()
             lines = [("name server", shown), ("broker", server.address)]
             _greet(lines, data, began)

@@ -8,6 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from onelog.core.assignment import RequestModes
 from onelog.core.checkback import CheckBack
 from onelog.core.delay import Delay
 from onelog.core.durability import Durability, Post, WhenSafe
+from onelog.core.filter_time import FilterTime
 from onelog.core.filters import Subscription
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import LEASES_FILE
@@ -81,8 +83,12 @@ class Broker:
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work."""
+        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
+
+        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        """
         self.config = config
         self.store = store
         self._clock = clock
@@ -100,13 +106,9 @@ class Broker:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store,
-            clock,
-            schedule,
-            post,
-            sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
             timeout_ms=config.flush_timeout_ms,
-        )
+        )  # fmt: skip
         self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
         self.publisher = Publisher(
             store,
@@ -119,7 +121,7 @@ class Broker:
             self.retry.redirect,
             store.config.body_bytes_max,
         )
-        self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
+        self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -128,6 +130,18 @@ class Broker:
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_pulls(
+        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
+    ) -> None:
+        config = self.config
+        self.filter_time = FilterTime(
+            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+        )
+        self.puller = Puller(
+            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            config.pull_cold_bytes_max,
+        )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
@@ -258,6 +272,7 @@ class Broker:
         self.topics.replace_system_topics(_system_topics(config))
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
@@ -388,6 +403,8 @@ class Broker:
         )
         if result.status is PullStatus.FOUND:
             self.stats.got(group, topic, result.messages, result.size)
+        elif result.status is PullStatus.LATER:
+            return result
         elif result.status is not PullStatus.COLD:
             self.stats.totals.missed += 1
         self.offsets.pulled(group, topic, queue_id, result.next_offset)

@@ -22,6 +22,7 @@ from onelog.store.record import decode_message
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
+_ENDS = (PullStatus.FOUND, PullStatus.COLD, PullStatus.LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Found(NamedTuple):
 
     `next_offset` is where the group has read to then, also if it wanted none of it; where it is
     smaller than before, the queue is shorter than the group thinks. `deleted` cannot be had again.
+    `later` says that the time for filters was used up before anything was found.
     """
 
     next_offset: int
@@ -50,6 +52,7 @@ class Found(NamedTuple):
     records: Sequence[memoryview] = ()
     deleted: Sequence[int] = ()
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 class Supply:
@@ -68,8 +71,13 @@ class Supply:
         left: list[int] = []
         records: list[memoryview] = []
         room = bytes_max
+        late = False
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:
+            late = late or not self._has_time(terms)
+            if late:
+                left.append(offset)
+                continue
             entry = self._entry(queue, offset)
             if entry is None:
                 deleted.append(offset)
@@ -86,16 +94,24 @@ class Supply:
             else:
                 left.append(offset)
         queue.put_back(left)
+        if late:
+            return Found(queue.next, again, (), records, deleted, later=not again)
         if len(again) >= count_max or room <= 0:
             return Found(queue.next, again, (), records, deleted)
         begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
         if result.status is PullStatus.COLD:
             cold = () if again else result.ranges
             return Found(begin, again, (), records, deleted, cold)
+        if result.status is PullStatus.LATER:
+            return Found(begin, again, (), records, deleted, later=not again)
         if result.status is not PullStatus.FOUND:
             return Found(result.next_offset, again, (), records, deleted)
         fresh = self._places(queue, begin, result, terms.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
+
+    def _has_time(self, terms: Terms) -> bool:
+        wanted = terms.subscription
+        return wanted is None or wanted.predicate is None or self._puller.filter_time.left()
 
     def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
@@ -134,8 +150,7 @@ class Supply:
                 queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
                 cold_ok=cold_ok,
             )  # fmt: skip
-            found = result.status in (PullStatus.FOUND, PullStatus.COLD)
-            if found or result.next_offset <= begin:
+            if result.status in _ENDS or result.next_offset <= begin:
                 break
             begin = result.next_offset
         return begin, result

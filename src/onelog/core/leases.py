@@ -54,7 +54,8 @@ Moves = list[tuple[Handout, int, NewMessage | None]]
 class Taken(NamedTuple):
     """What was handed out of one queue; `times` says how often each came back to its place.
 
-    `cold` is not empty if nothing was taken because the records must be read from the disk first.
+    `cold` is not empty if nothing was taken because the records must be read from the disk first;
+    `later` says that nothing was taken because the time for filters was used up.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class Taken(NamedTuple):
     times: Sequence[int] = ()
     records: Sequence[memoryview] = ()
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 def wait_topic(group: str, topic: str) -> str:
@@ -259,7 +261,7 @@ class Leases:
         if found.next_offset > queue.next:
             queue.next = found.next_offset
             self._journal.changed(queue)
-        return Taken(topic, queue_id, cold=found.cold)
+        return Taken(topic, queue_id, cold=found.cold, later=found.later)
 
     def _room(self, queue: QueueLeases) -> int:
         in_group = self._counts.get(queue.group, 0)

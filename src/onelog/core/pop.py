@@ -63,7 +63,8 @@ class Popped(NamedTuple):
     """What a request got, one part per queue, all of it leased under `stamp`.
 
     `rest` is what there is beside it, wanted or not. `more` says that nothing was found, but not
-    all was looked at. `cold` is what must be read from the disk before there can be an answer.
+    all was looked at. `cold` is what must be read from the disk before there can be an answer;
+    `later` says that there was no time to look: ask again when `FilterTime.later` calls.
     """
 
     parts: Sequence[Taken]
@@ -71,6 +72,7 @@ class Popped(NamedTuple):
     rest: int
     more: bool = False
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 class Peeked(NamedTuple):
@@ -151,7 +153,7 @@ class Pop:
         parts: list[Taken] = []
         cold: Sequence[tuple[int, int]] = ()
         full: TooManyLeasesError | None = None
-        more = False
+        more = later = False
         count, room, rest = request.count_max, settings.pull_bytes_max, 0
         for topic, queue_id in self._places(request):
             available = leases.available(group, topic, queue_id, terms)
@@ -172,13 +174,17 @@ class Pop:
                     self._stats.got(group, topic, len(part.offsets), size)
                 elif part.cold:
                     cold = part.cold
+                elif part.later:
+                    later, count = True, 0
                 elif leases.unread(group, topic, queue_id):
                     more = True
                 available = leases.available(group, topic, queue_id, terms)
             rest += available
         if not parts and full is not None:
             raise full
-        return Popped(parts, stamp, rest, more and not parts, () if parts else cold)
+        if parts:
+            return Popped(parts, stamp, rest)
+        return Popped((), stamp, rest, more, cold, later)
 
     def _places(self, request: PopRequest) -> list[tuple[str, int]]:
         """The queues to look into, in this order."""

@@ -69,6 +69,7 @@ class RemotingSession(ABC):
     def __init__(self, connection: Connection, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.connection = connection
         self._reader = FrameReader(frame_bytes_max)
+        self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -159,10 +160,21 @@ class RemotingSession(ABC):
         """Bytes arrived."""
         self._reader.feed(data)
         self._handle_read()
+        unread = self._reader.unread_bytes
+        if unread or self._unread:
+            self._keep(unread, unread != self._unread + len(data))
 
     def writable(self) -> None:
         """The peer reads again: go on with the requests that were put off."""
         self._handle_read()
+        self._keep(self._reader.unread_bytes, True)
+
+    def _keep(self, unread: int, anew: bool) -> None:
+        """So many bytes wait for the rest of their frame; `anew`: it is another than before."""
+        self._unread = unread
+        backlog = self.connection.unread
+        if backlog is not None:
+            backlog.keep(self.connection, unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone."""

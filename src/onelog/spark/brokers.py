@@ -216,7 +216,7 @@ class Brokers:
             Queue(route.topic, broker, queue.queue_id): Extent(
                 max(0, found.min_offset), max(0, found.min_offset, found.max_offset)
             )
-            for queue, found in TopicStatsTable.decode(answer.body).offset_table.items()
+            for queue, found in TopicStatsTable.decode_answer(answer.body).offset_table.items()
             if queue.queue_id in readable
         }
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)

@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting.body import Body, MessageQueue
-from onelog.wire.remoting.clients import HeartbeatData
+from onelog.wire.remoting.clients import HeartbeatData, LockRequest
 from onelog.wire.remoting.registration import RegisterBrokerBody
+from onelog.wire.remoting.routes import TopicRouteData
 from onelog.wire.remoting.stats import ConsumeStats
 
 
@@ -22,6 +23,42 @@ def test_texts_are_taken_for_numbers_as_fastjson_does() -> None:
 def test_what_is_no_such_body_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         MessageQueue.decode(data)
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_references_in_a_heartbeat_are_followed_whether_it_is_plain_json_or_not(
+    quote: str,
+) -> None:
+    body = """
+        {"clientID":"c","consumerDataSet":[
+            {"groupName":"g","subscriptionDataSet":[{"topic":"t","subString":"a","tagsSet":["a"]}]},
+            {"groupName":"h","subscriptionDataSet":[
+                {"$ref":"$.consumerDataSet[0].subscriptionDataSet[0]"}]}]}
+    """.replace('"', quote)
+    first, second = HeartbeatData.decode(memoryview(body.encode())).consumer_data_set
+    assert first.subscription_data_set == second.subscription_data_set
+    assert second.subscription_data_set[0].topic == "t"
+
+
+def test_an_answer_may_be_longer_than_a_request() -> None:
+    queues = ",".join(f"{{'brokerName':'b','queueId':{i},'topic':'t'}}:{{}}" for i in range(5_000))
+    body = f"{{'offsetTable':{{{queues}}}}}".encode()
+    assert len(ConsumeStats.decode_answer(body).offset_table) == 5_000
+    with pytest.raises(WireError, match="more than 20000 keys and values"):
+        ConsumeStats.decode(body)
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_numbers_that_would_share_a_hash_are_no_queue_ids_and_no_keys(quote: str) -> None:
+    same = [str(1 + index * (2**61 - 1)) for index in range(3)]
+    queues = ",".join(f'{{"queueId":{each}}}' for each in same)
+    brokers = ",".join(f'"{each}":"a"' for each in same)
+    for kind, text in (
+        (LockRequest, f'{{"mqSet":[{queues}]}}'),
+        (TopicRouteData, f'{{"brokerDatas":[{{"brokerAddrs":{{{brokers}}}}}]}}'),
+    ):
+        with pytest.raises(WireError, match="2147483647"):
+            kind.decode(text.replace('"', quote).encode())
 
 
 def test_views_are_read_too() -> None:

@@ -1,10 +1,12 @@
 import struct
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
+from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command, Serialize
 from onelog.wire.remoting.frame import (
     BODY_COPY_MAX,
@@ -76,6 +78,20 @@ def test_reading_can_stop_after_any_command_and_go_on_later() -> None:
     rest = list(reader.commands())
     assert [first.code, second.code, *(command.code for command in rest)] == [1, 2, 3, 4]
     assert second.body == b"x" * 5000
+
+
+def test_nothing_is_kept_but_what_belongs_to_the_next_command() -> None:
+    frame = b"".join(encode_request(RequestCode.HEART_BEAT, 1, {}, bytes(1_000)))
+    for rest in (b"", frame[:3], frame[:100]):
+        received = frame * 50 + rest
+        references = sys.getrefcount(received)
+        reader = FrameReader()
+        reader.feed(received)
+        assert len(list(reader.commands())) == 50
+        assert sys.getrefcount(received) == references
+        assert reader.unread_bytes == len(rest)
+        reader.feed(frame[len(rest) :])
+        assert len(list(reader.commands())) == 1
 
 
 def test_commands_before_garbage_are_handed_out_first() -> None:

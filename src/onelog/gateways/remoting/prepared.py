@@ -10,7 +10,7 @@ QUERY_STAGED     query -> batch (-1 if the query has committed nothing here), no
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,7 +34,10 @@ _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
 _ROOM_BYTES = 64
 """In the properties, for the store's checksum and a separator."""
-_offsets = msgspec.json.Decoder(list[int])
+# Of longer numbers, any many could be chosen that share a hash.
+_offsets = msgspec.json.Decoder(
+    list[Annotated[int, msgspec.Meta(ge=-fields.INT64_MAX, le=fields.INT64_MAX)]]
+)
 
 
 def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:

@@ -5,8 +5,9 @@
     header                JSON or compact, as the mark says
     body                  the rest; may be empty
 
-Invariant: however the bytes of a connection are cut into pieces, the commands are the same, and
-bytes that are no frame raise `WireError` after the commands before them were handed out.
+Invariants: however the bytes of a connection are cut into pieces, the commands are the same, and
+bytes that are no frame raise `WireError` after the commands before them were handed out. When all
+commands were taken, nothing is kept but the bytes of the next one.
 """
 
 import struct
@@ -83,13 +84,13 @@ class FrameReader:
             if size - at < 8:
                 self._wanted = 8
                 self._check(int.from_bytes(data[at : at + 4], "big", signed=True))
-                return
+                break
             length, mark = _START.unpack_from(data, at)
             end = at + 4 + length
             if end > size or length < 4 or length > self._bytes_max:
                 self._check(length)
                 self._wanted = 4 + length
-                return
+                break
             body_at = at + 8 + (mark & 0xFFFFFF)
             if body_at > end:
                 raise WireError(f"a header of {mark & 0xFFFFFF} bytes in a frame of {length}")
@@ -106,6 +107,10 @@ class FrameReader:
             self._at = at = end
             self._wanted = 4
             yield command
+        if at:
+            # A new array, because views of bodies may still point into the old bytes.
+            self._data = bytearray(memoryview(data)[at:]) if at < size else b""
+            self._at = 0
 
     def _check(self, length: int) -> None:
         if length > self._bytes_max:

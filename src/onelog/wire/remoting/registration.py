@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import field
 
 from onelog.errors import WireError
@@ -27,8 +28,14 @@ from onelog.wire.remoting.codes import (
 )
 from onelog.wire.remoting.command import Buffer
 
-INFLATED_BYTES_MAX = 256 << 20
-"""What a compressed registration may grow to; ten million topics would not reach it."""
+INFLATED_BYTES_MAX = 32 << 20
+"""What a compressed registration may grow to; that is room for half a million topics."""
+TOPICS_MAX = 200_000
+"""Topics of one broker; RocketMQ's own are in trouble long before."""
+PIECES_MAX = 100_000
+"""Keys and values in it that are not plain JSON; static topics are written so."""
+
+_decode_attributes = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
 
 
 class DataVersion(Body, frozen=True):
@@ -60,7 +67,7 @@ class TopicConfig(Body, frozen=True):
         )
 
     @classmethod
-    def from_line(cls, line: str) -> "TopicConfig":
+    def from_line(cls, line: str, allowance: fastjson.Allowance | None = None) -> "TopicConfig":
         """The inverse of `to_line`; `WireError` if the line is not of that form."""
         parts = line.split(" ", 5)
         if len(parts) < 5:
@@ -75,7 +82,7 @@ class TopicConfig(Body, frozen=True):
             write_queue_nums=write,
             perm=perm,
             topic_filter_type=parts[4],
-            attributes=_attributes(parts[5]) if len(parts) > 5 else {},
+            attributes=_attributes(parts[5], allowance) if len(parts) > 5 else {},
         )
 
 
@@ -126,17 +133,27 @@ def decode_registration(
     """What the body of REGISTER_BROKER says, sent by a broker of that version."""
     if not len(body):
         return RegisterBrokerBody()
+    allowance = fastjson.Allowance(PIECES_MAX)
     if version < VERSION_WITH_BROKER_BODY:
-        return RegisterBrokerBody(topic_config_serialize_wrapper=TopicTable.decode(body))
-    if not compressed:
-        return RegisterBrokerBody.decode(body)
-    return _Inflated(body).registration(version)
+        table = TopicTable.decode(body, allowance)
+        decoded = RegisterBrokerBody(topic_config_serialize_wrapper=table)
+    elif not compressed:
+        decoded = RegisterBrokerBody.decode(body, allowance)
+    else:
+        return _Inflated(body, allowance).registration(version)
+    _check_count(len(decoded.topic_config_serialize_wrapper.topic_config_table))
+    return decoded
+
+
+def _check_count(topics: int) -> None:
+    if topics > TOPICS_MAX:
+        raise WireError(f"a registration of {topics} topics; the limit is {TOPICS_MAX}")
 
 
 class _Inflated:
     """The pieces of a compressed registration, from front to back."""
 
-    def __init__(self, body: Buffer) -> None:
+    def __init__(self, body: Buffer, allowance: fastjson.Allowance) -> None:
         inflater = zlib.decompressobj()
         try:
             self._data = inflater.decompress(body, INFLATED_BYTES_MAX)
@@ -145,18 +162,21 @@ class _Inflated:
         if not inflater.eof:
             raise WireError("a compressed registration is cut off, or too large")
         self._at = 0
+        self._allowance = allowance
 
     def registration(self, version: int) -> RegisterBrokerBody:
         data_version = DataVersion.decode(self._piece())
         topics = {}
-        for _ in range(self._number()):
-            topic = TopicConfig.from_line(self._text())
+        count = self._number()
+        _check_count(count)
+        for _ in range(count):
+            topic = TopicConfig.from_line(self._text(), self._allowance)
             topics[topic.topic_name] = topic
-        servers = fastjson.loads(self._text())
+        servers = fastjson.loads(self._text(), None, self._allowance)
         mappings = {}
         if version >= VERSION_WITH_QUEUE_MAPPINGS:
             for _ in range(self._number()):
-                mapping = fastjson.loads(self._text())
+                mapping = fastjson.loads(self._text(), None, self._allowance)
                 if not isinstance(mapping, Mapping):
                     raise WireError("a mapping of a static topic that is no object")
                 mappings[str(mapping.get("topic"))] = mapping
@@ -192,13 +212,18 @@ class _Inflated:
             raise WireError("a compressed registration holds a text that is not UTF-8") from None
 
 
-def _attributes(text: str) -> dict[str, str]:
-    # A space inside of an attribute breaks RocketMQ's own reading of the line, and it goes on
-    # without attributes; so do we.
-    try:
-        attributes = fastjson.loads(text)
-    except WireError:
+def _attributes(text: str, allowance: fastjson.Allowance | None) -> dict[str, str]:
+    if text == "{}":
         return {}
+    try:
+        attributes: Any = _decode_attributes(text)
+    except msgspec.DecodeError:
+        # A space inside of an attribute breaks RocketMQ's own reading of the line, and it goes on
+        # without attributes; so do we.
+        try:
+            attributes = fastjson.loads(text, None, allowance)
+        except WireError:
+            return {}
     if not isinstance(attributes, dict):
         return {}
     return {str(key): str(value) for key, value in attributes.items() if value is not None}
