@@ -33,7 +33,7 @@ from onelog.core.pull import Puller
 from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
-from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
+from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -420,7 +420,7 @@ class Leases:
             due_ms = self._clock.now_ms() + _TROUBLE_MS
             for handout, offset, _ in moves:
                 self._lease_anew(_single(handout, offset, due_ms, handout.fate))
-        except MessageError:
+        except Exception:
             self._move_one_by_one(moves)
 
     def _move_one_by_one(self, moves: Moves) -> None:
@@ -428,7 +428,7 @@ class Leases:
         for handout, offset, copy in moves:
             try:
                 self._publisher.write_now([copy] if copy else [])
-            except (MessageError, StoreError) as error:
+            except Exception as error:
                 log.error("a message stays in topic %s: %s", handout.queue.topic, error)
                 self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))
         self._journal.end_of_tick()

@@ -62,6 +62,7 @@ from onelog.net.connection import Buffer, Connection
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
 ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     WireError: ResponseCode.SYSTEM_ERROR,
@@ -177,7 +178,8 @@ class BrokerSession(RemotingSession):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
-        super().__init__(connection, gateway.broker.config.frame_bytes_max)
+        frame_bytes_max = gateway.broker.config.frame_bytes_max
+        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX)
         self.gateway = gateway
         self.broker = gateway.broker
         host, port = connection.remote
