@@ -49,6 +49,10 @@ _START = struct.Struct(">iI")
 # Members of an enum cost a lookup each time; these are compared once per frame.
 _JSON = Serialize.JSON.value
 _COMPACT = Serialize.COMPACT.value
+_PLAIN_JSON = _JSON << 24 | NAME_CHARS_MAX
+_FIRST_COMPACT = _COMPACT << 24
+_PLAIN_COMPACT = _COMPACT << 24 | NAME_CHARS_MAX
+"""Marks of headers that are small."""
 
 
 class FrameReader:
@@ -111,14 +115,13 @@ class FrameReader:
                 body: bytes | bytearray | memoryview = data[body_at:end]
             else:
                 body = memoryview(data)[body_at:end]
-            if mark & 0xFFFFFF > NAME_CHARS_MAX:
-                command = self._decode_large(mark, data[at + 8 : body_at], body)
-            elif mark >> 24 == _COMPACT:
-                command = decode_compact_header(data[at + 8 : body_at], body)
-            elif mark >> 24 == _JSON:
+            # Headers in which no text can be too long, as nearly all are, pay nothing for that.
+            if mark <= _PLAIN_JSON:
                 command = decode_json_header(data[at + 8 : body_at], body)
+            elif _FIRST_COMPACT <= mark <= _PLAIN_COMPACT:
+                command = decode_compact_header(data[at + 8 : body_at], body)
             else:
-                raise WireError(f"headers of serialize type {mark >> 24} are unknown")
+                command = self._decode_large(mark, data[at + 8 : body_at], body)
             self._at = at = end
             self._wanted = 4
             yield command
