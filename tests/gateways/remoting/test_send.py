@@ -9,6 +9,7 @@ from onelog.gateways.remoting import send
 from onelog.gateways.remoting.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.send import encode_batch
 from tests.gateways.remoting.live import bodies, broker, client, messages
 
@@ -207,6 +208,22 @@ async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) ->
         large = await producer.send("t", b"x" * 100_001)
         assert large.code == ResponseCode.MESSAGE_ILLEGAL
         assert "100000" in (large.remark or "")
+
+
+async def test_a_batch_that_is_larger_than_a_message_may_be_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+
+        async def send(*sizes: int, **changed: object) -> Command:
+            batch = encode_batch([(0, b"x" * size, b"") for size in sizes])
+            return await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **{**ext, **changed})
+
+        assert (await send(*[10_000 - 22] * 10)).code == ResponseCode.SUCCESS
+        large = await send(*[10_000 - 22] * 9, 10_000 - 21)
+        assert large.code == ResponseCode.MESSAGE_ILLEGAL
+        assert large.remark == "a body of 100001 bytes is over the limit of 100000"
+        assert (await send(1, i="p" * 32_768)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert server.store.max_offset("t", 0) == 10
 
 
 async def test_unknown_topics_are_refused_when_they_may_not_be_created(tmp_path: Path) -> None:

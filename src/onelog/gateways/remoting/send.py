@@ -247,10 +247,12 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     """SEND_BATCH_MESSAGE: many messages of one queue, acknowledged together."""
     header = decode_send_header(command)
     gateway = session.gateway
+    body = command.body
+    # As in RocketMQ, a batch may be as large as a message. Before it is taken apart, or kept.
+    session.broker.publisher.check_sizes(len(body), len(header.properties))
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    body = command.body
     source = body if isinstance(body, bytes) else bytes(body)
     run = NewRun(
         header.topic, queue_id, checked_parts(source), source,
