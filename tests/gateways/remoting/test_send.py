@@ -202,6 +202,41 @@ async def test_clients_cannot_say_into_which_queues_a_record_goes(tmp_path: Path
         assert server.store.max_offset("t", 0) == 2
 
 
+BROKERS_OWN = {
+    "POP_CK": "0 1700000000000 60000 0 0 other-broker 0 0",
+    "POP_CK_OFFSET": "0",
+    "1ST_POP_TIME": "1700000000000",
+    "__CRC32#": "0000000000",
+    "INNER_NUM": "3",
+}
+"""What a message that was popped from one broker and is sent on to another may carry."""
+
+
+async def test_what_only_the_broker_may_set_is_taken_out_of_messages_that_come_in(
+    tmp_path: Path,
+) -> None:
+    kept = {"TAGS": "a", "KEYS": "POP_CK #1", "like POP_CK": "POP_CK", "POP_CK2": "x"}
+    sent = {"POP_CK": "first", **kept, **BROKERS_OWN}
+    ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    async with broker(tmp_path) as server, client(server) as producer:
+        for _ in range(40):  # So often that their form would be learnt.
+            await producer.send("t", b"x", {**sent, "UNIQ_KEY": "u"})
+        await producer.send("t", b"x", {**sent, "TIMER_DELIVER_MS": "1", "UNIQ_KEY": "u"})
+        batch = encode_batch([(0, b"y", encode_properties({"UNIQ_KEY": "u", **sent}))])
+        await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
+        batch = encode_batch([(0, b"z", encode_properties({"UNIQ_KEY": "u"}))])
+        shared = encode_properties(sent).decode()
+        await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext, i=shared)
+        stored = messages(await producer.pull("t", 0, maxMsgNums=32))
+        stored += messages(await producer.pull("t", 32, maxMsgNums=32))
+        assert [bytes(each.body) for each in stored] == [b"x"] * 41 + [b"y", b"z"]
+        for each in stored:
+            named = decode_properties(each.properties)
+            assert named.keys() & BROKERS_OWN.keys() == set()
+            assert named["UNIQ_KEY"] == "u"
+            assert kept.items() <= named.items()
+
+
 async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
         assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL
