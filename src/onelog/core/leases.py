@@ -141,7 +141,7 @@ class Leases:
             for handout in dict.fromkeys(queue.out.values()):
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
-            for popped_ms in queue.ready.values():
+            for popped_ms in (*queue.ready.values(), *queue.early.values()):
                 self._raise_floor(popped_ms)
             self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
             position = self._offsets.get(*place)
@@ -297,7 +297,7 @@ class Leases:
 
     def acknowledge(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
         """The message is done. `LeaseNotFoundError` unless it is out under this handle."""
-        self._finish(self._find(group, topic, queue_id, offset, handle), offset)
+        self._acknowledged(self._find(group, topic, queue_id, offset, handle), offset)
 
     def acknowledge_some(
         self, group: str, topic: str, queue_id: int, offsets: Iterable[int], handle: int
@@ -310,7 +310,7 @@ class Leases:
         for offset in offsets:
             handout = queue.out.get(offset)
             if handout is not None and handout.popped_ms == handle:
-                self._finish(handout, offset)
+                self._acknowledged(handout, offset)
                 count += 1
         return count
 
@@ -340,12 +340,15 @@ class Leases:
             )
         return handout
 
-    def _finish(self, handout: Handout, offset: int) -> None:
+    def _acknowledged(self, handout: Handout, offset: int) -> None:
         queue = handout.queue
         self._count_out(queue, offset)
-        queue.finish(offset)
-        if handout.fate is Fate.ORDERED and not queue.out:
-            self._free(queue)
+        if handout.fate is Fate.ORDERED:
+            queue.finish_in_order(offset)
+            if not queue.out:
+                self._free(queue)
+        else:
+            queue.finish(offset)
         self._journal.changed(queue)
 
     def _count_out(self, queue: QueueLeases, offset: int) -> None:
@@ -412,7 +415,7 @@ class Leases:
     def _move_all(self, moves: Moves) -> None:
         """Write the messages, and that their leases are over, in one append."""
         for handout, offset, _ in moves:
-            self._finish(handout, offset)
+            self._acknowledged(handout, offset)
         try:
             self._journal.write([copy for _, _, copy in moves if copy is not None])
         except StoreError as error:
