@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,6 +33,7 @@ class OnelogPeer:
         nameservers: str | None = None,
         delay_levels: str | None = None,
         broker_name: str = "broker-a",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.broker_name = broker_name
@@ -43,6 +45,7 @@ class OnelogPeer:
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,
             "HOME": str(folder),
+            **(settings or {}),
         }
         if delay_levels is not None:
             self._environment["ONELOG_STORE_DELAY_LEVELS"] = delay_levels
