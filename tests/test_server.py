@@ -44,6 +44,23 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert bodies(await one.pull("t", 0)) == [b"%d" % n for n in range(20)]
 
 
+async def test_a_stop_ends_with_a_closed_store_whatever_fails_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise OSError("cannot say goodbye")
+
+    server = BrokerServer(load(overrides={**SMALL, "broker.store_path": str(tmp_path / "store")}))
+    await server.start()
+    async with client(server) as one:
+        await one.send("t", b"x")
+    monkeypatch.setattr(server.gateway.routes, "close", refuse)
+    with pytest.raises(OSError, match="goodbye"):
+        await server.close()
+    async with broker(tmp_path) as server:
+        assert server.store.recovery.clean
+
+
 async def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     async with broker(tmp_path):
         with pytest.raises(StoreLockedError):

@@ -171,7 +171,7 @@ class BrokerConfig:
     )
     pull_cold_bytes_max: int = setting(64 << 10, "bytes, if read from disk", 1, 64 << 20, live=True)
     pull_cold_count_max: int = setting(8, "messages, if read from disk", 1, 65_535, live=True)
-    query_count_max: int = setting(32, "messages in one answer by key", 1, 10_000, live=True)
+    query_count_max: int = setting(64, "messages in one answer by key", 1, 10_000, live=True)
     frame_bytes_max: int = setting(16 << 20, "largest request that is read", 64 << 10, 1 << 30)
     write_buffer_bytes_max: int = setting(
         16 << 20, "unsent bytes at which a slow reader is cut off", 64 << 10, 1 << 30

@@ -252,15 +252,16 @@ class BrokerServer:
                 log.error("retention failed, and is tried again: %s", error)
 
     async def close(self) -> None:
-        """Stop serving; everything acknowledged is on disk afterwards."""
+        """Stop serving; everything acknowledged is on disk afterwards, whatever fails before."""
         for task in (*self._tasks, *self._changes):
             task.cancel()
-        await self._registrar.close()
-        await self.gateway.routes.close()
-        self.broker.close()
-        for listener in self._listeners:
-            await listener.close()
-        await asyncio.to_thread(self.store.close)
+        async with contextlib.AsyncExitStack() as last_first:
+            last_first.push_async_callback(asyncio.to_thread, self.store.close)
+            for listener in reversed(self._listeners):
+                last_first.push_async_callback(listener.close)
+            last_first.callback(self.broker.close)
+            last_first.push_async_callback(self.gateway.routes.close)
+            last_first.push_async_callback(self._registrar.close)
         log.info("broker %s stopped", self.config.broker.name)
 
 

@@ -43,6 +43,18 @@ def test_a_message_is_delivered_when_its_level_says_and_not_before(
     assert orders.bodies("orders", 2) == [b"later"]
 
 
+def test_a_message_comes_although_the_limit_on_bodies_was_lowered_while_it_waited(
+    orders: World,
+) -> None:
+    orders.send("orders", 0, b"b" * 5_000, DELAY="1")
+    orders.send("orders", 0, b"t" * 5_000, TIMER_DELAY_MS="1000")
+    orders.close()
+    orders.store_config = replace(SMALL_STORE, body_bytes_max=1_000)
+    orders.start()
+    orders.advance(2_000)
+    assert sorted(orders.bodies("orders")) == [b"b" * 5_000, b"t" * 5_000]
+
+
 def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World) -> None:
     message = NewMessage(
         "orders", 1, b"x", encode_properties({"DELAY": "1", "TAGS": "a", "UNIQ_KEY": "u"}), 5,

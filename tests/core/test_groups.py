@@ -73,3 +73,10 @@ def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> N
 def test_deleting_an_unknown_group_is_an_error(world: World) -> None:
     with pytest.raises(GroupNotFoundError):
         world.broker.admin.delete_group("nobody", clean_offsets=True)
+
+
+def test_a_retry_policy_of_any_length_is_refused(world: World) -> None:
+    endless = {"type": "CUSTOMIZED", "comment": "x" * 5_000}
+    with pytest.raises(InvalidGroupError, match=r"groupRetryPolicy of 50\d\d bytes"):
+        world.broker.groups.put(GroupConfig("readers", retry_policy=endless))
+    assert world.broker.groups.get("readers") is None

@@ -1,4 +1,5 @@
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from onelog.core.tables import TABLES_TOPIC
 from onelog.errors import (
     GroupNotFoundError,
     InvalidQueueError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from onelog.message import Appended, NewMessage
 from tests.core.world import World
 
 
@@ -43,6 +46,34 @@ def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.commit("readers", "orders", 1, 20)
     world.restart()
     assert world.broker.query_offset("readers", "orders", 1) == 20
+
+
+def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("bad", "orders"):
+        world.topic(topic)
+        world.commit("readers", topic, 0, 5)
+    append = world.store.append
+
+    def picky(messages: Sequence[NewMessage]) -> list[Appended]:
+        if any(b"bad@readers" in bytes(message.body) for message in messages):
+            raise MessageTooLargeError("no segment has room for it")
+        return append(messages)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "append", picky)
+        world.broker.admin.reset_offsets("readers", "orders", -1)
+        assert "bad@readers" in caplog.text
+        caplog.clear()
+        world.commit("others", "orders", 0, 7)
+        world.advance(5_000)
+        assert "bad@readers" not in caplog.text
+    world.commit("readers", "bad", 0, 6)
+    world.advance(5_000)
+    world.crash()
+    assert world.broker.query_offset("others", "orders", 0) == 7
+    assert world.broker.query_offset("readers", "bad", 0) == 6
 
 
 def test_a_commit_may_go_back(world: World) -> None:

@@ -5,6 +5,7 @@ Everything that Java code would write to the home of its user goes to a folder o
 
 import json
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -107,6 +108,11 @@ class Scenario:
     def _error(self, what: str) -> ChildError:
         said = f"scenario {self.name} {what}; the last it said was {self._last}"
         return ChildError(f"{said}\n{log_tail(self.log)}")
+
+    def kill(self) -> None:
+        """End it as a power cut would; what it said before can still be read."""
+        stop(self._child, signal.SIGKILL)
+        self._reader.join()
 
     def __enter__(self) -> Self:
         return self

@@ -248,21 +248,21 @@ class Broker:
         self.lease_tables.snapshot_if_due()
 
     def close(self) -> None:
-        """Write what is still in memory. The store is its owner's to close."""
+        """Write what is still in memory, all that can be. The store is its owner's to close."""
         if self._closed:
             return
         self._closed = True
-        self.delay.close()
-        self.publisher.end_of_tick()
-        self.timers.close()
-        self.waiting.end_all()
-        self.checkback.close()
-        self.prepared_batches.close()
-        self.transactions.remember()
-        self.leases.close()
-        self.lease_tables.close()
-        self.offsets.flush()
-        self.tables.close()
+        for part in (
+            self.delay.close, self.publisher.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
+            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+        ):  # fmt: skip
+            try:
+                part()
+            except OnelogError as error:
+                log.error("a part of the broker was not closed cleanly: %s", error)
+            except Exception:
+                log.exception("a part of the broker was not closed cleanly")
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
@@ -274,6 +274,7 @@ class Broker:
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
+        self.publisher.body_bytes_max = self.store.config.body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
@@ -370,8 +371,13 @@ class Broker:
         *,
         cold_ok: bool = False,
         bulk_bytes: int = 0,
+        committed: int = -1,
     ) -> PullResult:
-        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured."""
+        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured.
+
+        A pull that may be answered commits the position `committed` on the way, unless that is
+        negative.
+        """
         config = self.config
         if not self.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
@@ -391,6 +397,9 @@ class Broker:
             raise FilterDisabledError(
                 "The broker does not support consumer to filter message by SQL92"
             )
+        if committed >= 0:
+            # Before the reset: one that this pull hands out must not be overwritten.
+            self.offsets.commit(group, topic, queue_id, committed)
         if self.offsets.has_resets:
             moved = self.offsets.take_reset(group, topic, queue_id)
             if moved is not None:

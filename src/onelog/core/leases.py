@@ -33,7 +33,7 @@ from onelog.core.pull import Puller
 from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
-from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
+from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -143,7 +143,7 @@ class Leases:
             for handout in dict.fromkeys(queue.out.values()):
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
-            for popped_ms in queue.ready.values():
+            for popped_ms in (*queue.ready.values(), *queue.early.values()):
                 self._raise_floor(popped_ms)
             self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
             position = self._offsets.get(*place)
@@ -299,7 +299,7 @@ class Leases:
 
     def acknowledge(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
         """The message is done. `LeaseNotFoundError` unless it is out under this handle."""
-        self._finish(self._find(group, topic, queue_id, offset, handle), offset)
+        self._acknowledged(self._find(group, topic, queue_id, offset, handle), offset)
 
     def acknowledge_some(
         self, group: str, topic: str, queue_id: int, offsets: Iterable[int], handle: int
@@ -312,7 +312,7 @@ class Leases:
         for offset in offsets:
             handout = queue.out.get(offset)
             if handout is not None and handout.popped_ms == handle:
-                self._finish(handout, offset)
+                self._acknowledged(handout, offset)
                 count += 1
         return count
 
@@ -342,12 +342,15 @@ class Leases:
             )
         return handout
 
-    def _finish(self, handout: Handout, offset: int) -> None:
+    def _acknowledged(self, handout: Handout, offset: int) -> None:
         queue = handout.queue
         self._count_out(queue, offset)
-        queue.finish(offset)
-        if handout.fate is Fate.ORDERED and not queue.out:
-            self._free(queue)
+        if handout.fate is Fate.ORDERED:
+            queue.finish_in_order(offset)
+            if not queue.out:
+                self._free(queue)
+        else:
+            queue.finish(offset)
         self._journal.changed(queue)
 
     def _count_out(self, queue: QueueLeases, offset: int) -> None:
@@ -414,7 +417,7 @@ class Leases:
     def _move_all(self, moves: Moves) -> None:
         """Write the messages, and that their leases are over, in one append."""
         for handout, offset, _ in moves:
-            self._finish(handout, offset)
+            self._acknowledged(handout, offset)
         try:
             self._journal.write([copy for _, _, copy in moves if copy is not None])
         except StoreError as error:
@@ -422,7 +425,7 @@ class Leases:
             due_ms = self._clock.now_ms() + _TROUBLE_MS
             for handout, offset, _ in moves:
                 self._lease_anew(_single(handout, offset, due_ms, handout.fate))
-        except MessageError:
+        except Exception:
             self._move_one_by_one(moves)
 
     def _move_one_by_one(self, moves: Moves) -> None:
@@ -430,7 +433,7 @@ class Leases:
         for handout, offset, copy in moves:
             try:
                 self._publisher.write_now([copy] if copy else [])
-            except (MessageError, StoreError) as error:
+            except Exception as error:
                 log.error("a message stays in topic %s: %s", handout.queue.topic, error)
                 self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))
         self._journal.end_of_tick()

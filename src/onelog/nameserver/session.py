@@ -36,6 +36,7 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from onelog.wire.remoting.registration import DataVersion, decode_registration
 from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicList, TopicRouteData
 
@@ -96,7 +97,7 @@ class NameserverSession(RemotingSession):
     """One client, broker or admin tool."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:
-        super().__init__(connection)
+        super().__init__(connection, header_bytes_max=REQUEST_HEADER_BYTES_MAX)
         self.registry = registry
         self._is_warned = False
         self.may_administer = registry.remote_admin or is_here(

@@ -18,7 +18,13 @@ from collections.abc import Callable
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.net.connection import Buffer, Connection
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, INT32_MAX, Command
+from onelog.wire.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    INT32_MAX,
+    REFUSED,
+    Command,
+)
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -66,9 +72,14 @@ class RemotingSession(ABC):
     language = "JAVA"
     """What our requests say that we are written in."""
 
-    def __init__(self, connection: Connection, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self.connection = connection
-        self._reader = FrameReader(frame_bytes_max)
+        self._reader = FrameReader(frame_bytes_max, header_bytes_max)
         self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
@@ -98,7 +109,10 @@ class RemotingSession(ABC):
             )
 
     def refuse_unknown(self, request: Command) -> None:
-        """Answer a request whose code has no handler."""
+        """Answer a request whose code has no handler, or whose fields are too long."""
+        if request.code == REFUSED:
+            self.reply(request, ResponseCode.SYSTEM_ERROR, remark=request.remark)
+            return
         code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         self.reply(request, code, remark=f" request type {request.code} not supported")
 

@@ -20,7 +20,6 @@ from typing import NoReturn, Self
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
 from onelog.errors import (
-    MessageTooLargeError,
     NotAStoreError,
     PropertiesTooLargeError,
     StoreClosedError,
@@ -141,15 +140,15 @@ class MessageStore(StoreReader):
             self._refuse()
         store_ms = max(self._clock.now_ms(), self.last_append_ms)
         by_topic = self.queue_table.by_topic
-        body_max, properties_max = self.config.body_bytes_max, self._properties_max
+        properties_max = self._properties_max
         queues: list[ConsumeQueue] = []
         offsets: list[int] = []
         last_topic, last_id = "", -1
         try:
             for message in messages:
-                topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
-                if len(body) > body_max or len(properties) > properties_max:
-                    self._refuse_size(message)
+                topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
+                if len(properties) > properties_max:
+                    self._refuse_properties(message)
                 if flags & _UNDECIDED or extra or count != 1:
                     self._release(queues)
                     return self._append_special(messages, store_ms)
@@ -218,7 +217,7 @@ class MessageStore(StoreReader):
         firsts: list[int] = []
         try:
             for run in runs:
-                self._check_run_sizes(run)
+                self._check_run_properties(run)
                 if run.sys_flag & _UNDECIDED or run.topic == SCHEDULE_TOPIC:
                     break
                 queues.append(self.queue_table.get(run.topic, run.queue_id))
@@ -294,7 +293,7 @@ class MessageStore(StoreReader):
         try:
             records, offsets, entered = [], [], []
             for message in messages:
-                self._check_sizes(message)
+                self._check_properties(message)
                 check_queue_id(message.queue_id)
                 offset, targets = 0, []
                 if is_dispatched(message.sys_flag):
@@ -302,7 +301,7 @@ class MessageStore(StoreReader):
                     before = len(reserved)
                     if message.inner_count != 1 or message.extra_queues:
                         message = with_dispatch_properties(message, reserve)
-                        self._check_sizes(message)
+                        self._check_properties(message)
                     targets = reserved[before - 1 :]
                 records.append(message)
                 offsets.append(offset)
@@ -325,28 +324,21 @@ class MessageStore(StoreReader):
         for queue in set(queues):
             queue.release()
 
-    def _check_sizes(self, message: NewMessage) -> None:
-        if (
-            len(message.body) > self.config.body_bytes_max
-            or len(message.properties) > self._properties_max
-        ):
-            self._refuse_size(message)
+    def _check_properties(self, message: NewMessage) -> None:
+        if len(message.properties) > self._properties_max:
+            self._refuse_properties(message)
 
-    def _check_run_sizes(self, run: NewRun) -> None:
-        if not run.fits(self.config.body_bytes_max, self._properties_max):
+    def _check_run_properties(self, run: NewRun) -> None:
+        # How large bodies may be is a rule for clients, not for what the broker has to keep: its
+        # own records, and messages that were taken when the rule was another.
+        if not run.fits(self.config.segment_bytes, self._properties_max):
             for message in run.messages():
-                self._check_sizes(message)
+                self._check_properties(message)
 
-    def _refuse_size(self, message: NewMessage) -> NoReturn:
-        body, properties = len(message.body), len(message.properties)
-        if body > self.config.body_bytes_max:
-            raise MessageTooLargeError(
-                f"the body of a message to {message.topic!r} has {body} bytes; the limit is "
-                f"{self.config.body_bytes_max} (store.body_bytes_max)"
-            )
+    def _refuse_properties(self, message: NewMessage) -> NoReturn:
         raise PropertiesTooLargeError(
-            f"the properties of a message to {message.topic!r} have {properties} bytes; the limit "
-            f"is {self._properties_max}"
+            f"the properties of a message to {message.topic!r} have {len(message.properties)} "
+            f"bytes; the limit is {self._properties_max}"
         )
 
     # -- flushing ------------------------------------------------------------------------------

@@ -175,6 +175,23 @@ async def test_messages_are_found_by_place_and_by_key(tmp_path: Path) -> None:
         assert nothing.code == ResponseCode.QUERY_NOT_FOUND
 
 
+async def test_a_query_by_key_gives_as_many_as_asked_for_up_to_rocketmqs_64(
+    tmp_path: Path,
+) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        for n in range(70):
+            await one.send("t", b"%d" % n, {"KEYS": "k", "UNIQ_KEY": f"U{n}"})
+        span = {"topic": "t", "key": "k", "beginTimestamp": 0, "endTimestamp": 1 << 50}
+        for asked, given in ((1, 1), (40, 40), (64, 64), (100, 64), (2**31 - 1, 64)):
+            answer = await one.ask(RequestCode.QUERY_MESSAGE, maxNum=asked, **span)
+            assert len(bodies(answer)) == given
+            assert b"69" in bodies(answer)
+        unique = await one.ask(
+            RequestCode.QUERY_MESSAGE, maxNum=64, _UNIQUE_KEY_QUERY="true", **span
+        )
+        assert len(bodies(unique)) == 32
+
+
 async def test_a_filter_is_checked_before_it_is_used(tmp_path: Path) -> None:
     def request(kind: str, expression: str) -> bytes:
         data = SubscriptionData(topic="t", sub_string=expression, expression_type=kind)

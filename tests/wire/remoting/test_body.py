@@ -1,7 +1,13 @@
+import importlib
+import re
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onelog
 from onelog.errors import WireError
 from onelog.wire.remoting.body import Body, MessageQueue
 from onelog.wire.remoting.clients import HeartbeatData, LockRequest
@@ -76,3 +82,51 @@ def test_garbage_raises_wire_error_and_nothing_else(kind: type[Body], data: byte
         kind.decode(data)
     except WireError:
         pass
+
+
+SOURCE = Path(onelog.__file__).parent
+ANSWERS = {"TopicRouteData", "ConsumerStatus", "KvTables"}
+"""What is decoded there and comes from a name server, a client that was asked, or a file."""
+
+
+def bodies_decoded_in(package: str) -> dict[str, type[Body]]:
+    """The bodies that the modules of a package decode, by name."""
+    found = {}
+    for path in (SOURCE / package).glob("*.py"):
+        names = re.findall(r"\b([A-Z]\w+)\.decode\(", path.read_text("utf-8"))
+        module = importlib.import_module(f"onelog.{package.replace('/', '.')}.{path.stem}")
+        for name in names:
+            kind = getattr(module, name)
+            if isinstance(kind, type) and issubclass(kind, Body):
+                found[kind.__name__] = kind
+    return found
+
+
+def unbounded(kind: msgspec.inspect.Type, where: str) -> list[str]:
+    """The texts in a type that may be of any length."""
+    match kind:
+        case msgspec.inspect.StrType():
+            return [] if kind.max_length else [where]
+        case msgspec.inspect.ListType():
+            return unbounded(kind.item_type, where)
+        case msgspec.inspect.DictType():
+            return unbounded(kind.key_type, where) + unbounded(kind.value_type, where)
+        case msgspec.inspect.UnionType():
+            return [each for member in kind.types for each in unbounded(member, where)]
+        case msgspec.inspect.StructType():
+            return [
+                each
+                for field in kind.fields
+                for each in unbounded(field.type, f"{kind.cls.__name__}.{field.name}")
+            ]
+        case _:
+            return []
+
+
+def test_every_text_in_the_body_of_a_request_is_bounded() -> None:
+    asked = bodies_decoded_in("gateways/remoting") | bodies_decoded_in("nameserver")
+    asked = {name: kind for name, kind in asked.items() if name not in ANSWERS}
+    assert {"HeartbeatData", "LockRequest", "TopicConfigList", "RequestMode"} <= asked.keys()
+    kinds = [*asked.values(), RegisterBrokerBody]
+    found = [each for kind in kinds for each in unbounded(msgspec.inspect.type_info(kind), "")]
+    assert found == []

@@ -7,6 +7,7 @@ from onelog.core.locks import Queue
 from onelog.core.members import Client, ConsumerData, ConsumeType, Member, MessageModel
 from onelog.errors import FilterSyntaxError, InvalidRequestError, KeyNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.setting_names import UNIQUE_KEY_COUNT_MAX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -241,7 +242,7 @@ def query_message(session: BrokerSession, command: Command) -> Answer:
     broker = session.broker
     count_max = fields.int32(ext, "maxNum")
     if fields.flag(ext, "_UNIQUE_KEY_QUERY"):
-        count_max = 32
+        count_max = UNIQUE_KEY_COUNT_MAX
     found = broker.find_by_key(
         fields.text(ext, "topic"),
         fields.text(ext, "key"),

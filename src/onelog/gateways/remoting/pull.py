@@ -61,7 +61,7 @@ class Pull:
     subscription: Subscription
     bulk_bytes: int = 0
 
-    def run(self, *, may_wait: bool, cold_ok: bool = False) -> None:
+    def run(self, *, may_wait: bool, cold_ok: bool = False, committed: int = -1) -> None:
         """Look for messages, and answer or hold."""
         result = self.session.broker.pull(
             self.group,
@@ -73,6 +73,7 @@ class Pull:
             self.bytes_max,
             cold_ok=cold_ok,
             bulk_bytes=self.bulk_bytes,
+            committed=committed,
         )
         if result.status is PullStatus.COLD:
             self._read_elsewhere(result, may_wait)
@@ -159,10 +160,9 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         max(0, fields.int32(ext, BULK_BYTES, 0)),
     )
     committed = fields.number(ext, "commitOffset")
-    if flags & COMMIT_FLAG and committed >= 0:
-        # Before the pull: a reset that the pull hands out must not be overwritten by it.
-        broker.offsets.commit(group, topic, queue_id, committed)
-    pull.run(may_wait=bool(flags & SUSPEND_FLAG))
+    pull.run(
+        may_wait=bool(flags & SUSPEND_FLAG), committed=committed if flags & COMMIT_FLAG else -1
+    )
 
 
 HANDLERS: dict[int, Handler] = {

@@ -66,6 +66,7 @@ from onelog.net.tls import Tls
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,8 @@ class BrokerSession(RemotingSession):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
-        super().__init__(connection, gateway.broker.config.frame_bytes_max)
+        frame_bytes_max = gateway.broker.config.frame_bytes_max
+        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX)
         self.gateway = gateway
         self.broker = gateway.broker
         self._is_warned = False

@@ -2,7 +2,8 @@
 
 Fields are in the alphabetical order of their names on the wire, which is fastjson's, so that a
 body equals byte for byte what RocketMQ writes. Invariant: `decode` gives a whole body, or raises
-`WireError`; a member that is missing or null has its default, one that is unknown is ignored.
+`WireError`; a member that is missing or null has its default, one that is unknown is ignored. Every
+text of a body that is sent to a server is a `Name` or a `Text`, and so has a bound.
 """
 
 from typing import Annotated, Any, ClassVar, Self
@@ -12,9 +13,14 @@ import msgspec
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer
+from onelog.wire.remoting.fields import NAME_CHARS_MAX, TEXT_CHARS_MAX
 
 Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
 """For numbers that are keys: hashes of longer ones can be chosen to be the same."""
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+"""A name, an id or an address."""
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
+"""A filter, say."""
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -58,9 +64,9 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class MessageQueue(Body, frozen=True):
     """One queue of a topic on one broker; as a key of a table it is written as an object."""
 
-    broker_name: str = ""
+    broker_name: Name = ""
     queue_id: Int32 = 0
-    topic: str = ""
+    topic: Name = ""
 
     @classmethod
     def from_members(cls, members: dict[str, Any]) -> Self:

@@ -20,13 +20,14 @@ from msgspec import field
 
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.body import Body, Name
 from onelog.wire.remoting.codes import (
     VERSION,
     VERSION_WITH_BROKER_BODY,
     VERSION_WITH_QUEUE_MAPPINGS,
 )
 from onelog.wire.remoting.command import Buffer
+from onelog.wire.remoting.fields import NAME_CHARS_MAX
 
 INFLATED_BYTES_MAX = 32 << 20
 """What a compressed registration may grow to; that is room for half a million topics."""
@@ -49,12 +50,12 @@ class DataVersion(Body, frozen=True):
 class TopicConfig(Body, frozen=True):
     """A topic as one broker has it. `perm`: 4 read, 2 write, 1 inherited by topics made from it."""
 
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[Name, Name] = field(default_factory=dict)
     order: bool = False
     perm: int = 6
     read_queue_nums: int = 16
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_name: str = ""
+    topic_filter_type: Name = "SINGLE_TAG"
+    topic_name: Name = ""
     topic_sys_flag: int = 0
     write_queue_nums: int = 16
 
@@ -70,7 +71,7 @@ class TopicConfig(Body, frozen=True):
     def from_line(cls, line: str, allowance: fastjson.Allowance | None = None) -> "TopicConfig":
         """The inverse of `to_line`; `WireError` if the line is not of that form."""
         parts = line.split(" ", 5)
-        if len(parts) < 5:
+        if len(parts) < 5 or len(parts[0]) > NAME_CHARS_MAX:
             raise WireError(f"no topic: {line[:80]!r}")
         try:
             read, write, perm = int(parts[1]), int(parts[2]), int(parts[3])
@@ -91,15 +92,15 @@ class TopicTable(Body, frozen=True):
 
     data_version: DataVersion = DataVersion()
     mapping_data_version: DataVersion | None = None
-    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
-    topic_queue_mapping_detail_map: dict[str, Any] | None = None
-    topic_queue_mapping_info_map: dict[str, Any] | None = None
+    topic_config_table: dict[Name, TopicConfig] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[Name, Any] | None = None
+    topic_queue_mapping_info_map: dict[Name, Any] | None = None
 
 
 class RegisterBrokerBody(Body, frozen=True):
     """What a broker registers."""
 
-    filter_server_list: list[str] = field(default_factory=list)
+    filter_server_list: list[Name] = field(default_factory=list)
     topic_config_serialize_wrapper: TopicTable = TopicTable()
 
 
