@@ -72,12 +72,14 @@ NAMES: dict[str, str] = {
     "maxBodyBytes": "writing: largest body",
     "txnAppId": "batch writing: whose batch this is, so that it is written once",
     "txnVersion": "batch writing: which batch, a number that grows",
+    "decidingBroker": "writing exactly once: who decides, if the one that did is gone for good",
 }
 """All options, and what they are."""
 
+CHECKPOINT = "checkpointlocation"
 SPARKS_OWN = frozenset(
     {
-        "path", "serialization.format", "checkpointlocation", "queryname", "provider", "owner",
+        "path", "serialization.format", CHECKPOINT, "queryname", "provider", "owner",
         "location", "comment", "external", "is_managed_location", "collation",
     }
 )  # fmt: skip
@@ -270,6 +272,10 @@ class WriteOptions:
     body_bytes_max: int
     transaction: tuple[str, int] | None = None
     """Whose batch a batch write is, and which: one that was written before is not written again."""
+    decider: str | None = None
+    """The broker that is to decide, whoever did before."""
+    checkpoint: str | None = None
+    """Where a stream remembers how far it is, as Spark was told."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -330,6 +336,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         transaction=None if app_id is None or version is None else (app_id, version),
         delivery=given.choice("delivery", ("exactly-once", "at-least-once")) or "exactly-once",
         body_bytes_max=given.whole("maxBodyBytes") or 4 << 20,
+        decider=given.text("decidingBroker"),
+        checkpoint=next((v for k, v in options.items() if k.lower() == CHECKPOINT), None),
     )
 
 
