@@ -1,5 +1,6 @@
 """Writing to topics from a real Spark."""
 
+import json
 import shutil
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from onelog.client import background
 from onelog.client.instance import Instance
 from onelog.errors import OnelogError
-from onelog.spark import sink
+from onelog.spark import deciders, sink
 from onelog.spark.options import WriteOptions, write_options
 from onelog.spark.sink import OnelogWriter, TopicStream
 from onelog.wire.remoting.codes import RequestCode
@@ -89,6 +90,7 @@ def test_a_stream_is_copied_once_however_often_it_is_run(
     checkpoint = tmp_path / "checkpoint"
     copy(spark, cluster, checkpoint)
     assert sorted(map(int, bodies(cluster, "out"))) == list(range(100))
+    assert json.loads((checkpoint / deciders.NAME).read_text())["decider"] == "broker-a"
     # As if the driver had died after the last commit, before Spark wrote it down.
     commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()

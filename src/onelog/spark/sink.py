@@ -290,8 +290,8 @@ def commit_batch(options: WriteOptions, batch: Batch, messages: Messages) -> Non
         return
     staged = [part for each in messages if isinstance(each, TaskWritten) for part in each.staged]
     job = _job(options, batch, _instance(options.link))
+    _choose_decider(job, options, batch)
     try:
-        _choose_decider(job, options, batch)
         _patiently(options.link, lambda: job.commit(batch.number, staged))
     except _AWAY as error:
         raise OnelogError(
