@@ -1,12 +1,15 @@
 """Options that all commands on Spark share, and the session that they get."""
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onelog.errors import ConfigError
+from onelog.errors import ConfigError, OnelogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,11 +41,13 @@ Remote = Annotated[
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None = None, remote: str | None = None
+    name: str, master: str | None = None, remote: str | None = None, *, log: Path | None = None
 ) -> "Iterator[SparkSession]":
     """A session for as long as a command runs; without the `spark` extra, what to install.
 
-    A session that is there already is used, and left to whoever made it.
+    A session that is there already is used, and left to whoever made it. With `log`, what Spark's
+    processes write to stderr goes there: its workers show the tracebacks of pipes that were
+    closed, which mean nothing.
     """
     try:
         from pyspark.sql import SparkSession
@@ -53,9 +58,31 @@ def spark_session(
             f"this needs Spark: pip install 'onelog[spark]' ({error.name} is missing)"
         ) from None
     before = SparkSession.getActiveSession()
-    spark = session(name, master=master, remote=remote)
+    with _stderr_to(log) if log is not None else nullcontext():
+        spark = session(name, master=master, remote=remote)
     try:
         yield spark
     finally:
         if spark is not before:
             spark.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes that are started meanwhile keep this stderr, and so do those that they start."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+    except OnelogError:
+        raise
+    except Exception as error:
+        raise OnelogError(f"Spark does not start: {error}; what it said is in {log}") from error
+    finally:
+        os.close(own)
