@@ -1,14 +1,20 @@
-"""Options that all commands on Spark share, and the session that they get."""
+"""Options that all commands on Spark share, and the session that they get.
+
+Invariant: secrets go to Spark as options of the data source, whose names make Spark hide them; they
+are on no command line, in no message and in no file.
+"""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onelog.commands import link
+from onelog.commands.session import for_typer
 from onelog.errors import ConfigError, OnelogError
 
 if TYPE_CHECKING:
@@ -16,15 +22,9 @@ if TYPE_CHECKING:
 
 _PANEL = "Spark"
 
-Nameserver = Annotated[
-    str,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar="ONELOG_NAMESERVER",
-        help="Name servers, host:port between semicolons.",
-    ),
-]
+_TIMEOUT_SECONDS = 5.0
+_LINK = {**link.LINK, "timeout": (link.LINK["timeout"][0], _TIMEOUT_SECONDS)}
+_LINK_OF_CHILD = {name: each for name, each in _LINK.items() if name != "timeout"}
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master, as spark://host:7077.", rich_help_panel=_PANEL),
@@ -37,6 +37,42 @@ Remote = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+
+
+def linked(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a function for typer of one whose first argument is how to reach the cluster."""
+    return for_typer(
+        command, _LINK, lambda options, given: command(source_options(options), **given)
+    )
+
+
+def linked_by_environment(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that can only tell the environment of another program."""
+    return for_typer(
+        command, _LINK_OF_CHILD, lambda options, given: command(source_options(options), **given)
+    )
+
+
+def source_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """What the options of a command line mean to the data source."""
+    given = {"timeout": _TIMEOUT_SECONDS, **given}
+    client = link.client_options(given)
+    options = {
+        "nameserver": client["nameserver"],
+        "requestTimeoutMs": str(max(1, round(given["timeout"] * 1000))),
+        # Said in any case: what the command was told goes before what Spark's environment says.
+        "tls": str("tls" in client).lower(),
+    }
+    if given["tls_ca"] and not given["tls_hostname"]:
+        options["tlsHostname"] = "false"
+    for name, path in (("tlsCa", "tls_ca"), ("tlsCert", "tls_cert"), ("tlsKey", "tls_key")):
+        if given[path]:
+            options[name] = str(Path(given[path]).expanduser().absolute())
+    if (who := client.get("credentials")) is not None:
+        options |= {"accessKey": who.access_key, "secretKey": who.secret_key}
+        if who.security_token:
+            options["securityToken"] = who.security_token
+    return options
 
 
 @contextmanager

@@ -40,7 +40,8 @@ from onelog.errors import (
 )
 from onelog.spark.brokers import Patience
 from onelog.spark.deciders import DeciderFile
-from onelog.spark.options import Link, WriteOptions
+from onelog.spark.link import Link
+from onelog.spark.options import WriteOptions
 from onelog.spark.outgoing_queues import Parts, QueueChoice
 from onelog.spark.outgoing_rows import RowEncoder, check_columns
 from onelog.spark.stream_writers import Messages, task

@@ -150,7 +150,7 @@ def run(
     with ExitStack() as stack:
         stopped = stack.enter_context(until_interrupted())
         nameserver = stack.enter_context(running_server(places.server))
-        link = {"nameserver": nameserver}
+        link = {"nameserver": nameserver, "tls": "false"}
         for topic in (ORDERS, RESULTS):
             if not topics.queues(link, topic):
                 topics.create(link, topic, QUEUES)
