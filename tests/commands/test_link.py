@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from onelog.commands.link import ENVIRONMENT, LINK, SECRET_BYTES_MAX, client_options
+from onelog.client.acl import SECRET_BYTES_MAX
+from onelog.commands.link import ENVIRONMENT, LINK, client_options
 from onelog.config import load
 from onelog.errors import ConfigError, OnelogError
 from onelog.gateways.remoting.session import BrokerSession

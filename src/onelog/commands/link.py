@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.errors import ConfigError, InvalidRequestError
+from onelog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import ssl
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from onelog.client.admin import AsyncAdmin
 
 PANEL = "Connection"
-SECRET_BYTES_MAX = 64 << 10
 
 
 def _option(variable: str, text: str, *names: str, **more: Any) -> Any:
@@ -191,15 +190,6 @@ def _secret(given: Mapping[str, Any], name: str) -> str:
         raise InvalidRequestError(f"{flag} and {flag}-file exclude each other: keep one of them")
     if not path:
         return value or ""
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            content = file.read(SECRET_BYTES_MAX + 1)
-        text = content.decode().strip()
-    except OSError as error:
-        raise ConfigError(f"{flag}-file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{flag}-file {path} is no text") from None
-    if not text or len(content) > SECRET_BYTES_MAX:
-        what = "is empty" if not text else f"is over {SECRET_BYTES_MAX} bytes, too long for a key"
-        raise ConfigError(f"{flag}-file {path} {what}")
-    return text
+    from onelog.client.acl import read_secret
+
+    return read_secret(Path(path), f"{flag}-file")

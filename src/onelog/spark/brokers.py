@@ -33,8 +33,8 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.spark.link import Link
 from onelog.spark.offsets import Extent, QueueRange, Snapshot, queue_name
-from onelog.spark.options import Link
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Buffer, Command
