@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from onelog.core import prepared_batches
 from onelog.core.prepared_batches import (
     IDLE_MS_MAX,
+    ONE_OFF_MS_MAX,
     PART_BYTES_MAX,
     RETRY_MS,
     Committed,
@@ -14,6 +16,7 @@ from onelog.core.prepared_batches import (
 )
 from onelog.errors import (
     BatchFencedError,
+    BrokerBusyError,
     InvalidQueueError,
     InvalidRequestError,
     MessageTooLargeError,
@@ -45,21 +48,28 @@ class Job:
     def attach(self) -> None:
         self.world.broker.prepared_batches.unpack = unpack
 
-    def stage(self, batch: int, *bodies: bytes, queue_id: int = 0, topic: str = "orders") -> int:
+    def stage(
+        self,
+        batch: int,
+        *bodies: bytes,
+        queue_id: int = 0,
+        topic: str = "orders",
+        one_off: bool = False,
+    ) -> int:
         part = Part(
             self.query, batch, "0", topic, queue_id, len(bodies), b",".join(bodies), 1, LOOPBACK
         )
-        self.world.broker.prepared_batches.stage(part, self.world.on_stored)
+        self.world.broker.prepared_batches.stage(part, self.world.on_stored, one_off=one_off)
         self.world.end_tick()
         told = self.world.told.pop()
         assert told.error is None
         return int(told.appended.queue_offset)
 
-    def commit(self, batch: int, *parts: int) -> None:
+    def commit(self, batch: int, *parts: int, one_off: bool = False) -> None:
         def told(_: Any, committed: Committed | None, error: OnelogError | None) -> None:
             self.committed.append((committed, error))
 
-        self.world.broker.prepared_batches.commit(self.query, batch, parts, told)
+        self.world.broker.prepared_batches.commit(self.query, batch, parts, told, one_off=one_off)
 
     def settle(self) -> None:
         while self.world.soon:
@@ -280,3 +290,57 @@ def test_queries_that_rested_for_very_long_are_forgotten(job: Job) -> None:
     job.world.clock.advance(IDLE_MS_MAX + 1)
     job.world.broker.prepared_batches.expire()
     assert job.world.broker.prepared_batches.last_batch("copy") is None
+
+
+def test_batch_writes_take_no_place_from_queries_that_go_on(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_batches, "QUERIES_MAX", 2)
+    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 3)
+    batches = job.world.broker.prepared_batches
+    job.commit(0)
+    for number in range(10):
+        write = Job(job.world, f"write-{number}")
+        write.commit(0, write.stage(0, b"%d" % number, one_off=True), one_off=True)
+        write.settle()
+    job.world.crash()
+    batches = job.world.broker.prepared_batches
+    known = [n for n in range(10) if batches.last_batch(f"write-{n}") is not None]
+    assert known == [7, 8, 9], "the oldest are forgotten first"
+    assert len(job.world.bodies("orders")) == 10
+    assert batches.last_batch("copy") == 0
+    stream = Job(job.world, "stream")
+    stream.commit(0)
+    full = Job(job.world, "one too many")
+    with pytest.raises(BrokerBusyError, match="2 queries have committed here"):
+        full.commit(0)
+    write.query = "write-10"
+    write.commit(0, write.stage(0, b"10", one_off=True), one_off=True)
+
+
+def test_a_batch_write_that_is_being_published_is_not_forgotten(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 1)
+    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b"), one_off=True)
+    other = Job(job.world, "other")
+    part = other.stage(0, b"c", one_off=True)
+    with pytest.raises(BrokerBusyError, match="try again"):
+        other.commit(0, part, one_off=True)
+    job.settle()
+    other.commit(0, part, one_off=True)
+    other.settle()
+    assert job.world.bodies("orders") == [b"a", b"b", b"c"]
+
+
+def test_batch_writes_are_forgotten_after_a_day_also_those_of_older_writers(job: Job) -> None:
+    older = Job(job.world, f"spark-batch-{'0a' * 16}")
+    older.commit(0)
+    job.commit(0, one_off=True)
+    stream = Job(job.world, "stream")
+    stream.commit(0)
+    job.world.clock.advance(ONE_OFF_MS_MAX + 1)
+    batches = job.world.broker.prepared_batches
+    batches.expire()
+    assert [batches.last_batch(q) for q in (older.query, job.query)] == [None, None]
+    assert batches.last_batch("stream") == 0
