@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -57,6 +57,8 @@ from onelog.store.spare_queues import FOLDER, SpareQueues
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
+_STEP_BACK_MS_MAX = 60_000
+"""A clock that goes back by more was wrong before."""
 _UNDECIDED = 0x4
 """The bit that half and rolled-back messages have, and committed ones do not."""
 
@@ -135,11 +137,37 @@ class MessageStore(StoreReader):
 
     # -- writing -------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def head_room(self) -> Iterator[None]:
+        """While it lasts, writes go on for longer on a disk that fills: see `Retention`.
+
+        For what the broker has to write itself, so that space can be freed at all.
+        """
+        refusal = self._refusal
+        if not self.retention.owns(refusal) or not self.retention.has_head_room:
+            yield
+            return
+        self._refusal = None
+        try:
+            yield
+        finally:
+            # Unless a flush has failed meanwhile, which is final.
+            self._refusal = self._refusal or refusal
+
+    def append_own(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """`append` for the broker's own records, with `head_room`."""
+        if self._refusal is None:
+            return self.append(messages)
+        with self.head_room():
+            return self.append(messages)
+
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append messages of any topics with one write, all or none of them."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         by_topic = self.queue_table.by_topic
         body_max, properties_max = self.config.body_bytes_max, self._properties_max
         queues: list[ConsumeQueue] = []
@@ -213,7 +241,9 @@ class MessageStore(StoreReader):
         """`append` for runs, none of them empty: much the same work, done once a run."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         queues: list[ConsumeQueue] = []
         firsts: list[int] = []
         try:
@@ -272,6 +302,21 @@ class MessageStore(StoreReader):
             except StoreFullError as error:
                 # These messages are stored; it is the next ones for which there is no room.
                 self._refusal = self._index_full = error
+
+    def _time_before_last(self, now_ms: int) -> int:
+        """The store time of an append for which the clock says less than for the one before.
+
+        Store times grow with the log, so that messages are found by time: a small step back is
+        waited out. A large one is a clock that was ahead, and was corrected: to wait for it again
+        would give all messages the same time until then, and none of them would expire.
+        """
+        back_ms = self.last_append_ms - now_ms
+        if back_ms <= _STEP_BACK_MS_MAX:
+            return self.last_append_ms
+        _log.warning(
+            "the clock was set back by %d s; messages are stored with its time", back_ms // 1000
+        )
+        return now_ms
 
     def _refuse(self) -> None:
         """Raise why nothing is written now, unless the reason is gone."""
