@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import os
 import queue
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
+from onelog.store.retention import RetentionRound
 
 SMALL_STORE = StoreConfig(
     segment_bytes=1 << 20, queue_file_entries=1_000, index_slots=1_000, index_entries=4_000
@@ -109,6 +111,28 @@ class World:
         self.store.close()
         self.folder = copy
         self.start()
+
+    def power_loss(self) -> None:
+        """Go on with what the disk has for sure: the log up to its last flush, and other files."""
+        flushed = int(self.store.log.flushed)
+        first = self.folder.name.partition("-crash-")[0]
+        copy = self.folder.with_name(f"{first}-crash-{next(self._crashes)}")
+        shutil.copytree(self.folder, copy)
+        self.store.close()
+        for path in (copy / "commitlog").iterdir():
+            size, start = path.stat().st_size, int(path.name)
+            if flushed < start + size:
+                os.truncate(path, max(0, flushed - start))
+                os.truncate(path, size)
+        self.folder = copy
+        self.start()
+
+    def retain(self, *, manual: bool = True) -> RetentionRound:
+        """A round of retention, as the server does it, and all that has to come before it."""
+        for _ in range(2):  # What the first one moves is on disk for the second one.
+            self.broker.prepare_retention()
+            assert self.store.wait_flushed(self.store.log_end)
+        return self.store.retention.run(self.broker.topics.retention_ms(), manual=manual)
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

@@ -119,7 +119,7 @@ class LeaseJournal:
             if moved:
                 self._publisher.write_now([*moved, *records])
             elif records:
-                self._store.append(records)
+                self._store.append_own(records)
         except StoreError as reason:
             error = reason
         # What is called from here on may change leases again: that is another tick.

@@ -199,6 +199,21 @@ class PreparedBatches:
         """Publish nothing more."""
         self._is_closed = True
 
+    def needed_from(self) -> int:
+        """Where in the log the first part is that is decided and not published, or its end."""
+        first = min(
+            (
+                offset
+                for state in self._queries.values()
+                if state.parts
+                for offset in state.parts[state.begun[0] if state.begun else 0 :]
+            ),
+            default=None,
+        )
+        if first is None:
+            return int(self._store.log_end)
+        return self._store.place_of(STAGED_TOPIC, 0, first)
+
     def expire(self) -> None:
         """Forget queries that have not committed for very long, some at a time."""
         now_ms = self._clock.now_ms()
@@ -394,7 +409,9 @@ class PreparedBatches:
         base = int(self._store.max_offset(part.topic, part.queue_id)) - there
         change = (self.name, f"part:{query}", [state.batch, number, base])
         records = map(NewRun.of, self._tables.record([change]))
-        self._publisher.write_runs_now([*records, run])
+        # It is decided, and its parts are kept until they are published: that may free space.
+        with self._store.head_room():
+            self._publisher.write_runs_now([*records, run])
         self._tables.apply([change])
         return True
 

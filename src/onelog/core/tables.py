@@ -200,7 +200,7 @@ class Tables:
     def write(self, changes: Sequence[Change]) -> None:
         """Record changes and make them. If the record cannot be written, nothing changes."""
         if changes:
-            self._store.append(self.record(changes))
+            self._store.append_own(self.record(changes))
             self.apply(changes)
 
     def record(self, changes: Iterable[Change]) -> list[NewMessage]:
@@ -230,17 +230,14 @@ class Tables:
         if behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
             self.snapshot()
 
-    def prepare_retention(self) -> None:
-        """Before log files are deleted: see that no record is only in one that may be.
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files up to this offset are deleted: write a snapshot if they are needed."""
+        if self.needed_from() < reach:
+            self.snapshot()
 
-        The file that is written to is never deleted, so nothing is due while all records that the
-        snapshot does not cover are in it.
-        """
-        uncovered = self._store.entries(self._topic, 0, self._covered, 1)
-        first = next(iter(uncovered), None)
-        segment_bytes = self._store.config.segment_bytes
-        if first is not None and first[0] // segment_bytes < self._store.log_end // segment_bytes:
-            self.snapshot(wait=True)
+    def needed_from(self) -> int:
+        """Where in the log the first record is that no snapshot covers, or its end."""
+        return self._store.place_of(self._topic, 0, self._covered)
 
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`."""
