@@ -276,6 +276,8 @@ def test_topics_groups_and_positions_survive_a_kill_at_any_moment(world: World) 
     world.crash()
     assert world.broker.topics.require("orders").read_queues == 4
     world.broker.groups.require("readers")
+    for _ in range(17):
+        world.send("orders", 2)
     world.commit("readers", "orders", 2, 17)
     world.advance(world.broker_config.offsets_flush_ms)
     world.crash()

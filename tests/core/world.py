@@ -173,6 +173,10 @@ class World:
         assert isinstance(told.appended, Appended)
         return told.appended
 
+    def fill(self, topic: str, queue_id: int, count: int) -> None:
+        """Messages that somebody can have a position behind."""
+        self.store.append([NewMessage(topic, queue_id, b"x")] * count)
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A commit of a group, which is made if it is the first."""
         self.broker.groups.require(group)

@@ -191,6 +191,7 @@ class Broker:
         if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
+        self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()

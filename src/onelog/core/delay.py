@@ -85,7 +85,13 @@ class Delay:
         """Take over messages with a delay, and deliver what fell due while nobody was here."""
         self._publisher.before_store.append((_TRIGGER, self.postpone))
         for level, (position, end) in self.progress().items():
-            if position < end:
+            if position > end:
+                log.warning(
+                    "level %d was delivered up to %d, but a crash has cut its queue off at %d: it "
+                    "goes on there", level, position, end,
+                )  # fmt: skip
+                self._tables.write([(self.name, str(level), end)])
+            elif position < end:
                 self._arm(level, 0)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ the at-least-once that every group lives with.
 Invariant: `_positions` = the recorded table, with `_dirty` on top.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ import msgspec
 
 from onelog.core.tables import Change, Tables
 from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 Cursor = tuple[str, str]
 """A group and a topic."""
@@ -58,6 +61,24 @@ class Offsets:
     def entries(self) -> dict[str, Any]:
         """Every cursor, committed a moment ago or long recorded."""
         return {cursor_key(*cursor): queues for cursor, queues in self._positions.items()}
+
+    def come_back(self) -> None:
+        """Put positions that are behind their queue's end there; after everything is remembered.
+
+        A loss of power can take the end of the log and leave the positions. New messages would get
+        the offsets that these groups have passed.
+        """
+        changes: list[Change] = []
+        for (group, topic), queues in self._positions.items():
+            ends = {queue_id: int(self._store.max_offset(topic, queue_id)) for queue_id in queues}
+            beyond = {each: ends[each] for each, offset in queues.items() if offset > ends[each]}
+            if beyond:
+                log.warning(
+                    "group %s was ahead of queues of topic %s, whose last messages were lost in a "
+                    "crash: it goes on at their ends (queue: offset) %s", group, topic, beyond,
+                )  # fmt: skip
+                changes.append((self.name, cursor_key(group, topic), beyond))
+        self._tables.write(changes)
 
     # -- committing ----------------------------------------------------------------------------
 

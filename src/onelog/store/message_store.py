@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -57,6 +57,7 @@ from onelog.store.spare_queues import FOLDER, SpareQueues
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
+_BARRIER_SECONDS = 60.0
 _STEP_BACK_MS_MAX = 60_000
 """A clock that goes back by more was wrong before."""
 _UNDECIDED = 0x4
@@ -415,6 +416,20 @@ class MessageStore(StoreReader):
         if errors:
             raise errors[0]
         return in_time
+
+    def barrier(self) -> Callable[[], None]:
+        """For a file that tells what the log says now: to be called before the file counts.
+
+        The call, in a worker, returns when the log is on disk up to where it ends now. Without it,
+        a loss of power could leave the file, and take from the log what it is about.
+        """
+        log_end = self.log_end
+
+        def wait() -> None:
+            if not self.wait_flushed(log_end, _BARRIER_SECONDS):
+                raise StoreError(f"the disk did not take the log in {_BARRIER_SECONDS:.0f} s")
+
+        return wait
 
     def flush(self) -> None:
         """Return when log, queues and index are on disk, and the checkpoint says so."""
