@@ -14,10 +14,11 @@ from typing import Any
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
+from onelog.core.prepared_batches import Part
 from onelog.core.pull import PullResult
 from onelog.core.topics import TopicConfig
 from onelog.errors import OnelogError
-from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
@@ -70,6 +71,8 @@ class World:
     broker_config: BrokerConfig = field(default_factory=BrokerConfig)
     clock: ManualClock = field(default_factory=ManualClock)
     memory_bytes: int = 1 << 30
+    unpack: Callable[[Part], NewRun] | None = None
+    """What the gateway gives to the prepared batches."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -92,6 +95,7 @@ class World:
             random=Random(7),
             memory_bytes=self.memory_bytes,
         )
+        self.broker.prepared_batches.unpack = self.unpack
         self.broker.open()
 
     def close(self) -> None:

@@ -191,13 +191,13 @@ class Broker:
         if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
+        self.prepared_batches.open()  # First of all that write: it may have to complete something.
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
         self.timers.open()
         self.transactions.open()
-        self.prepared_batches.open()
         self.lease_tables.open()
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)

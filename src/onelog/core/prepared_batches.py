@@ -16,8 +16,9 @@ of the others' parts, and on the others after; a driver that comes later reads t
 
 A commit is decided with the first record. Then each part is appended, in the order named, behind
 its own record, in one append. After a crash the last such record and the end of its queue tell how
-many messages of the part are there, since nothing was appended after a part that is not whole; the
-rest, and the parts after it, follow.
+many messages of the part are there. That holds for as long as nobody else writes to the queue: so
+the rest of a part that is not whole is appended on start, before anything else (`open`). The parts
+after it follow later. Until then retention keeps them (`needed_from`).
 
 A query is remembered for long after its last batch, because it may go on. One that is a single
 batch (`one_off`) has to be known only for as long as its driver may ask again: few of these are
@@ -47,6 +48,7 @@ from onelog.errors import (
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
+    StoreError,
     TopicPermissionError,
 )
 from onelog.message import Message, NewMessage, NewRun, decode_properties, encode_properties
@@ -189,11 +191,29 @@ class PreparedBatches:
         return found
 
     def open(self) -> None:
-        """Go on with what was decided and is not published yet."""
-        for query, state in self._queries.items():
-            if state.parts:
-                log.info("batch %d of query %s is published further", state.batch, query)
-                self._publish_soon(query)
+        """Go on with what was decided and is not published yet.
+
+        What a crash has torn is made whole at once: nobody has written anything yet.
+        """
+        unpublished = [query for query, state in self._queries.items() if state.parts]
+        if self.unpack is not None:
+            for query in unpublished:
+                self._complete(query, self._queries[query])
+        for query in unpublished:
+            log.info("batch %d of query %s is published further", self.last_batch(query), query)
+            self._publish_soon(query)
+
+    def _complete(self, query: str, state: _Query) -> None:
+        try:
+            if state.begun is not None and self._next(query, state)[0] == state.begun[0]:
+                self._publish_part(query, state)
+        except StoreError as error:
+            raise StoreError(
+                f"batch {state.batch} of query {query} is half published, and the rest has to be "
+                f"written before anything else: {error}"
+            ) from error
+        except OnelogError as error:
+            self._complain(query, state, error)
 
     def close(self) -> None:
         """Publish nothing more."""
@@ -393,14 +413,7 @@ class PreparedBatches:
     def _publish_part(self, query: str, state: _Query) -> bool:
         """Append what is next to append; False if everything is there."""
         assert self.unpack is not None
-        number, there = 0, 0
-        if state.begun is not None:
-            number, base = state.begun
-            part = self._part(state.parts[number], query, state.batch)
-            end = int(self._store.max_offset(part.topic, part.queue_id))
-            there = min(max(0, end - base), part.size)
-            if there == part.size:
-                number, there = number + 1, 0
+        number, there = self._next(query, state)
         if number == len(state.parts):
             return False
         part = self._part(state.parts[number], query, state.batch)
@@ -415,16 +428,30 @@ class PreparedBatches:
         self._tables.apply([change])
         return True
 
+    def _next(self, query: str, state: _Query) -> tuple[int, int]:
+        """The part to append next, and how many of its messages are there already."""
+        if state.begun is None:
+            return 0, 0
+        number, base = state.begun
+        part = self._part(state.parts[number], query, state.batch)
+        end = int(self._store.max_offset(part.topic, part.queue_id))
+        there = min(max(0, end - base), part.size)
+        return (number, there) if there < part.size else (number + 1, 0)
+
     def _failed(self, query: str, state: _Query, error: OnelogError) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        if str(error) != state.trouble:
-            state.trouble = str(error)
-            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
+        self._complain(query, state, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:
             on_committed(token, None, error)
         self._publishing.add(query)
         self._schedule(RETRY_MS, lambda: self._publish(query))
+
+    def _complain(self, query: str, state: _Query, error: OnelogError) -> None:
+        """Say once what is wrong."""
+        if str(error) != state.trouble:
+            state.trouble = str(error)
+            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
 
     def _tell(self, waiting: list[tuple[OnCommitted, Any]], committed: Committed) -> None:
         def told(error: OnelogError | None) -> None:
