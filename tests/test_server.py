@@ -282,4 +282,5 @@ async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(
         for offset, told in held:
             flush(LogOffset(offset), told)
         assert [(await task).code for task in asked] == [0, 0, 0]
+        monkeypatch.undo()
         assert four.message.queue_offset == 3

@@ -142,6 +142,7 @@ def test_a_message_is_found_by_key_and_by_time(orders: World) -> None:
 def test_jobs_go_on_after_one_of_them_failed(
     orders: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
 
     def refuse(messages: object) -> None:

@@ -34,6 +34,7 @@ def test_commits_are_recorded_together_and_only_when_something_changed(world: Wo
 
 def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> None:
     world.topic("orders")
+    world.fill("orders", 0, 20)
     world.commit("readers", "orders", 0, 10)
     world.advance(5_000)
     world.commit("readers", "orders", 0, 20)
@@ -43,6 +44,7 @@ def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> Non
 
 def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.topic("orders")
+    world.fill("orders", 1, 20)
     world.commit("readers", "orders", 1, 20)
     world.restart()
     assert world.broker.query_offset("readers", "orders", 1) == 20
@@ -146,6 +148,7 @@ def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: Wo
 
 def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
     world.topic("orders", 4)
+    world.fill("orders", 0, 5)
     world.commit("readers", "orders", 0, 5)
     world.commit("others", "orders", 3, 9)
     world.broker.offsets.clone("readers", "others", "orders")
@@ -179,6 +182,8 @@ class Positions(RuleBasedStateMachine):
         self.world = World(Path(self._temporary.name) / "store")
         for topic in ("orders", "bills"):
             self.world.topic(topic, 3)
+            for queue_id in range(3):
+                self.world.fill(topic, queue_id, 50)
         self.now: dict[tuple[str, str], dict[int, int]] = {}
         self.recorded: dict[tuple[str, str], dict[int, int]] = {}
 

@@ -72,8 +72,7 @@ def test_the_statuses_of_rocketmq(orders: World, expression: str) -> None:
 def test_an_offset_below_the_oldest_message_is_sent_there(orders: World) -> None:
     fill(orders, *("a" * 30), size=100_000)
     orders.clock.advance(orders.store_config.retention_ms * 2)
-    orders.broker.prepare_retention()
-    orders.store.retention.run({}, manual=True)
+    orders.retain()
     start = orders.store.min_offset("orders", 0)
     assert start > 0
     for subscription in (None, subscribe("orders", "a")):

@@ -70,6 +70,19 @@ def test_look_ups_go_over_all_files(tmp_path: Path) -> None:
     assert all(len(file.path.name) == 17 for file in index.files)
 
 
+def test_a_clock_that_is_set_back_begins_a_file_with_its_own_times(tmp_path: Path) -> None:
+    year_ms = 365 * 86_400_000
+    index = new_index(tmp_path)
+    add(index, 0, "k", store_ms=2 * year_ms)
+    index.build()
+    add(index, 1, "k", store_ms=year_ms)
+    add(index, 2, "k", store_ms=year_ms + 1_000)
+    assert list(index.find("t", "k", year_ms - 1_000, year_ms + 9_000)) == [2, 1]
+    assert list(index.find("t", "k", *ALWAYS)) == [2, 1, 0]
+    assert [file.path for file in index.files] == sorted(file.path for file in index.files)
+    assert len(index.files) == 2
+
+
 def test_a_time_range_is_kept_to_the_second(tmp_path: Path) -> None:
     index = new_index(tmp_path)
     for number in range(10):

@@ -67,7 +67,9 @@ def test_the_whole_list_is_one_write(
     assert len(calls) == 1
 
 
-def test_store_times_never_go_back(open_store: OpenStore, clock: ManualClock) -> None:
+def test_small_steps_back_of_the_clock_do_not_show_in_store_times(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
     store = open_store()
     store.append([NewMessage("t", 0, b"1")])
     clock.advance(-60_000)
@@ -77,6 +79,23 @@ def test_store_times_never_go_back(open_store: OpenStore, clock: ManualClock) ->
     store.append([NewMessage("t", 0, b"3")])
     times = [m.store_ms for m in store.messages("t", 0, 0, 9)]
     assert times == sorted(times)
+
+
+def test_a_clock_that_was_ahead_and_is_corrected_is_believed(
+    open_store: OpenStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    year_ms = 365 * 86_400_000
+    store = open_store()
+    clock.advance(year_ms)
+    store.append([NewMessage("t", 0, b"ahead")])
+    clock.advance(-year_ms)
+    store.close()
+    store = open_store()
+    store.append([NewMessage("t", 0, b"corrected")])
+    store.append_runs([NewRun.of(NewMessage("t", 0, b"too"))])
+    times = [message.store_ms - clock.now_ms() for message in store.messages("t", 0, 0, 9)]
+    assert times == [year_ms, 0, 0]
+    assert caplog.text.count("the clock was set back by 31536000 s") == 1
 
 
 def test_everything_is_there_after_a_clean_stop(open_store: OpenStore) -> None:

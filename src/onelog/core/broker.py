@@ -20,6 +20,7 @@ from onelog.core.admin import Admin
 from onelog.core.assignment import RequestModes
 from onelog.core.checkback import CheckBack
 from onelog.core.delay import Delay
+from onelog.core.delay_renewal import DelayRenewal
 from onelog.core.durability import Durability, Post, WhenSafe
 from onelog.core.filter_time import FilterTime
 from onelog.core.filters import Subscription
@@ -94,6 +95,7 @@ class Broker:
         self._clock = clock
         self._schedule = schedule
         self._closed = False
+        self._needed_from_on_disk = 0
         self.tables = Tables(store, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         system = _system_topics(config)
@@ -150,6 +152,7 @@ class Broker:
         self.timers = Timers(self.tables, store, self.publisher, clock, schedule, offload, host)
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
+        self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
 
     def _wire_transactions(
         self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
@@ -206,12 +209,13 @@ class Broker:
         if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
+        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
         self.timers.open()
         self.transactions.open()
-        self.prepared_batches.open()
         self.lease_tables.open()
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
@@ -222,6 +226,7 @@ class Broker:
         self._every(self.config.transaction_check_interval_ms, self.checkback.check)
         self._every(WATCH_MS, self.timers.watch)
         self._every(CHECK_MS, self.timer_renewal.check)
+        self._keep_what_is_needed()
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -280,11 +285,33 @@ class Broker:
         self.checkback.checks_max = config.transaction_check_max
 
     def prepare_retention(self) -> None:
-        """To be called before each round of `store.retain`: nothing is only in what goes."""
-        self.checkback.prepare_retention()
-        self.timer_renewal.prepare_retention()
-        self.tables.prepare_retention()
-        self.lease_tables.prepare_retention()
+        """To be called before each round of `store.retain`: what goes is needed by nobody.
+
+        What waits in files that should go is written anew, some at a time, and until that is on
+        disk they are kept.
+        """
+        reach = self.store.retention.reach(self.topics.retention_ms())
+        self.checkback.prepare_retention(reach)
+        self.timer_renewal.prepare_retention(reach)
+        self.delay_renewal.prepare_retention(reach)
+        self.tables.prepare_retention(reach)
+        self.lease_tables.prepare_retention(reach)
+        self._keep_what_is_needed()
+
+    def _keep_what_is_needed(self) -> None:
+        parts = (
+            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
+            self.lease_tables,
+        )  # fmt: skip
+        needed_from = min(part.needed_from() for part in parts)
+        # Where it moved to must survive a loss of power before where it was is deleted.
+        self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)
+
+        def flushed(error: OnelogError | None) -> None:
+            if error is None:
+                self._needed_from_on_disk = needed_from
+
+        self.store.when_flushed(self.store.log_end, flushed)
 
     def export_config(self) -> None:
         """Write RocketMQ's config files, so that its own broker can go on with this store."""

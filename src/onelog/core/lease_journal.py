@@ -149,7 +149,7 @@ class LeaseJournal:
         if moved:
             self._publisher.write_now([*moved, *records])
         elif records:
-            self._store.append(records)
+            self._store.append_own(records)
 
     def _append_one_by_one(
         self, gone: list[str], changed: list[QueueLeases]

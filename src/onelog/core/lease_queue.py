@@ -207,6 +207,12 @@ class QueueLeases:
         self.next = offset
         self.void = True
 
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on; `settle` must follow."""
+        for offset in [each for each in (*self.out, *self.ready) if each >= end]:
+            self.finish(offset)
+        self.next = end
+
     # -- records -------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:

@@ -139,7 +139,14 @@ class Leases:
             if self._groups.get(queue.group) is None or self._topics.get(queue.topic) is None:
                 del self._queues[place]
                 continue
+            end = int(self._store.max_offset(queue.topic, queue.queue_id))
+            is_cut = queue.next > end
+            if is_cut:
+                self._come_back(queue, end)
             queue.settle()
+            if is_cut:
+                queue.void = True
+                self._journal.changed(queue)
             for handout in dict.fromkeys(queue.out.values()):
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
@@ -152,6 +159,14 @@ class Leases:
             else:
                 # A crash lost the commits of the last seconds; the leases know better.
                 self._commit(queue)
+
+    def _come_back(self, queue: QueueLeases, end: int) -> None:
+        """A crash has cut the queue off: what comes there was never handed out."""
+        log.warning(
+            "group %s was at %d in queue %d of topic %s, which a crash has cut off at %d: it goes "
+            "on there", queue.group, queue.next, queue.queue_id, queue.topic, end,
+        )  # fmt: skip
+        queue.cut(end)
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""

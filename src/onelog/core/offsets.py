@@ -63,6 +63,24 @@ class Offsets:
         """Every cursor, committed a moment ago or long recorded."""
         return {cursor_key(*cursor): queues for cursor, queues in self._positions.items()}
 
+    def come_back(self) -> None:
+        """Put positions that are behind their queue's end there; after everything is remembered.
+
+        A loss of power can take the end of the log and leave the positions. New messages would get
+        the offsets that these groups have passed.
+        """
+        changes: list[Change] = []
+        for (group, topic), queues in self._positions.items():
+            ends = {queue_id: int(self._store.max_offset(topic, queue_id)) for queue_id in queues}
+            beyond = {each: ends[each] for each, offset in queues.items() if offset > ends[each]}
+            if beyond:
+                log.warning(
+                    "group %s was ahead of queues of topic %s, whose last messages were lost in a "
+                    "crash: it goes on at their ends (queue: offset) %s", group, topic, beyond,
+                )  # fmt: skip
+                changes.append((self.name, cursor_key(group, topic), beyond))
+        self._tables.write(changes)
+
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -84,6 +84,7 @@ class OpenTransactions:
         store = self._store
         half_begin = int(store.min_offset(HALF_TOPIC, 0))
         half_end = int(store.max_offset(HALF_TOPIC, 0))
+        self._come_back(half_end)
         begin, op_begin = self._position or self._rocketmq_position()
         begin = max(min(begin, half_end), half_begin)
         ended = self._ended_since(op_begin)
@@ -101,6 +102,20 @@ class OpenTransactions:
         self._doubtful = set(self.places)
         if self.places:
             log.info("%d transactions are open", len(self.places))
+
+    def _come_back(self, half_end: int) -> None:
+        """A crash may have cut the queues off: what comes there is new."""
+        op_end = int(self._store.max_offset(OP_HALF_TOPIC, 0))
+        half, op = self._position or (0, 0)
+        gone = [offset for offset in self._recorded if offset >= half_end]
+        if half > half_end or op > op_end or gone:
+            log.warning(
+                "transactions were known up to half message %d and operation %d, but a crash has "
+                "cut their queues off at %d and %d: they go on there", half, op, half_end, op_end,
+            )  # fmt: skip
+            changes: list[Change] = [(self.name, str(offset), None) for offset in gone]
+            position = [min(half, half_end), min(op, op_end)]
+            self._tables.write([*changes, (self.name, _POSITION, position)])
 
     def _rocketmq_position(self) -> tuple[int, int]:
         """Where RocketMQ was, or the start of everything."""

@@ -301,8 +301,10 @@ class KeyIndex:
         store_ms = np.array(times, np.int64)[numbers]
         done = 0
         while done < len(hashes):
-            if not self._files or self._files[-1].room == 0:
-                self._add_file(int(store_ms[done]))
+            now_ms = int(store_ms[done])
+            # A file tells times from its first one on, so it ends where the clock was set back.
+            if not self._files or not self._files[-1].room or now_ms < self._files[-1].first_ms:
+                self._add_file(now_ms)
             file = self._files[-1]
             upto = done + min(file.room, len(hashes) - done)
             file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
@@ -311,11 +313,10 @@ class KeyIndex:
 
     def _add_file(self, now_ms: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        latest = self._files[-1].path.name if self._files else ""
         name = _name_at(now_ms)
-        while name <= latest:
-            now_ms += 1
-            name = _name_at(now_ms)
+        if self._files and name <= self._files[-1].path.name:
+            # Names give the order of files, also when the clock was set back.
+            name = str(int(self._files[-1].path.name) + 1)
         file = IndexFile(self.folder / name, self._slots, self._entries, writable=True)
         self._files = (*self._files, file)
 

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -56,6 +56,9 @@ from onelog.store.spare_queues import FOLDER, SpareQueues
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
+_BARRIER_SECONDS = 60.0
+_STEP_BACK_MS_MAX = 60_000
+"""A clock that goes back by more was wrong before."""
 _UNDECIDED = 0x4
 """The bit that half and rolled-back messages have, and committed ones do not."""
 
@@ -134,11 +137,37 @@ class MessageStore(StoreReader):
 
     # -- writing -------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def head_room(self) -> Iterator[None]:
+        """While it lasts, writes go on for longer on a disk that fills: see `Retention`.
+
+        For what the broker has to write itself, so that space can be freed at all.
+        """
+        refusal = self._refusal
+        if not self.retention.owns(refusal) or not self.retention.has_head_room:
+            yield
+            return
+        self._refusal = None
+        try:
+            yield
+        finally:
+            # Unless a flush has failed meanwhile, which is final.
+            self._refusal = self._refusal or refusal
+
+    def append_own(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """`append` for the broker's own records, with `head_room`."""
+        if self._refusal is None:
+            return self.append(messages)
+        with self.head_room():
+            return self.append(messages)
+
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append messages of any topics with one write, all or none of them."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         by_topic = self.queue_table.by_topic
         properties_max = self._properties_max
         queues: list[ConsumeQueue] = []
@@ -212,7 +241,9 @@ class MessageStore(StoreReader):
         """`append` for runs, none of them empty: much the same work, done once a run."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         queues: list[ConsumeQueue] = []
         firsts: list[int] = []
         try:
@@ -271,6 +302,21 @@ class MessageStore(StoreReader):
             except StoreFullError as error:
                 # These messages are stored; it is the next ones for which there is no room.
                 self._refusal = self._index_full = error
+
+    def _time_before_last(self, now_ms: int) -> int:
+        """The store time of an append for which the clock says less than for the one before.
+
+        Store times grow with the log, so that messages are found by time: a small step back is
+        waited out. A large one is a clock that was ahead, and was corrected: to wait for it again
+        would give all messages the same time until then, and none of them would expire.
+        """
+        back_ms = self.last_append_ms - now_ms
+        if back_ms <= _STEP_BACK_MS_MAX:
+            return self.last_append_ms
+        _log.warning(
+            "the clock was set back by %d s; messages are stored with its time", back_ms // 1000
+        )
+        return now_ms
 
     def _refuse(self) -> None:
         """Raise why nothing is written now, unless the reason is gone."""
@@ -362,6 +408,20 @@ class MessageStore(StoreReader):
         if errors:
             raise errors[0]
         return in_time
+
+    def barrier(self) -> Callable[[], None]:
+        """For a file that tells what the log says now: to be called before the file counts.
+
+        The call, in a worker, returns when the log is on disk up to where it ends now. Without it,
+        a loss of power could leave the file, and take from the log what it is about.
+        """
+        log_end = self.log_end
+
+        def wait() -> None:
+            if not self.wait_flushed(log_end, _BARRIER_SECONDS):
+                raise StoreError(f"the disk did not take the log in {_BARRIER_SECONDS:.0f} s")
+
+        return wait
 
     def flush(self) -> None:
         """Return when log, queues and index are on disk, and the checkpoint says so."""

@@ -92,6 +92,19 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         return queue.entries(offset, count) if queue else iter(())
 
+    def place_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where in the log the message at a queue offset is, or the first one after it.
+
+        The end of the log if there is none.
+        """
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is not None and offset < queue.end:
+            offset = max(offset, queue.start)
+            for at, size, _ in queue.entries(offset, queue.end - offset):
+                if size != 0x7FFFFFFF:  # Otherwise it stands for a message that is not there.
+                    return at
+        return int(self.log.end)
+
     def read(
         self,
         topic: str,

@@ -202,11 +202,36 @@ async def test_old_files_are_deleted_when_asked_for(desk: Desk) -> None:
     assert world.store.log_min == 0
     world.advance(4 * DAY_MS)
     await desk.told(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    world.store.flush()
     await desk.told(code)
     assert world.store.log_min > 0
     assert world.store.min_offset("orders", 0) > 0
     world.restart()
     assert world.broker.topics.get("orders") is not None
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE]
+)
+async def test_a_topic_that_is_kept_for_longer_is_so_also_when_somebody_asks(
+    desk: Desk, code: RequestCode
+) -> None:
+    world = desk.world
+    world.topic("archive", 1, attributes={"reserve.time": "1000"})
+    world.store.retention.disk = lambda _: 80.0
+    world.send("archive", body=b"keep me")
+    for _ in range(30):
+        world.send("orders", body=b"x" * 100_000)
+    world.advance(4 * DAY_MS)
+    for _ in range(3):
+        await desk.told(code)
+        world.store.flush()
+    assert world.bodies("archive") == [b"keep me"]
+    world.advance(1000 * 3_600_000)
+    for _ in range(3):
+        await desk.told(code)
+        world.store.flush()
+    assert world.bodies("archive") == []
 
 
 # -- its place in the cluster --------------------------------------------------------------------

@@ -261,14 +261,14 @@ def _properties(body: Buffer) -> dict[str, str]:
 def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
     session.broker.prepare_retention()
-    session.broker.store.retention.run({}, manual=True)
+    session.broker.store.retention.run(session.broker.topics.retention_ms(), manual=True)
     return Answer()
 
 
 def clean_expired_queues(session: BrokerSession, command: Command) -> Answer:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
     session.broker.prepare_retention()
-    session.broker.store.retention.run({})
+    session.broker.store.retain(session.broker.topics.retention_ms())
     return Answer()
 
 
