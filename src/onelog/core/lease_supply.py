@@ -118,11 +118,8 @@ class Supply:
             return None
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
-        """Where a message lies; None if retention has deleted it."""
-        if offset < self._store.min_offset(queue.topic, queue.queue_id):
-            return None
-        found = next(iter(self._store.entries(queue.topic, queue.queue_id, offset, 1)), None)
-        return None if found is None or found[0] < self._store.log_min else found
+        """Where a message lies; None if retention has deleted it, or damage lost it."""
+        return self._store.place(queue.topic, queue.queue_id, offset)
 
     def _unread(
         self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool

@@ -91,8 +91,8 @@ class OpenTransactions:
         for offset in itertools.chain(recorded, range(begin, half_end)):
             if offset in ended:
                 continue
-            entry = next(iter(store.entries(HALF_TOPIC, 0, offset, 1)), None)
-            if entry is None or offset < half_begin:
+            entry = store.place(HALF_TOPIC, 0, offset)
+            if entry is None:
                 log.error("half message %d is gone from the log, its transaction lost", offset)
             else:
                 self.places[offset] = entry[0]
@@ -195,7 +195,7 @@ class OpenTransactions:
 
     def _first_op_after(self, half_offset: int, op_end: int) -> int:
         """The first operation that may name this half message or a later one."""
-        entry = next(iter(self._store.entries(HALF_TOPIC, 0, half_offset, 1)), None)
+        entry = self._store.place(HALF_TOPIC, 0, half_offset)
         queue = self._store.queue_table.find(OP_HALF_TOPIC, 0)
         if entry is None or queue is None:
             return op_end

@@ -40,7 +40,7 @@ from onelog.message import (
     SysFlag,
 )
 from onelog.store.keyhash import KEYS_NEEDLE, hashes_of, key_hash
-from onelog.store.segment import disk_error
+from onelog.store.segment import disk_error, sync_file, sync_folder
 
 HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
@@ -211,9 +211,9 @@ class IndexFile:
         """Return when all entries are on disk."""
         try:
             with open(self.path, "rb", buffering=0) as raw:
-                os.fdatasync(raw.fileno())
+                sync_file(raw.fileno(), self.path)
         except OSError as error:
-            raise disk_error(error, self.path, "flush") from error
+            raise disk_error(error, self.path, "open") from error
 
 
 class KeyIndex:
@@ -235,6 +235,7 @@ class KeyIndex:
         # Replaced, never changed in place: the flush thread reads it without a lock.
         self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
         self._dirty: set[IndexFile] = set()
+        self._has_new_files = False
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
@@ -299,6 +300,24 @@ class KeyIndex:
         hashes, numbers = hashes_of(topics, properties)
         log_offsets = np.array(logs, np.int64)[numbers]
         store_ms = np.array(times, np.int64)[numbers]
+        self._enter(hashes, log_offsets, store_ms)
+
+    def enter(
+        self,
+        hashes: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+        store_ms: npt.NDArray[np.int64],
+    ) -> None:
+        """Index messages at once, whose keys are hashed already; for recovery."""
+        with self._lock:
+            self._enter(hashes, log_offsets, store_ms)
+
+    def _enter(
+        self,
+        hashes: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+        store_ms: npt.NDArray[np.int64],
+    ) -> None:
         done = 0
         while done < len(hashes):
             if not self._files or self._files[-1].room == 0:
@@ -318,6 +337,7 @@ class KeyIndex:
             name = _name_at(now_ms)
         file = IndexFile(self.folder / name, self._slots, self._entries, writable=True)
         self._files = (*self._files, file)
+        self._has_new_files = True
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets of messages that may have this key, newest first, over all files."""
@@ -351,10 +371,22 @@ class KeyIndex:
 
     def flush(self) -> None:
         """Return when everything that was built before the call is on disk."""
-        while self._dirty:
-            file = self._dirty.pop()
+        for file in list(self._dirty):
+            self._dirty.discard(file)
             if file in self._files:
-                file.flush()
+                try:
+                    file.flush()
+                except BaseException:
+                    self._dirty.add(file)
+                    raise
+        if self._has_new_files:
+            self._has_new_files = False
+            try:
+                sync_folder(self.folder)
+                sync_folder(self.folder.parent)
+            except BaseException:
+                self._has_new_files = True
+                raise
 
 
 def _run_properties(run: NewRun) -> Iterable[bytes]:

@@ -15,16 +15,15 @@ import numpy as np
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ENTRY, ConsumeQueue, Entry
+from onelog.store.consumequeue import ENTRY, ENTRY_DTYPE, PADDING_SIZE, ConsumeQueue, Entry
 from onelog.store.keyhash import message_keys
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
-from onelog.store.record import check, decode_messages, store_time_ms
+from onelog.store.record import STORE_TIME_END, decode_messages, store_time_ms
 
 OFFSET_MAX = (1 << 63) - 1
 COLUMNS_MIN = 256
 """Reads of at least so many messages look at their entries as columns."""
-_ENTRY_COLUMNS = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _RECORD_BYTES_MIN = 88
 """No record has fewer bytes, so no more entries need be looked at than so many bytes allow."""
 _WARM_TAIL_BYTES = 64 << 20
@@ -92,6 +91,14 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         return queue.entries(offset, count) if queue else iter(())
 
+    def place(self, topic: str, queue_id: int, offset: int) -> Entry | None:
+        """The entry of one message; None if it is not there: deleted, lost, or yet to come."""
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None or not queue.start <= offset < queue.end:
+            return None
+        found = queue.entry(offset)
+        return None if found[1] == PADDING_SIZE or found[0] < self.log.start else found
+
     def read(
         self,
         topic: str,
@@ -125,9 +132,7 @@ class StoreReader:
             slices = self.log.slices(ranges)
         except OffsetOutOfRangeError:
             # Deleted or lost between the look at the queue and the look at the log.
-            log_start = self.log.start
-            following = queue.first_not_before(lambda e: e[0] < log_start or e[1] == 0x7FFFFFFF)
-            following = max(following, offset + 1)
+            following = queue.next_real(offset + 1, end, int(self.log.start))
             return _nothing(ReadStatus.MESSAGE_WAS_REMOVING, following, start, end)
         return ReadResult(
             ReadStatus.FOUND,
@@ -194,8 +199,7 @@ class StoreReader:
                 break
             if not self.log.start <= at < self.log.end:
                 continue
-            segment = self.log.segment_at(at)
-            message = check(segment.view, at - segment.start, at)
+            message = self.log.look_at(at)
             if not isinstance(message, Message):
                 continue  # An entry that is older, or more damaged, than its record.
             in_time = begin_ms <= message.store_ms <= end_ms
@@ -212,10 +216,8 @@ class StoreReader:
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None if it is not there."""
         _check_offset(offset)
-        queue = self.queue_table.find(topic, queue_id)
-        if queue is None or not queue.start <= offset < queue.end:
-            return None
-        return self._entry_time(queue.entry(offset))
+        found = self.place(topic, queue_id, offset)
+        return None if found is None else self._entry_time(found)
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, upper: bool = False
@@ -233,9 +235,10 @@ class StoreReader:
         return QueueOffset(queue.first_not_before(lambda e: self._entry_time(e) < time_ms))
 
     def _entry_time(self, entry: Entry) -> int:
-        if entry[0] < self.log.start or entry[1] == 0x7FFFFFFF:
+        if entry[0] < self.log.start:
             return -1  # Deleted: before everything that is there.
-        return store_time_ms(self.log.slice(entry[0], entry[1]))
+        # A copy: a search by time goes all over the log, and most of it is on the disk only.
+        return store_time_ms(memoryview(self.log.read_cold(entry[0], STORE_TIME_END)))
 
     # -- warm and cold -------------------------------------------------------------------------
 
@@ -284,7 +287,7 @@ def _collect_columns(
     """The same for many entries at once, as columns; a tenth of the time where records adjoin."""
     count_max = min(count_max, max(COLUMNS_MIN, bytes_max // _RECORD_BYTES_MIN))
     entries = np.concatenate(
-        [np.frombuffer(raw, _ENTRY_COLUMNS) for raw in queue.raw_entries(offset, count_max)]
+        [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(offset, count_max)]
     )
     at, size = entries["at"].astype(np.int64), entries["size"].astype(np.int64)
     is_record = np.empty(len(at), bool)  # Entries of one inner batch share a record.

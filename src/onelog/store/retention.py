@@ -23,7 +23,6 @@ from onelog.clock import Clock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
-from onelog.store.record import check
 
 if TYPE_CHECKING:
     from onelog.store.message_store import MessageStore
@@ -111,7 +110,7 @@ class Retention:
             keep_from = self._keep_from(topic_retention_ms, now_ms)
             while deleted < config.retention_files_per_round and len(store.log.segments) > 1:
                 first, following = store.log.segments[:2]
-                newest = check(following.view, 0, following.start)
+                newest = store.log.look_at(following.start)
                 age_ms = now_ms - newest.store_ms if isinstance(newest, Message) else 0
                 if first.start + first.size > store.log.end:
                     break

@@ -11,10 +11,10 @@ from onelog.commands.terminal import console, show_bytes, show_count, show_text,
 from onelog.errors import StoreError
 from onelog.message import Message
 from onelog.store.checkpoint import AbortMark, Checkpoint
+from onelog.store.commitlog import record_at
 from onelog.store.folder import index_files, lock_holder, written_by
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
-from onelog.store.record import check
 from onelog.store.retention import SpaceUsage, space_usage
 
 
@@ -149,7 +149,7 @@ def _writers(folder: Path, checkpoint: Checkpoint) -> str:
 def _segment_facts(reader: StoreReader, newest_ms: int) -> list[SegmentFacts]:
     firsts: list[int | None] = []
     for segment in reader.log.segments:
-        first = check(segment.view, 0, segment.start)
+        first = record_at(segment, 0)
         firsts.append(first.store_ms if isinstance(first, Message) else None)
     facts = []
     for segment, first_ms, next_ms in zip(
