@@ -18,6 +18,7 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 from numpy.lib.stride_tricks import sliding_window_view
 
+from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
     SCHEDULE_TOPIC,
@@ -223,8 +224,13 @@ class RecordWalk:
     def _what_stops(self, segment: Segment, at: int, data: bytes) -> Blank | Broken:
         found = self._check(segment, at, memoryview(data), 0)
         assert not isinstance(found, Message), f"{segment.path} at {at} is whole after all"
-        if isinstance(found, Broken) and (page := segment.unreadable(at, BLANK.size)) is not None:
-            return Broken(found.log_offset, f"the disk cannot read {segment.path} at byte {page}")
+        if isinstance(found, Broken):
+            size = int.from_bytes(data[:4], "big")
+            room = segment.size - at
+            try:
+                segment.read(at, size if BLANK.size <= size <= room else min(BLANK.size, room))
+            except StoreError as error:
+                return Broken(segment.start + at, str(error))
         return found
 
     def _stretch(self, log_at: int, data: bytes, fields: _Fields, count: int) -> Stretch:

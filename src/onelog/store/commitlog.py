@@ -272,8 +272,6 @@ class CommitLog:
             raise OffsetOutOfRangeError(
                 f"{size} bytes at log offset {offset} are past the end of the log, {self.end}"
             )
-        if segment.unreadable_pages:
-            segment.refuse_unreadable(at, size)
         return segment.view[at : at + size]
 
     def slices(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
@@ -281,7 +279,7 @@ class CommitLog:
         segment = self.segment_at(ranges[0][0])
         last_at, last_size = ranges[-1]
         start = segment.start
-        if last_at + last_size > min(start + segment.size, self.end) or segment.unreadable_pages:
+        if last_at + last_size > min(start + segment.size, self.end):
             return [self.slice(at, size) for at, size in ranges]
         view = segment.view
         return [view[at - start : at - start + size] for at, size in ranges]
@@ -320,7 +318,12 @@ class CommitLog:
     def read_cold(self, offset: int, size: int) -> bytes:
         """A copy of a range through a system call, which lets other threads run meanwhile."""
         segment = self.segment_at(offset)
-        return segment.read(offset - segment.start, size)
+        at = offset - segment.start
+        if not 0 <= size <= segment.size - at:
+            raise OffsetOutOfRangeError(
+                f"{size} bytes at log offset {offset} are more than its segment has"
+            )
+        return segment.read(at, size)
 
     def flush(self) -> LogOffset:
         """Return, with the offset, when everything appended before the call is on disk.

@@ -11,13 +11,18 @@ message, all pointing at the one record. If a queue does not begin at 0 (its old
 gone), its first file is padded in front with {0, 0x7FFFFFFF, 0}; where messages in the middle are
 lost, because the log is damaged, padding keeps the places of the others.
 
+A touch of a map where the disk cannot read ends the process (SIGBUS). So what was there before the
+queue was opened is read once with a system call, which fails with an error instead: see `_probe`.
+
 Invariant: entries below `end` are whole; what lies after it is zeros or, after a crash, anything,
 and is cleared by recovery. Disk space for an entry is allocated before the entry is written,
 because a store through a map into a hole of a full disk kills the process.
 """
 
+import errno
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -35,6 +40,10 @@ PADDING_SIZE = 0x7FFFFFFF
 """The size in an entry that stands for a message which is in no log any more."""
 PADDING = ENTRY.pack(0, PADDING_SIZE, 0)
 _BEGIN_BYTES = 200 * ENTRY_BYTES
+_PROBE_BYTES = 64 * 1024
+_PROBES_MAX = 256
+_PROBE_S = 1.0
+"""For how long a file that could be read is taken to be in memory."""
 _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
 
@@ -78,8 +87,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
-        "_last_log", "_maps", "_spares", "_unsynced", "_writable", "allocated", "dirty", "end",
-        "folder", "queue_id", "reserved", "start", "topic",
+        "_last_log", "_maps", "_opened_end", "_probed", "_spares", "_unsynced", "_writable",
+        "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +118,8 @@ class ConsumeQueue:
         self.start: int = self._files[0] * file_entries if self._files else 0
         self._last_log = 1 << 62
         self.end: int = self._find_end()
+        self._opened_end = self.end
+        self._probed: dict[tuple[int, int], float] = {}
         self.reserved = self.end
         self.allocated = self.end
         self._flushed = self.end
@@ -296,6 +307,8 @@ class ConsumeQueue:
             file, slot = divmod(self.allocated, self._file_entries)
             self._map(file)
             at = slot * ENTRY_BYTES
+            if at and self.allocated <= self._opened_end:
+                self._probe(file, at - ENTRY_BYTES, at)  # Where entries go on in a page.
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
@@ -343,9 +356,11 @@ class ConsumeQueue:
     def entry(self, offset: int) -> Entry:
         """The (log offset, size, tags code) of one message between `start` and `end`."""
         file, slot = divmod(offset, self._file_entries)
-        found: Entry = ENTRY.unpack_from(
-            self._maps.get(file) or self._map(file), slot * ENTRY_BYTES
-        )
+        mapped = self._maps.get(file) or self._map(file)
+        at = slot * ENTRY_BYTES
+        if offset < self._opened_end:
+            self._probe(file, at, at + ENTRY_BYTES)
+        found: Entry = ENTRY.unpack_from(mapped, at)
         return found
 
     def entries(self, offset: int, count: int) -> Iterator[Entry]:
@@ -361,8 +376,35 @@ class ConsumeQueue:
             file, slot = divmod(offset, self._file_entries)
             here = min(end - offset, self._file_entries - slot)
             at = slot * ENTRY_BYTES
-            yield memoryview(self._map(file))[at : at + here * ENTRY_BYTES]
+            mapped = self._map(file)
+            if offset < self._opened_end:
+                self._probe(file, at, at + here * ENTRY_BYTES)
+            yield memoryview(mapped)[at : at + here * ENTRY_BYTES]
             offset += here
+
+    def _probe(self, file: int, at: int, end: int) -> None:
+        """See that bytes of a file can be read before its map is touched there.
+
+        `StoreError` if the disk cannot read them.
+        """
+        probed = self._probed
+        now = time.monotonic()
+        for block in range(at // _PROBE_BYTES, (end - 1) // _PROBE_BYTES + 1):
+            if now - probed.get((file, block), -_PROBE_S) < _PROBE_S:
+                continue
+            size = min(_PROBE_BYTES, self._file_entries * ENTRY_BYTES - block * _PROBE_BYTES)
+            try:
+                fd = os.open(self._name(file), os.O_RDONLY)
+                try:
+                    if len(os.pread(fd, size, block * _PROBE_BYTES)) < size:
+                        raise OSError(errno.EIO, "the file is shorter than it was, or unreadable")
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise disk_error(error, self.path(file), "read") from error
+            if len(probed) >= _PROBES_MAX:
+                probed.clear()
+            probed[file, block] = now
 
     def first_not_before(self, is_before: Callable[[Entry], bool]) -> int:
         """Binary search: the first offset whose entry is not `before`; `end` if all are.

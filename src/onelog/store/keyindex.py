@@ -16,6 +16,7 @@ Appending a message only queues its properties here. Keys are hashed and linked 
 microseconds. What is queued and lost in a crash is rebuilt from the log.
 """
 
+import errno
 import itertools
 import mmap
 import os
@@ -46,8 +47,10 @@ HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
+ENTRY = Struct(">iqii")
 _ALLOCATE_ENTRIES = 50_000
 _PENDING_MAX = 2_048
+_READ_BYTES = 1 << 20
 
 _ROLLED_BACK = int(SysFlag.ROLLED_BACK)
 
@@ -67,25 +70,15 @@ class IndexFile:
         self.slots_count = slots
         self.entries_count = entries
         self.size = HEADER.size + slots * SLOT_BYTES + entries * ENTRY_BYTES
+        self._fd = -1
         created = not path.exists()
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
-            try:
-                if writable and os.fstat(fd).st_size != self.size:
-                    if not created:
-                        raise StoreVersionError(
-                            f"{path} has {os.fstat(fd).st_size} bytes; {slots} slots and {entries} "
-                            f"entries need {self.size}: open the store with the index_slots and "
-                            "index_entries it was written with"
-                        )
-                    os.ftruncate(fd, self.size)
-                if writable:
-                    os.posix_fallocate(fd, 0, HEADER.size + slots * SLOT_BYTES)
-                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-                self._map = mmap.mmap(fd, self.size, access=access)
-                self._map.madvise(mmap.MADV_RANDOM)
-            finally:
-                os.close(fd)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+            if writable:
+                self._make(created)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(self._fd, self.size, access=access)
+            self._map.madvise(mmap.MADV_RANDOM)
         except ValueError as error:
             raise StoreCorruptError(f"{path} is shorter than its {self.size} bytes") from error
         except OSError as error:
@@ -100,6 +93,31 @@ class IndexFile:
         self._allocated = self.next_entry
         if self.next_entry == 1 and writable:
             self._write_header()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _make(self, created: bool) -> None:
+        """See that the file has its size, and the slots have their space."""
+        size = os.fstat(self._fd).st_size
+        slots_end = HEADER.size + self.slots_count * SLOT_BYTES
+        if size != self.size:
+            if not created:
+                raise StoreVersionError(
+                    f"{self.path} has {size} bytes; {self.slots_count} slots and "
+                    f"{self.entries_count} entries need {self.size}: open the store with the "
+                    "index_slots and index_entries it was written with"
+                )
+            os.ftruncate(self._fd, self.size)
+        os.posix_fallocate(self._fd, 0, slots_end)
+
+    def read_slots(self) -> None:
+        """Read what the next entries go into, for writing goes through the map: see `_read`."""
+        slots_end = HEADER.size + self.slots_count * SLOT_BYTES
+        for at in range(0, slots_end, _READ_BYTES):
+            self._read(at, min(_READ_BYTES, slots_end - at))
+        self._entry(self.next_entry - 1)
 
     def _read_header(self) -> None:
         (self.first_ms, self.last_ms, self.first_log, self.last_log, self.used_slots,
@@ -122,13 +140,10 @@ class IndexFile:
             return
         until = min(max(until, self._allocated + _ALLOCATE_ENTRIES), self.entries_count)
         at = HEADER.size + self.slots_count * SLOT_BYTES + self._allocated * ENTRY_BYTES
-        fd = os.open(self.path, os.O_RDWR)
         try:
-            os.posix_fallocate(fd, at, (until - self._allocated) * ENTRY_BYTES)
+            os.posix_fallocate(self._fd, at, (until - self._allocated) * ENTRY_BYTES)
         except OSError as error:
             raise disk_error(error, self.path, "allocate room in") from error
-        finally:
-            os.close(fd)
         self._allocated = until
 
     def add(
@@ -163,9 +178,10 @@ class IndexFile:
         """Log offsets of entries with this hash, newest first; times are exact to the second."""
         if self.next_entry == 1 or begin_ms > self.last_ms + 999 or end_ms < self.first_ms:
             return
-        number = int(self._slots[hashed % self.slots_count])
+        at = HEADER.size + hashed % self.slots_count * SLOT_BYTES
+        number = int.from_bytes(self._read(at, SLOT_BYTES), "big", signed=True)
         while 0 < number < self.next_entry:
-            found, log_offset, seconds, older = self._entries[number].item()
+            found, log_offset, seconds, older = self._entry(number)
             at_ms = self.first_ms + seconds * 1000
             if at_ms + 999 < begin_ms:
                 return
@@ -184,14 +200,13 @@ class IndexFile:
         low, high = 0, self.entries_count - 1
         while low < high:
             middle = (low + high + 1) // 2
-            entry = self._entries[middle]
-            whole = entry["hash"] != 0 or entry["log"] != 0 or entry["older"] != 0
-            low, high = (middle, high) if whole and entry["log"] < log_offset else (low, middle - 1)
+            hashed, log, _, older = self._entry(middle)
+            whole = hashed != 0 or log != 0 or older != 0
+            low, high = (middle, high) if whole and log < log_offset else (low, middle - 1)
         kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
-        with open(self.path, "r+b", buffering=0) as raw:
-            os.ftruncate(raw.fileno(), at)
-            os.ftruncate(raw.fileno(), self.size)
+        os.ftruncate(self._fd, at)
+        os.ftruncate(self._fd, self.size)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
         self._slots[:] = slots
@@ -202,18 +217,30 @@ class IndexFile:
             self.last_ms = self.first_ms + int(kept[-1]["seconds"]) * 1000 + 999
         self._write_header()
 
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        at = HEADER.size + self.slots_count * SLOT_BYTES + number * ENTRY_BYTES
+        found: tuple[int, int, int, int] = ENTRY.unpack(self._read(at, ENTRY_BYTES))
+        return found
+
+    def _read(self, at: int, size: int) -> bytes:
+        """Bytes of the file, not through the map: they may have to come from the disk, and a touch
+        of the map where that cannot read ends the process."""
+        try:
+            found = os.pread(self._fd, size, at)
+            if len(found) < size:
+                raise OSError(errno.EIO, f"the file ends at byte {at + len(found)}")
+        except OSError as error:
+            raise disk_error(error, self.path, "read") from error
+        return found
+
     def _read_entries(self, count: int) -> npt.NDArray[np.void]:
         """Entries 1 to `count`, read in one go: through the map, page by page, it takes seconds."""
         at = HEADER.size + self.slots_count * SLOT_BYTES + ENTRY_BYTES
-        return np.fromfile(self.path, ENTRY_DTYPE, count, offset=at)
+        return np.frombuffer(self._read(at, count * ENTRY_BYTES), ENTRY_DTYPE)
 
     def flush(self) -> None:
         """Return when all entries are on disk."""
-        try:
-            with open(self.path, "rb", buffering=0) as raw:
-                sync_file(raw.fileno(), self.path)
-        except OSError as error:
-            raise disk_error(error, self.path, "open") from error
+        sync_file(self._fd, self.path)
 
 
 class KeyIndex:
@@ -234,6 +261,8 @@ class KeyIndex:
                 path.unlink()
         # Replaced, never changed in place: the flush thread reads it without a lock.
         self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
+        if self._files and writable:
+            self._files[-1].read_slots()
         self._dirty: set[IndexFile] = set()
         self._has_new_files = False
 

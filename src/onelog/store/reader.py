@@ -6,13 +6,14 @@ its segment is deleted meanwhile.
 """
 
 import enum
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreFailedError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ENTRY_DTYPE, PADDING_SIZE, ConsumeQueue, Entry
@@ -26,6 +27,8 @@ COLUMNS_MIN = 256
 """Reads of at least so many messages look at their entries as columns."""
 _RECORD_BYTES_MIN = 88
 """No record has fewer bytes, so no more entries need be looked at than so many bytes allow."""
+_UNREADABLE_S = 10.0
+_UNREADABLE_MAX = 1_000
 _WARM_TAIL_BYTES = 64 << 20
 """What was appended last is in the page cache; asking the kernel would cost more than it tells."""
 
@@ -45,8 +48,9 @@ class ReadStatus(enum.Enum):
 class ReadResult(NamedTuple):
     """A run of messages of one queue.
 
-    `ranges` says where in the log the slices lie: ask `is_warm` about them before touching the
-    slices on a thread that must not wait for the disk, and use `read_cold` elsewhere if it says no.
+    `ranges` says where in the log the slices lie. Ask `is_warm` about them before touching the
+    slices on a thread that must not wait for the disk; if it says no, call `wait_readable` on
+    another one first, which also finds out whether the disk can read them at all.
     """
 
     status: ReadStatus
@@ -68,6 +72,7 @@ class StoreReader:
         self.queue_table = queues
         self.index = index
         self._opened_end = int(log.end)
+        self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -145,11 +150,19 @@ class StoreReader:
             ranges,
         )
 
+    def read_now(
+        self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
+    ) -> ReadResult:
+        """`read` for those who can wait for the disk: the slices may be touched at once."""
+        found = self.read(topic, queue_id, offset, count_max, bytes_max)
+        self.wait_readable(found.ranges)
+        return found
+
     def messages(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[Message]:
         """Decoded messages of a queue from `offset` on."""
         found: list[Message] = []
         while len(found) < count_max:
-            result = self.read(topic, queue_id, offset, count_max - len(found), 1 << 20)
+            result = self.read_now(topic, queue_id, offset, count_max - len(found), 1 << 20)
             if result.status is ReadStatus.MESSAGE_WAS_REMOVING and result.next_offset > offset:
                 offset = result.next_offset
                 continue
@@ -175,6 +188,12 @@ class StoreReader:
     def record(self, log_offset: int, size: int) -> memoryview:
         """The bytes of one record."""
         return self.log.slice(log_offset, size)
+
+    def read_record(self, log_offset: int, size: int) -> memoryview:
+        """The same, for those who can wait for the disk: `StoreError` if that cannot read them."""
+        found = self.log.slice(log_offset, size)
+        self.wait_readable([(log_offset, size)])
+        return found
 
     def message_at(self, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
@@ -241,6 +260,31 @@ class StoreReader:
         return store_time_ms(memoryview(self.log.read_cold(entry[0], STORE_TIME_END)))
 
     # -- warm and cold -------------------------------------------------------------------------
+
+    @property
+    def opened_end(self) -> int:
+        """Where the log ended when the store was opened: what is before it may be on disk only."""
+        return self._opened_end
+
+    def wait_readable(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have ranges of the log in memory, so that their slices can be touched.
+
+        `StoreError` if the disk cannot read them: then a touch would end the process. A disk that
+        fails takes its time, so it is not asked again at once.
+        """
+        for at, size in ranges:
+            if self.is_warm(at, size):
+                continue
+            failed = self._unreadable.get((at, size))
+            if failed is not None and time.monotonic() < failed[0]:
+                raise StoreFailedError(failed[1])
+            try:
+                self.log.read_cold(at, size)
+            except StoreFailedError as error:
+                if len(self._unreadable) >= _UNREADABLE_MAX:
+                    self._unreadable.clear()
+                self._unreadable[at, size] = time.monotonic() + _UNREADABLE_S, str(error)
+                raise
 
     def is_warm(self, log_offset: int, size: int) -> bool:
         """Whether a range can be read without waiting for the disk."""

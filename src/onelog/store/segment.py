@@ -4,9 +4,8 @@ A segment is created at its full size as a sparse file, named by the log offset 
 Reads are slices of one read-only map; a slice keeps the map alive, so a segment may be deleted
 while somebody still reads from it: the bytes go when the last slice does.
 
-A touch of a map where the disk cannot read ends the process (SIGBUS). So data that may have to come
-from the disk is read with system calls first, and a page that failed is not to be touched: see
-`refuse_unreadable`.
+A touch of a map where the disk cannot read ends the process (SIGBUS). So what `is_warm` does not
+know to be in memory is read with a system call first, which fails with an error instead.
 
 Invariant: bytes below the log's end never change, except that `truncate` zeroes what lies after it.
 """
@@ -18,7 +17,6 @@ import mmap
 import os
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,9 +40,6 @@ _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _MINCORE = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 if _MINCORE is not None:
     _MINCORE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-_UNREADABLE_S = 10.0
-"""How long a page counts as unreadable before the disk is asked again."""
-_UNREADABLE_MAX = 65_536
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Buffer = bytes | bytearray | memoryview
@@ -136,8 +131,6 @@ class Segment:
         self._view: memoryview | None = None
         self._address = 0
         self._allocated = 0
-        self.unreadable_pages: dict[int, float] = {}
-        """Pages that the disk could not read, and when."""
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
@@ -199,10 +192,8 @@ class Segment:
     def is_warm(self, at: int, size: int, scratch: memoryview) -> bool:
         """Whether a range can be read without waiting for the disk.
 
-        Where the kernel or file system cannot tell, the answer is yes.
+        Where neither the kernel nor the file system can tell, the answer is yes.
         """
-        if not _RWF_NOWAIT:
-            return True
         if size > mmap.PAGESIZE and (resident := self._is_resident(at, size)) is not None:
             return resident
         end = at + size
@@ -215,8 +206,8 @@ class Segment:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                return False  # Let a worker find out: it reads, and says what is wrong.
+            # Anything else a worker will find out: it reads, and says what is wrong.
+            return error.errno == errno.EOPNOTSUPP and self._is_resident(at, end - at) is not False
         return True
 
     def _is_resident(self, at: int, size: int) -> bool | None:
@@ -226,9 +217,8 @@ class Segment:
         """
         if _MINCORE is None:
             return None
-        view = self.view
         if not self._address:
-            self._address = np.frombuffer(view, np.uint8).ctypes.data
+            self._address = np.frombuffer(self.view, np.uint8).ctypes.data
         first = at // mmap.PAGESIZE
         count = -(-(at + size) // mmap.PAGESIZE) - first
         pages = ctypes.create_string_buffer(count)
@@ -239,7 +229,6 @@ class Segment:
 
     def read(self, at: int, size: int) -> bytes:
         """A copy of a range, read with a system call: for worker threads and cold data."""
-        found = b""
         try:
             found = os.pread(self._fd, size, at)
             while len(found) < size:  # Up to a bad sector the kernel gives what there is.
@@ -248,10 +237,7 @@ class Segment:
                     raise OSError(errno.EIO, f"the file ends at byte {at + len(found)}")
                 found += more
         except OSError as error:
-            page = (at + len(found)) // mmap.PAGESIZE
-            if len(self.unreadable_pages) < _UNREADABLE_MAX:
-                self.unreadable_pages[page] = time.monotonic()
-            raise disk_error(error, self.path, f"read, at byte {at + len(found)},") from error
+            raise disk_error(error, self.path, "read") from error
         return found
 
     def read_around(self, at: int, size: int) -> bytes:
@@ -269,24 +255,6 @@ class Segment:
                 found += bytes(upto - at)
             at = upto
         return found
-
-    def unreadable(self, at: int, size: int) -> int | None:
-        """The first byte of a range that the disk could not read a moment ago; None if it could."""
-        pages = self.unreadable_pages
-        for page in range(at // mmap.PAGESIZE, -(-(at + size) // mmap.PAGESIZE)) if pages else ():
-            if page in pages:
-                if time.monotonic() - pages[page] < _UNREADABLE_S:
-                    return max(at, page * mmap.PAGESIZE)
-                pages.pop(page, None)
-        return None
-
-    def refuse_unreadable(self, at: int, size: int) -> None:
-        """Raise if the disk could not read some of a range: then its map must not be touched."""
-        if (byte := self.unreadable(at, size)) is not None:
-            raise StoreFailedError(
-                f"the disk cannot read {self.path} at byte {byte}; what lies there is lost unless "
-                "the disk comes back: see `onelog store verify`"
-            )
 
     def data_end(self, at: int) -> int:
         """Where the last byte that is not zero ends, from `at` on; `at` if there is none."""
