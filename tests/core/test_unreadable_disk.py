@@ -63,7 +63,7 @@ def outcome(ask: Callable[[], Any]) -> str:
 def pulled(world: World, offset: int, subscription: Subscription | None = None) -> str:
     """A pull as the gateway does it: what is cold is read first, and errors are answered."""
 
-    def ask() -> Any:
+    def ask() -> bytes:
         found = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20, subscription)
         if found.status is PullStatus.COLD:
             with contextlib.suppress(StoreFailedError):
@@ -253,7 +253,7 @@ def test_messages_before_a_bad_sector_come_out_and_the_one_on_it_is_an_error(
     unreadable: World,
 ) -> None:
     world = unreadable
-    got = []
+    got: list[int] = []
     offset = 0
     while True:
         cold = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20)
