@@ -23,22 +23,19 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.message import (
-    TRANSACTION_MASK,
     Appended,
     NewMessage,
     NewRun,
-    SysFlag,
 )
 from onelog.store.keyhash import KEYS_NEEDLE, hashes_of, key_hash
 from onelog.store.segment import disk_error, sync_file, sync_folder
@@ -52,12 +49,10 @@ _ALLOCATE_ENTRIES = 50_000
 _PENDING_MAX = 2_048
 _READ_BYTES = 1 << 20
 
-_ROLLED_BACK = int(SysFlag.ROLLED_BACK)
-
-Pending = tuple[Sequence[NewMessage] | NewRun, Sequence[Appended] | Sequence[int], int]
-"""What was appended together, where it went (of a run: the log offsets alone), and when."""
-_TOPIC, _PROPERTIES, _FLAGS = (
-    itemgetter(NewMessage._fields.index(name)) for name in ("topic", "properties", "sys_flag")
+Pending = tuple[list[str], list[bytes], Sequence[int], int]
+"""Of messages that were appended together: topics, properties and log offsets, and when."""
+_TOPIC, _PROPERTIES = (
+    itemgetter(NewMessage._fields.index(name)) for name in ("topic", "properties")
 )
 _PART_PROPERTIES, _LOG_OFFSET = itemgetter(2), itemgetter(0)
 
@@ -284,14 +279,23 @@ class KeyIndex:
     def add(
         self, messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
     ) -> None:
-        """Take note of messages and where they are; `build` indexes them later."""
-        self._pending.append((messages, places, store_ms))
+        """Take note of messages and where they are; `build` indexes them later.
+
+        None of them may be rolled back: those are found under no key.
+        """
+        self._pending.append(
+            (
+                [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)],
+                [*map(_LOG_OFFSET, places)], store_ms,
+            )
+        )  # fmt: skip
         self._noted += len(messages)
 
     def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
         """`add` for the messages of a run."""
-        self._pending.append((run, log_offsets, store_ms))
-        self._noted += len(log_offsets)
+        count = len(log_offsets)
+        self._pending.append(([run.topic] * count, _run_properties(run), log_offsets, store_ms))
+        self._noted += count
 
     @property
     def is_behind(self) -> bool:
@@ -314,21 +318,15 @@ class KeyIndex:
         topics: list[str] = []
         properties: list[bytes] = []
         logs: list[int] = []
-        times: list[int] = []
-        for added, places, ms in batch:
-            if isinstance(added, NewRun):
-                topics += [added.topic] * len(places)
-                properties += _run_properties(added)
-                logs += cast(Sequence[int], places)
-            else:
-                topics += map(_TOPIC, added)
-                of = _keyed_properties if any(map(_FLAGS, added)) else _PROPERTIES
-                properties += map(of, added)
-                logs += map(_LOG_OFFSET, cast(Sequence[Appended], places))
-            times += [ms] * len(places)
+        for some_topics, some_properties, some_logs, _ in batch:
+            topics += some_topics
+            properties += some_properties
+            logs += some_logs
+        times = np.array([store_ms for *_, store_ms in batch], np.int64)
+        counts = [len(some) for some, *_ in batch]
         hashes, numbers = hashes_of(topics, properties)
         log_offsets = np.array(logs, np.int64)[numbers]
-        store_ms = np.array(times, np.int64)[numbers]
+        store_ms = times.repeat(counts)[numbers]
         self._enter(hashes, log_offsets, store_ms)
 
     def enter(
@@ -418,15 +416,10 @@ class KeyIndex:
                 raise
 
 
-def _run_properties(run: NewRun) -> Iterable[bytes]:
+def _run_properties(run: NewRun) -> list[bytes]:
     if run.shared.find(KEYS_NEEDLE) >= 0:
-        return map(_PROPERTIES, run.messages())
-    return map(_PART_PROPERTIES, run.parts)
-
-
-def _keyed_properties(message: NewMessage) -> bytes:
-    """A message that was rolled back is found under no key."""
-    return b"" if message.sys_flag & TRANSACTION_MASK == _ROLLED_BACK else message.properties
+        return [*map(_PROPERTIES, run.messages())]
+    return [*map(_PART_PROPERTIES, run.parts)]
 
 
 def _name_at(now_ms: int) -> str:

@@ -33,10 +33,13 @@ from onelog.errors import (
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
     Appended,
     AppendedRun,
     NewMessage,
     NewRun,
+    SysFlag,
+    tags_code,
 )
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
@@ -194,7 +197,7 @@ class MessageStore(StoreReader):
         store_ms: int,
     ) -> None:
         """Put the entries of plain messages into their queues, and note their keys."""
-        pack, tags_code, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
+        pack, code_of, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
         entries: dict[ConsumeQueue, list[bytes]] = {}
         has_properties = False
         last: ConsumeQueue | None = None
@@ -203,8 +206,11 @@ class MessageStore(StoreReader):
             code = 0
             if properties := message[3]:
                 has_properties = True
-                if properties.partition(needle)[1] or message[0] == SCHEDULE_TOPIC:
-                    code = tags_code(message[0], properties, store_ms)
+                before, found, rest = properties.partition(needle)
+                if message[0] == SCHEDULE_TOPIC or (found and before and before[-1] != 2):
+                    code = code_of(message[0], properties, store_ms)
+                elif found:  # What it comes down to, nearly always.
+                    code = tags_code(rest.partition(b"\x02")[0])
             if queue is not last:
                 last = queue
                 try:
@@ -331,7 +337,7 @@ class MessageStore(StoreReader):
                 queue.put(ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True
             self._dirty.update(targets)
-        self.index.add(records, appended, store_ms)
+        self.index.add([*map(_without_lost_keys, records)], appended, store_ms)
         self._entered_until(appended[-1].log_offset, store_ms)
         return appended
 
@@ -498,6 +504,13 @@ class MessageStore(StoreReader):
         finally:
             self.queue_table.close()
             self._lock.release()
+
+
+def _without_lost_keys(message: NewMessage) -> NewMessage:
+    """A message that was rolled back is found under no key."""
+    if message.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
+        return message._replace(properties=b"")
+    return message
 
 
 def _queues(folder: Path, config: StoreConfig) -> Queues:
