@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -358,3 +359,17 @@ def test_a_disk_too_full_for_the_index_refuses_the_next_messages_until_there_is_
     store.append([NewMessage("t", 0, b"room again", encode_properties({"KEYS": "last"}))])
     assert len(store.find_by_key("t", "k1")) == len(store.find_by_key("t", "last")) == 1
     assert len(bodies(store, "t")) == sent + 1
+
+
+def test_rolled_back_messages_are_found_under_no_key(open_store: OpenStore) -> None:
+    store = open_store()
+    properties = encode_properties({"KEYS": "k"})
+    rolled_back, half, plain = (
+        NewMessage("t", 0, b"x", properties, sys_flag=flag) for flag in (0xC, 0x4, 0)
+    )
+    places = store.append([rolled_back, half, plain])
+    found = [places[2].log_offset, places[1].log_offset]
+    assert store.find_by_key("t", "k") == found
+    store.close()
+    shutil.rmtree(store.folder / "consumequeue")
+    assert open_store().find_by_key("t", "k") == found, "also when the index is made anew"

@@ -32,6 +32,7 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
+from onelog.store.consumequeue import PADDING_SIZE
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ class Delay:
                 break
             size += length
             position += 1
-            restored = self.restored(at)
+            restored = None if length == PADDING_SIZE else self.restored(at)
             if restored is not None:
                 due.append(restored)
         self.write(level, due, position)
@@ -214,7 +215,7 @@ class Delay:
         try:
             message = self._store.message_at(log_offset)
             return restore(message)
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the delayed message at log offset %d is dropped: %s", log_offset, error)
             return None
 

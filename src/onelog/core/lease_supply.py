@@ -15,7 +15,7 @@ from typing import NamedTuple
 from onelog.core.filters import Subscription
 from onelog.core.lease_queue import Fate, QueueLeases
 from onelog.core.pull import Puller, PullResult, PullStatus, candidates
-from onelog.errors import OffsetOutOfRangeError
+from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_message
@@ -72,6 +72,7 @@ class Supply:
         records: list[memoryview] = []
         room = bytes_max
         late = False
+        trouble: StoreFailedError | None = None
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:
             late = late or not self._has_time(terms)
@@ -86,7 +87,12 @@ class Supply:
             if not cold_ok and not self._store.is_warm(at, size):
                 queue.put_back(looked_at)
                 return Found(queue.next, cold=[(at, size)])
-            record = self._store.record(at, size)
+            try:
+                record = self._store.read_record(at, size)
+            except StoreFailedError as error:
+                trouble = error
+                left.append(offset)
+                continue
             if _wants(terms.subscription, code, record) and (size <= room or not again):
                 again.append(offset)
                 records.append(record)
@@ -98,13 +104,22 @@ class Supply:
             return Found(queue.next, again, (), records, deleted, later=not again)
         if len(again) >= count_max or room <= 0:
             return Found(queue.next, again, (), records, deleted)
-        begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+        try:
+            begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+        except StoreFailedError:
+            if not again:
+                queue.put_back(deleted)
+                raise
+            return Found(queue.next, again, (), records, deleted)
         if result.status is PullStatus.COLD:
             cold = () if again else result.ranges
             return Found(begin, again, (), records, deleted, cold)
         if result.status is PullStatus.LATER:
             return Found(begin, again, (), records, deleted, later=not again)
         if result.status is not PullStatus.FOUND:
+            if trouble is not None and not again:
+                queue.put_back(deleted)
+                raise trouble
             return Found(result.next_offset, again, (), records, deleted)
         fresh = self._places(queue, begin, result, terms.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
@@ -121,24 +136,21 @@ class Supply:
             queue.next,
             [offset for offset, _ in found],
             (),
-            [self._store.record(at, size) for _, (at, size, _) in found],
+            [self._store.read_record(at, size) for _, (at, size, _) in found],
             [offset for offset, entry in entries if entry is None],
         )
 
     def message(self, queue: QueueLeases, offset: int) -> Message | None:
-        """A message, decoded; None if retention has deleted it."""
+        """A message, decoded; None if retention has deleted it, or it is damaged."""
         entry = self._entry(queue, offset)
         try:
             return None if entry is None else self._store.message_at(entry[0])
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, StoreCorruptError):
             return None
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
-        """Where a message lies; None if retention has deleted it."""
-        if offset < self._store.min_offset(queue.topic, queue.queue_id):
-            return None
-        found = next(iter(self._store.entries(queue.topic, queue.queue_id, offset, 1)), None)
-        return None if found is None or found[0] < self._store.log_min else found
+        """Where a message lies; None if retention has deleted it, or damage lost it."""
+        return self._store.place(queue.topic, queue.queue_id, offset)
 
     def _unread(
         self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool

@@ -25,7 +25,7 @@ from onelog.core.delay import REAL_TOPIC
 from onelog.core.offsets import Offsets
 from onelog.core.tables import Change, Tables
 from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from onelog.errors import StoreCorruptError
+from onelog.errors import StoreCorruptError, StoreError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
@@ -92,8 +92,8 @@ class OpenTransactions:
         for offset in itertools.chain(recorded, range(begin, half_end)):
             if offset in ended:
                 continue
-            entry = next(iter(store.entries(HALF_TOPIC, 0, offset, 1)), None)
-            if entry is None or offset < half_begin:
+            entry = store.place(HALF_TOPIC, 0, offset)
+            if entry is None:
                 log.error("half message %d is gone from the log, its transaction lost", offset)
             else:
                 self.places[offset] = entry[0]
@@ -130,7 +130,7 @@ class OpenTransactions:
         end = store.max_offset(OP_HALF_TOPIC, 0)
         ended: set[int] = set()
         while op_offset < end:
-            read = store.read(OP_HALF_TOPIC, 0, op_offset, _OPS_PER_READ, _OP_BYTES_PER_READ)
+            read = store.read_now(OP_HALF_TOPIC, 0, op_offset, _OPS_PER_READ, _OP_BYTES_PER_READ)
             for part in read.slices:
                 for message in decode_messages(part):
                     ended.update(half_messages.ended_offsets(message))
@@ -146,7 +146,12 @@ class OpenTransactions:
         """
         latest: dict[str, int] = {}
         for offset, at in list(self.places.items()):
-            half = self._store.message_at(at)
+            try:
+                half = self._store.message_at(at)
+            except StoreError as error:
+                log.error("the transaction of half message %d is lost: %s", offset, error)
+                del self.places[offset]
+                continue
             key = half.unique_key
             first = property_value(half.properties, half_messages.PREPARED_QUEUE_OFFSET) or ""
             if first.isdigit() and int(first) in ended:
@@ -210,7 +215,7 @@ class OpenTransactions:
 
     def _first_op_after(self, half_offset: int, op_end: int) -> int:
         """The first operation that may name this half message or a later one."""
-        entry = next(iter(self._store.entries(HALF_TOPIC, 0, half_offset, 1)), None)
+        entry = self._store.place(HALF_TOPIC, 0, half_offset)
         queue = self._store.queue_table.find(OP_HALF_TOPIC, 0)
         if entry is None or queue is None:
             return op_end

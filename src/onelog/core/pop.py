@@ -32,6 +32,7 @@ from onelog.errors import (
     GroupPermissionError,
     InvalidQueueError,
     OnelogError,
+    StoreFailedError,
     TooManyLeasesError,
     TopicPermissionError,
 )
@@ -151,8 +152,8 @@ class Pop:
             )
         stamp = leases.stamp()
         parts: list[Taken] = []
-        cold: Sequence[tuple[int, int]] = ()
-        full: TooManyLeasesError | None = None
+        cold: list[tuple[int, int]] = []
+        trouble: OnelogError | None = None
         more = later = False
         count, room, rest = request.count_max, settings.pull_bytes_max, 0
         for topic, queue_id in self._places(request):
@@ -163,8 +164,8 @@ class Pop:
                         group, topic, queue_id, count, terms, stamp,
                         bytes_max=room, cold_ok=cold_ok,
                     )  # fmt: skip
-                except TooManyLeasesError as error:
-                    full = error
+                except (TooManyLeasesError, StoreFailedError) as error:
+                    trouble = error
                     continue
                 if part.offsets:
                     parts.append(part)
@@ -173,17 +174,17 @@ class Pop:
                     room -= size
                     self._stats.got(group, topic, len(part.offsets), size)
                 elif part.cold:
-                    cold = part.cold
+                    cold += part.cold
                 elif part.later:
                     later, count = True, 0
                 elif leases.unread(group, topic, queue_id):
                     more = True
                 available = leases.available(group, topic, queue_id, terms)
             rest += available
-        if not parts and full is not None:
-            raise full
         if parts:
             return Popped(parts, stamp, rest)
+        if not cold and trouble is not None:
+            raise trouble
         return Popped((), stamp, rest, more, cold, later)
 
     def _places(self, request: PopRequest) -> list[tuple[str, int]]:

@@ -175,9 +175,16 @@ class Tables:
             offset = start
         end = self._store.max_offset(self._topic, 0)
         while offset < end:
-            read = self._store.read(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
+            read = self._store.read_now(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
             if not read.slices:
-                raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
+                if read.next_offset <= offset:
+                    raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
+                log.error(
+                    "table records %d to %d are damaged (see `onelog store inspect`): what changed "
+                    "then may be missing",
+                    offset,
+                    read.next_offset - 1,
+                )
             for part in read.slices:
                 for message in decode_messages(part):
                     self._apply_record(message.body, message.queue_offset)

@@ -129,7 +129,7 @@ class TimerRenewal:
     def _renewed(self, offset: int) -> NewMessage | None:
         try:
             return timed_messages.renewed(self._timers.queue.message(offset))
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is lost: %s", offset, error)
             return None
 

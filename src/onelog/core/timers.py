@@ -284,7 +284,7 @@ class Timers:
         """What a record says that is more than a scheduled message of ours."""
         try:
             read = timed_messages.read(self.queue.message(offset))
-        except MessageError as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return []
         if read.deletes is not None:
@@ -406,7 +406,7 @@ class Timers:
         """The message as consumers get it, or None if it cannot be delivered."""
         try:
             return timed_messages.delivered(self.queue.message(offset), now_ms)
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return None
 
@@ -446,7 +446,7 @@ class Timers:
         """The worker's part of `_warm`."""
         for at, size in ranges:
             try:
-                self._store.read_cold(at, size)
+                self._store.wait_readable([(at, size)])
             except OnelogError:
                 return
 

@@ -32,7 +32,6 @@ from onelog.clock import Clock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
-from onelog.store.record import check
 from onelog.store.segment import Segment
 
 if TYPE_CHECKING:
@@ -138,7 +137,10 @@ class Retention:
     def _stored_before_ms(self, later: Sequence[Segment], now_ms: int) -> int:
         """A time before which everything in front of these segments was stored."""
         for segment in later:
-            first = check(segment.view, 0, segment.start)
+            try:
+                first = self._store.log.look_at(segment.start)
+            except StoreError:
+                continue  # The disk cannot read it; the next one will do.
             if isinstance(first, Message) and first.store_ms <= now_ms:
                 return first.store_ms
         return min(now_ms, self._store.last_append_ms)

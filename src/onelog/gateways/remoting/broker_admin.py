@@ -64,6 +64,7 @@ def runtime_info(session: BrokerSession, command: Command) -> Answer:
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
+        **_damage(broker),
     }
     return Answer(body=KVTable(table=table).encode())
 
@@ -194,6 +195,15 @@ def _mismatches(broker: Broker) -> dict[str, str]:
     return {
         "onelogMismatchedGroups": " ".join(sorted(broker.members.mismatched_groups())),
         "onelogMismatchesTotal": str(broker.members.mismatches_total),
+    }
+
+
+def _damage(broker: Broker) -> dict[str, str]:
+    """What recovery had to leave out of the log; `onelog store inspect` says why."""
+    damage = broker.store.damage
+    return {
+        "onelogDamagedRanges": str(len(damage)),
+        "onelogDamagedBytes": str(sum(each.size for each in damage)),
     }
 
 
