@@ -208,6 +208,31 @@ class Crowd:
             self._sockets.pop().close()
 
 
+class Unfinished:
+    """Connections that send nearly all of a large request each, and never the rest."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._sockets: list[socket.socket] = []
+
+    async def send(self, count: int, size: int) -> None:
+        """So many connections, with so many bytes each; one that is cut off meanwhile is fine."""
+        loop = asyncio.get_running_loop()
+        part = (16 << 20).to_bytes(4, "big") + bytes(size - 4)
+        for _ in range(count):
+            each = socket.socket()
+            self._sockets.append(each)
+            each.setblocking(False)
+            await loop.sock_connect(each, ("127.0.0.1", self._port))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(each, part)
+
+    def leave(self) -> None:
+        """All of them hang up."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+
 class DeafConsumer:
     """A consumer that asks for messages on and on, and never reads an answer."""
 

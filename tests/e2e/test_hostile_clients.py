@@ -22,6 +22,7 @@ from onelog.wire.remoting.command import Command
 from tests.e2e.hostile_clients import (
     Crowd,
     DeafConsumer,
+    Unfinished,
     Witness,
     WitnessBroker,
     bombard,
@@ -144,6 +145,27 @@ async def besiege(
 async def kept(siege: Siege, other: Witness) -> int:
     """What a broker has to keep of requests that are right by chance."""
     return sum(await topics_and_groups(other.words)) if siege is BROKER else 0
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=LONG)])
+async def test_unfinished_requests_of_many_connections_take_no_more_than_their_share(
+    tmp_path: Path, count: int
+) -> None:
+    share = 64 * MIB
+    with WatchedBroker(tmp_path, net__unread_bytes_max=share) as watched:
+        async with witness(watched.port) as other:
+            before = watched.anonymous_bytes()
+            crowd = Unfinished(watched.port)
+            await crowd.send(count, 15 * MIB)
+            grown = watched.anonymous_bytes() - before
+            crowd.leave()
+        print(
+            f"{count} connections with 15 MiB each: {grown / MIB:.0f} MiB; the other client sent "
+            f"and read {other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
+        )
+        assert grown < 2 * share
+        assert watched.bugs() == []
+    assert watched.status == 0
 
 
 async def crowd_round(watched: WatchedBroker, count: int) -> None:

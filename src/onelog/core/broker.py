@@ -8,6 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Any
@@ -19,7 +20,9 @@ from onelog.core.admin import Admin
 from onelog.core.assignment import RequestModes
 from onelog.core.checkback import CheckBack
 from onelog.core.delay import Delay
+from onelog.core.delay_renewal import DelayRenewal
 from onelog.core.durability import Durability, Post, WhenSafe
+from onelog.core.filter_time import FilterTime
 from onelog.core.filters import Subscription
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import LEASES_FILE
@@ -81,13 +84,18 @@ class Broker:
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work."""
+        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
+
+        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        """
         self.config = config
         self.store = store
         self._clock = clock
         self._schedule = schedule
         self._closed = False
+        self._needed_from_on_disk = 0
         self.tables = Tables(store, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         system = _system_topics(config)
@@ -100,13 +108,9 @@ class Broker:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store,
-            clock,
-            schedule,
-            post,
-            sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
             timeout_ms=config.flush_timeout_ms,
-        )
+        )  # fmt: skip
         self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
         self.publisher = Publisher(
             store,
@@ -119,7 +123,7 @@ class Broker:
             self.retry.redirect,
             store.config.body_bytes_max,
         )
-        self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
+        self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -129,6 +133,18 @@ class Broker:
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 
+    def _wire_pulls(
+        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
+    ) -> None:
+        config = self.config
+        self.filter_time = FilterTime(
+            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+        )
+        self.puller = Puller(
+            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            config.pull_cold_bytes_max,
+        )  # fmt: skip
+
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
@@ -136,6 +152,7 @@ class Broker:
         self.timers = Timers(self.tables, store, self.publisher, clock, schedule, offload, host)
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
+        self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
 
     def _wire_transactions(
         self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
@@ -192,12 +209,13 @@ class Broker:
         if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
+        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
         self.timers.open()
         self.transactions.open()
-        self.prepared_batches.open()
         self.lease_tables.open()
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
@@ -208,6 +226,7 @@ class Broker:
         self._every(self.config.transaction_check_interval_ms, self.checkback.check)
         self._every(WATCH_MS, self.timers.watch)
         self._every(CHECK_MS, self.timer_renewal.check)
+        self._keep_what_is_needed()
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -234,21 +253,21 @@ class Broker:
         self.lease_tables.snapshot_if_due()
 
     def close(self) -> None:
-        """Write what is still in memory. The store is its owner's to close."""
+        """Write what is still in memory, all that can be. The store is its owner's to close."""
         if self._closed:
             return
         self._closed = True
-        self.delay.close()
-        self.publisher.end_of_tick()
-        self.timers.close()
-        self.waiting.end_all()
-        self.checkback.close()
-        self.prepared_batches.close()
-        self.transactions.remember()
-        self.leases.close()
-        self.lease_tables.close()
-        self.offsets.flush()
-        self.tables.close()
+        for part in (
+            self.delay.close, self.publisher.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
+            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+        ):  # fmt: skip
+            try:
+                part()
+            except OnelogError as error:
+                log.error("a part of the broker was not closed cleanly: %s", error)
+            except Exception:
+                log.exception("a part of the broker was not closed cleanly")
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
@@ -258,17 +277,41 @@ class Broker:
         self.topics.replace_system_topics(_system_topics(config))
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
+        self.publisher.body_bytes_max = self.store.config.body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
 
     def prepare_retention(self) -> None:
-        """To be called before each round of `store.retain`: nothing is only in what goes."""
-        self.checkback.prepare_retention()
-        self.timer_renewal.prepare_retention()
-        self.tables.prepare_retention()
-        self.lease_tables.prepare_retention()
+        """To be called before each round of `store.retain`: what goes is needed by nobody.
+
+        What waits in files that should go is written anew, some at a time, and until that is on
+        disk they are kept.
+        """
+        reach = self.store.retention.reach(self.topics.retention_ms())
+        self.checkback.prepare_retention(reach)
+        self.timer_renewal.prepare_retention(reach)
+        self.delay_renewal.prepare_retention(reach)
+        self.tables.prepare_retention(reach)
+        self.lease_tables.prepare_retention(reach)
+        self._keep_what_is_needed()
+
+    def _keep_what_is_needed(self) -> None:
+        parts = (
+            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
+            self.lease_tables,
+        )  # fmt: skip
+        needed_from = min(part.needed_from() for part in parts)
+        # Where it moved to must survive a loss of power before where it was is deleted.
+        self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)
+
+        def flushed(error: OnelogError | None) -> None:
+            if error is None:
+                self._needed_from_on_disk = needed_from
+
+        self.store.when_flushed(self.store.log_end, flushed)
 
     def export_config(self) -> None:
         """Write RocketMQ's config files, so that its own broker can go on with this store."""
@@ -355,8 +398,13 @@ class Broker:
         *,
         cold_ok: bool = False,
         bulk_bytes: int = 0,
+        committed: int = -1,
     ) -> PullResult:
-        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured."""
+        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured.
+
+        A pull that may be answered commits the position `committed` on the way, unless that is
+        negative.
+        """
         config = self.config
         if not self.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
@@ -376,6 +424,9 @@ class Broker:
             raise FilterDisabledError(
                 "The broker does not support consumer to filter message by SQL92"
             )
+        if committed >= 0:
+            # Before the reset: one that this pull hands out must not be overwritten.
+            self.offsets.commit(group, topic, queue_id, committed)
         if self.offsets.has_resets:
             moved = self.offsets.take_reset(group, topic, queue_id)
             if moved is not None:
@@ -388,6 +439,8 @@ class Broker:
         )
         if result.status is PullStatus.FOUND:
             self.stats.got(group, topic, result.messages, result.size)
+        elif result.status is PullStatus.LATER:
+            return result
         elif result.status is not PullStatus.COLD:
             self.stats.totals.missed += 1
         self.offsets.pulled(group, topic, queue_id, result.next_offset)

@@ -32,9 +32,9 @@ from onelog.spark.offsets import QueueRange
 from onelog.spark.property_columns import as_text
 from onelog.spark.record_layout import Ints, Layout, Mask, lay_out, leading_records
 from onelog.spark.store_splits import LogSplit, QueueSplit, StoreSplit, plan
-from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
 from onelog.store.dispatch import targets
-from onelog.store.readonly import PADDING_SIZE, occupies
+from onelog.store.readonly import occupies
 from onelog.store.record import (
     BLANK,
     CRC_PROPERTY_BYTES,

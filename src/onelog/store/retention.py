@@ -8,14 +8,23 @@ refuses writes until there is room again.
 A topic may have a retention time of its own. A longer one keeps the segments that still hold such
 messages (unless the disk forces them out); a shorter one hides messages at once, and their space
 comes back with their segment.
+
+The owner of the store says from where on the log is needed whatever its age (`kept_from`), because
+something there waits for its time. To move that out of the way it writes, also when the disk is too
+full for others: the broker's own records have head room, half of what is left when writes are
+refused.
+
+A store time in the future is from before the clock was set back. The first one after it that is
+not tells the age of what lies before.
 """
 
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +32,7 @@ from onelog.clock import Clock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
-from onelog.store.record import check
+from onelog.store.segment import Segment
 
 if TYPE_CHECKING:
     from onelog.store.message_store import MessageStore
@@ -87,7 +96,10 @@ class Retention:
         self._clock = clock
         self._hours = parse_hours(config.retention_hours)
         self.disk = disk or disk_percent
+        self.kept_from: int | None = None
+        """From this log offset on nothing is deleted, whatever its age; set by the owner."""
         self._full: StoreError | None = None
+        self._is_stuck = False
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings."""
@@ -98,26 +110,52 @@ class Retention:
         """Whether writes are refused because of the disk's ratio, and so only for now."""
         return refusal is not None and refusal is self._full
 
+    @property
+    def has_head_room(self) -> bool:
+        """Whether the owner's records may be written, though others' are refused."""
+        limit = (self._config.disk_refuse_percent + 100) / 2
+        return self.disk(self._store.folder) < limit
+
+    def reach(self, topic_retention_ms: Mapping[str, int]) -> int:
+        """The log offset before which files are old enough to go, or have to, with this round."""
+        store, config = self._store, self._config
+        force = self.disk(store.folder) >= config.disk_force_percent
+        now_ms = self._clock.now_ms()
+        keep_from = self._keep_from(topic_retention_ms, now_ms)
+        segments = store.log.segments
+        end = int(store.log.start)
+        for number, (first, following) in enumerate(pairwise(segments), 1):
+            if number > config.retention_files_per_round or following.start > store.log.end:
+                break
+            age_ms = now_ms - self._stored_before_ms(segments[number:], now_ms)
+            expired = age_ms >= config.retention_ms and following.start <= keep_from
+            if not expired and not force:
+                break
+            end = first.start + first.size
+        return end
+
+    def _stored_before_ms(self, later: Sequence[Segment], now_ms: int) -> int:
+        """A time before which everything in front of these segments was stored."""
+        for segment in later:
+            try:
+                first = self._store.log.look_at(segment.start)
+            except StoreError:
+                continue  # The disk cannot read it; the next one will do.
+            if isinstance(first, Message) and first.store_ms <= now_ms:
+                return first.store_ms
+        return min(now_ms, self._store.last_append_ms)
+
     def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
         """One round: guard the disk, hide what short-lived topics expired, delete segments."""
         store, config = self._store, self._config
         now_ms = self._clock.now_ms()
         percent = self.disk(store.folder)
         before = {(q.topic, q.queue_id): q.start for q in store.queue_table}
-        force = percent >= config.disk_force_percent
         reason = self._reason(now_ms, percent, manual)
         deleted = gone = 0
         if reason:
-            keep_from = self._keep_from(topic_retention_ms, now_ms)
-            while deleted < config.retention_files_per_round and len(store.log.segments) > 1:
-                first, following = store.log.segments[:2]
-                newest = check(following.view, 0, following.start)
-                age_ms = now_ms - newest.store_ms if isinstance(newest, Message) else 0
-                if first.start + first.size > store.log.end:
-                    break
-                expired = age_ms >= config.retention_ms and following.start <= keep_from
-                if not expired and not force:
-                    break
+            end = self._end_of_unneeded(self.reach(topic_retention_ms))
+            while len(store.log.segments) > 1 and store.log.segments[1].start <= end:
                 gone += store.log.delete_first()
                 deleted += 1
         log_start = int(store.log.start)
@@ -140,6 +178,21 @@ class Retention:
             if (count := queue.start - before[queue.topic, queue.queue_id]) > 0
         }
         return RetentionRound(reason, deleted, gone, log_start, messages, percent)
+
+    def _end_of_unneeded(self, reach: int) -> int:
+        """How far files may be deleted of those that should be."""
+        segments, needed_from = self._store.log.segments, self.kept_from
+        if needed_from is None:
+            return reach
+        stuck = len(segments) > 1 and needed_from < segments[1].start <= reach
+        if stuck and not self._is_stuck:
+            _log.warning(
+                "%s should be deleted, but holds what still has to be delivered or recorded; it "
+                "goes when that is done",
+                segments[0].path,
+            )
+        self._is_stuck = stuck
+        return min(reach, needed_from)
 
     def _reason(self, now_ms: int, percent: float, manual: bool) -> str:
         if percent >= self._config.disk_force_percent:

@@ -5,7 +5,6 @@ that are declared as changeable while running: RocketMQ's broker once took any s
 and with it commands to run (CVE-2023-33246).
 """
 
-import ipaddress
 import logging
 import shutil
 import struct
@@ -15,7 +14,13 @@ from onelog.config import SETTINGS
 from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
 from onelog.core.topics import TIMER_TOPIC
-from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
+from onelog.errors import (
+    ConfigError,
+    NotPermittedError,
+    OffsetOutOfRangeError,
+    StoreError,
+    WireError,
+)
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
 from onelog.wire.remoting import fields
@@ -59,6 +64,7 @@ def runtime_info(session: BrokerSession, command: Command) -> Answer:
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
+        **_damage(broker),
     }
     return Answer(body=KVTable(table=table).encode())
 
@@ -192,6 +198,15 @@ def _mismatches(broker: Broker) -> dict[str, str]:
     }
 
 
+def _damage(broker: Broker) -> dict[str, str]:
+    """What recovery had to leave out of the log; `onelog store inspect` says why."""
+    damage = broker.store.damage
+    return {
+        "onelogDamagedRanges": str(len(damage)),
+        "onelogDamagedBytes": str(sum(each.size for each in damage)),
+    }
+
+
 def statistic(session: BrokerSession, command: Command) -> Answer:
     """VIEW_BROKER_STATS_DATA."""
     name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
@@ -216,13 +231,8 @@ def get_config(session: BrokerSession, command: Command) -> Answer:
     return Answer({"version": version.encode().decode()}, text.encode())
 
 
-def update_config(session: BrokerSession, command: Command) -> Answer:
-    """UPDATE_BROKER_CONFIG: from this machine, and what may change while running."""
-    if not _is_local(session.connection.remote[0]):
-        log.warning("%s may not change settings, and tried to", session.connection)
-        raise NotPermittedError(
-            "the broker's configuration can be changed from its own machine only"
-        )
+def update_config(session: BrokerSession, command: Command) -> Answer | None:
+    """UPDATE_BROKER_CONFIG: what may change while running."""
     properties = _properties(command.body)
     if properties.keys() & FORBIDDEN:
         raise NotPermittedError("Can not update config in black list.")
@@ -230,20 +240,20 @@ def update_config(session: BrokerSession, command: Command) -> Answer:
     for key in changes:
         if not SETTINGS[key].reloadable:
             raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
-    if changes:
-        session.gateway.reconfigure(changes)
+        if key.startswith("security.") and not session.is_local:
+            raise NotPermittedError(f"{key} can be changed on the broker's own machine only")
+    if not changes:
+        return Answer()
+
+    def changed(error: ConfigError | None) -> None:
+        if error is not None:
+            session.fail(command, error)
+            return
         log.info("%s changed settings: %s", session.connection, changes)
-    return Answer()
+        session.answer(command, Answer())
 
-
-def _is_local(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
+    session.gateway.reconfigure(changes, changed)
+    return None
 
 
 def _properties(body: Buffer) -> dict[str, str]:
@@ -261,14 +271,14 @@ def _properties(body: Buffer) -> dict[str, str]:
 def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
     session.broker.prepare_retention()
-    session.broker.store.retention.run({}, manual=True)
+    session.broker.store.retention.run(session.broker.topics.retention_ms(), manual=True)
     return Answer()
 
 
 def clean_expired_queues(session: BrokerSession, command: Command) -> Answer:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
     session.broker.prepare_retention()
-    session.broker.store.retention.run({})
+    session.broker.store.retain(session.broker.topics.retention_ms())
     return Answer()
 
 
