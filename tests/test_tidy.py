@@ -22,9 +22,11 @@ TESTS_WITHOUT_MODULE = (
     "tests/docs/",
     "tests/client/test_failures.py",
     "tests/client/test_types.py",
+    "tests/store/test_kill_rounds.py",
     "tests/spark/test_clusters.py",
     "tests/spark/test_million.py",
     "tests/spark/test_under_fire.py",
+    "tests/test_run_record.py",
     "tests/test_tidy.py",
 )
 

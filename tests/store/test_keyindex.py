@@ -1,5 +1,7 @@
 """The key index: what goes in is found, newest first, in every file."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,31 @@ def test_truncating_relinks_what_is_kept(
         assert list(index.find("t", f"k{key}", *ALWAYS)) == expected
     add(index, 1000, "k0")
     assert next(index.find("t", "k0", *ALWAYS)) == 1000
+
+
+def test_whoever_dies_while_truncating_leaves_files_that_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = new_index(tmp_path)
+    for number in range(30):
+        add(index, number, f"k{number}")
+    index.build()
+
+    def die_after(change: Callable[..., int | None]) -> Callable[..., None]:
+        def changed(*arguments: object) -> None:
+            change(*arguments)
+            raise KeyboardInterrupt
+
+        return changed
+
+    for name in ("ftruncate", "pwrite"):
+        monkeypatch.setattr(os, name, die_after(getattr(os, name)))
+    with pytest.raises(KeyboardInterrupt):
+        index.truncate(10)
+    monkeypatch.undo()
+    again = new_index(tmp_path)
+    again.truncate(10)
+    assert [n for n in range(30) if list(again.find("t", f"k{n}", *ALWAYS))] == list(range(10))
 
 
 def test_files_whose_messages_are_gone_are_deleted(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -414,80 +412,6 @@ def test_batches_and_shared_records_are_replayed_into_the_same_places(
         assert expected == {
             (q.topic, q.queue_id): list(q.entries(0, 999)) for q in again.queue_table
         }
-
-
-# -- the process is killed ---------------------------------------------------------------------
-
-WRITER = """
-import os, sys
-from pathlib import Path
-from onelog.config import StoreConfig
-from onelog.message import NewMessage
-from onelog.store.message_store import MessageStore
-
-config = StoreConfig(segment_bytes=1 << 20, queue_file_entries=1000, index_slots=1000,
-                     index_entries=4000, flush="sync", checkpoint_interval_ms=50)
-store = MessageStore.open(Path(sys.argv[1]), config)
-number = sum(store.max_offset("t", q) for q in range(4))
-print(f"open {number}", flush=True)
-while True:
-    places = store.append([
-        NewMessage("t", n % 4, b"%d" % n + b"-" * (n * 131 % 900), b"KEYS\\x01k%d\\x02" % n)
-        for n in range(number, number + 1 + number % 5)])
-    assert store.wait_flushed(store.log_end, 30)
-    number += len(places)
-    os.write(1, b"".join(b"%d\\n" % p.log_offset for p in places))
-"""
-
-
-def kill_rounds(folder: Path, rounds: int, seed: int) -> int:
-    """Kill a writer again and again; check after each time that what it reported is there."""
-    rng = random.Random(seed)
-    acknowledged: list[int] = []
-    config = StoreConfig(
-        segment_bytes=1 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000
-    )
-    for _ in range(rounds):
-        child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, env=os.environ
-        )
-        assert child.stdout is not None
-        known = int(child.stdout.readline().split()[1])
-        assert known >= len(acknowledged), "recovery lost acknowledged messages"
-        time.sleep(rng.random() * 0.15)
-        child.send_signal(signal.SIGKILL)
-        out = child.stdout.read()
-        child.wait()
-        child.stdout.close()
-        # Whole lines only: the last one may have been cut by the kill, as may what was
-        # written and flushed but not reported in the round before.
-        reported = [int(line) for line in out.split(b"\n")[:-1]]
-        with MessageStore.open(folder, config) as store:
-            assert not store.recovery.clean
-            found = [m for q in range(4) for m in store.messages("t", q, 0, 1_000_000)]
-            by_number = {int(bytes(m.body).split(b"-")[0]): m for m in found}
-            assert sorted(by_number) == list(range(len(found))), "a gap or a duplicate"
-            for n in range(len(found)):
-                assert bytes(by_number[n].body) == b"%d" % n + b"-" * (n * 131 % 900)
-                assert by_number[n].queue_offset == n // 4
-            places = {int(m.log_offset) for m in found}
-            assert places.issuperset(reported), "an acknowledged message is gone"
-            acknowledged = sorted(places)
-            if found:
-                last = f"k{len(found) - 1}"
-                assert len(store.find_by_key("t", last)) == 1
-    return len(acknowledged)
-
-
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    assert kill_rounds(tmp_path / "s", rounds=15, seed=1) > 0
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_what_was_acknowledged_survives_kill_9_many_times(tmp_path: Path) -> None:
-    for number in range(25):
-        assert kill_rounds(tmp_path / f"s{number}", rounds=20, seed=number) > 0
 
 
 # -- the disk is full --------------------------------------------------------------------------

@@ -151,10 +151,11 @@ class StoreLock:
 
 def check_version(path: Path) -> None:
     """Refuse a store whose additions to RocketMQ's format are newer than we know."""
-    if not path.exists():
-        return
+    text = path.read_text() if path.exists() else ""
+    if not text:
+        return  # Whoever made the store died before he had written it.
     try:
-        version = json.loads(path.read_text())["format"]
+        version = json.loads(text)["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreVersionError(
             f"{path} does not say which format the store has: {error}"
@@ -168,7 +169,7 @@ def check_version(path: Path) -> None:
 
 def write_version(path: Path) -> None:
     """Mark a store as one that OneLog has written to."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         path.write_text(
             json.dumps({"format": FORMAT_VERSION, "written_by": f"onelog {__version__}"})
         )

@@ -200,8 +200,7 @@ class IndexFile:
             low, high = (middle, high) if whole and log < log_offset else (low, middle - 1)
         kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
-        os.ftruncate(self._fd, at)
-        os.ftruncate(self._fd, self.size)
+        _clear(self._fd, at)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
         self._slots[:] = slots
@@ -236,6 +235,22 @@ class IndexFile:
     def flush(self) -> None:
         """Return when all entries are on disk."""
         sync_file(self._fd, self.path)
+
+
+def _clear(fd: int, at: int) -> None:
+    """Turn everything from `at` on into zeros; what is a hole is left alone.
+
+    Not by making the file shorter and longer again: whoever dies in between leaves a file that
+    looks as if it were of a store with other settings.
+    """
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        while at < hole:
+            at += os.pwrite(fd, bytes(min(hole - at, 1 << 20)), at)
 
 
 class KeyIndex:

@@ -79,6 +79,8 @@ class Checking:
                 if path.is_dir():
                     raise  # Only a file of it has gone: the whole store is looked at again.
                 continue  # Its topic was deleted just now.
+            if not check.end and self.state != "stopped":
+                continue  # It has only just been made, maybe for a new topic of an old name.
             opened[(self._topics.of(topic) << 32) + queue_id] = check
         return opened
 
