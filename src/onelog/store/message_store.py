@@ -95,7 +95,7 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self.damage = remember_damage(folder, self.recovery.damage, int(self.log.start))
         """Ranges of the log that are no use, as far as is known."""
-        self._opened_end = int(self.log.end)
+        self.opened_end = int(self.log.end)
         self.last_append_ms = self.recovery.last_store_ms
         self._properties_max = PROPERTIES_BYTES_MAX
         if config.record_crc:
