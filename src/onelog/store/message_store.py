@@ -527,10 +527,16 @@ class MessageStore(StoreReader):
         A record in the log says so: whoever replays the topic's records must not bring them back.
         """
         queues = self.queue_table.by_topic.get(topic)
-        if queues:
-            self.append([deletion_of(topic)])
-            self._dirty.difference_update(queues.values())
-            self.queue_table.delete_topic(topic)
+        if not queues:
+            return
+        if self._refusal is not None:
+            self._refuse()
+        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        (place,) = self.log.append([deletion_of(topic)], [0], store_ms)
+        self._dirty.difference_update(queues.values())
+        self.queue_table.delete_topic(topic)
+        # Only now may a checkpoint be behind the record: else a crash would leave the queues.
+        self._entered_until(place.log_offset, store_ms)
 
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
