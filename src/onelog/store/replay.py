@@ -218,6 +218,8 @@ class Replay:
             for name in ("queue", "offset", "log", "size", "code")
         )
         self._collected, self._rows = [], 0
+        if not len(queue):
+            return  # Records that are in no queue, or of a topic that was deleted.
         order = np.argsort(queue, kind="stable")
         queue, offset, log, size = queue[order], offset[order], log[order], size[order]
         packed = np.empty(len(order), ENTRY_DTYPE)
