@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
+from weakref import WeakSet
 
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
@@ -77,6 +78,7 @@ class MessageStore(StoreReader):
         self.config = config
         self._clock = clock
         self._lock = lock
+        _open_stores.add(self)
         self._abort = AbortMark(folder / "abort")
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._tags_codes = TagsCodes(config.delay_levels)
@@ -546,6 +548,15 @@ class MessageStore(StoreReader):
         """How much disk the parts of the store take."""
         return space_usage(self.folder)
 
+    def leave_to_parent(self) -> None:
+        """This process was forked from the one that has the store: it may read, and no more."""
+        if not isinstance(self._refusal, StoreClosedError):
+            self._refusal = StoreClosedError(
+                f"the store in {self.folder} is open in the process that this one was forked from: "
+                "open it here, or write there"
+            )
+            self._lock.leave()
+
     def close(self) -> None:
         """Flush, and leave the store as one that was stopped cleanly."""
         if isinstance(self._refusal, StoreClosedError):
@@ -562,6 +573,17 @@ class MessageStore(StoreReader):
         finally:
             self.queue_table.close()
             self._lock.release()
+
+
+_open_stores: WeakSet[MessageStore] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for store in list(_open_stores):
+        store.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _without_lost_keys(message: NewMessage) -> NewMessage:
