@@ -42,7 +42,8 @@ def group_of(file: str) -> str:
     text = (ROOT / file).read_text()
     if "SparkSession" in text:
         return "spark"
-    return file if 'scope="module"' in text else ""
+    # Two workers that build the same Java program would be in each other's way.
+    return file if 'scope="module"' in text or "java_clients" in text else ""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -161,7 +161,9 @@ class IndexFile:
         same = slots[order][1:] == slots[order][:-1]
         before[order[1:][same]] = numbers[order[:-1][same]]
         target = self._entries[self.next_entry : self.next_entry + count]
-        target["hash"], target["log"], target["older"] = hashes, log_offsets, before
+        # The place first: by that, entries that somebody did not come to finish are known, and cut.
+        target["log"] = log_offsets
+        target["hash"], target["older"] = hashes, before
         target["seconds"] = np.clip((store_ms - self.first_ms) // 1000, 0, 0x7FFFFFFF)
         self._slots[slots] = numbers  # The last one wins where a slot comes twice.
         self.used_slots += int((before == 0).sum())
