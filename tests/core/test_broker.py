@@ -176,6 +176,7 @@ def test_closing_goes_on_whatever_fails_and_says_so(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
+    orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
     orders.broker.submit(NewMessage("orders", 0, b"last"), orders.on_stored)
 

@@ -55,6 +55,7 @@ def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
 ) -> None:
     for topic in ("bad", "orders"):
         world.topic(topic)
+        world.fill(topic, 0, 7)
         world.commit("readers", topic, 0, 5)
     append = world.store.append
 

@@ -113,16 +113,9 @@ class Broker:
         )  # fmt: skip
         self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
         self.publisher = Publisher(
-            store,
-            self.topics,
-            self.durability,
-            self.waiting,
-            self.stats,
-            random,
-            call_soon,
-            self.retry.redirect,
-            store.config.body_bytes_max,
-        )
+            store, self.topics, self.durability, self.waiting, self.stats, random, call_soon,
+            self.retry.redirect, store.config.body_bytes_max,
+        )  # fmt: skip
         self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)

@@ -110,10 +110,10 @@ class QueueLeases:
     @property
     def cursor(self) -> int:
         """The smallest offset that is not finished."""
-        order, out, ready, early = self._order, self.out, self.ready, self.early
+        order, out, ready = self._order, self.out, self.ready
         while order:
             first = order[0]
-            if first in out or first in ready or first in early:
+            if first in out or first in ready:  # What is early is never first.
                 return first
             order.popleft()
         return self.next
@@ -140,14 +140,14 @@ class QueueLeases:
         """The message is done."""
         self.out.pop(offset, None)
         self.ready.pop(offset, None)
-        self.early.pop(offset, None)
         self.times.pop(offset, None)
         self.changed.add(offset)
         if self.early:
-            self._finish_early()
+            self._finish_early(offset)
 
-    def _finish_early(self) -> None:
+    def _finish_early(self, finished: int) -> None:
         """Those are done whose turn has come: before them there is none that is not."""
+        self.early.pop(finished, None)
         order = self._order
         while order and order[0] not in self.out and order[0] not in self.ready:
             offset = order.popleft()
@@ -209,7 +209,7 @@ class QueueLeases:
 
     def cut(self, end: int) -> None:
         """Forget everything from `end` on; `settle` must follow."""
-        for offset in [each for each in (*self.out, *self.ready) if each >= end]:
+        for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
             self.finish(offset)
         self.next = end
 
@@ -219,10 +219,12 @@ class QueueLeases:
         """What changed since the last record, as it stands now."""
         if self.void:
             return {"w": 1, **self.state()}
-        done = sorted(self.changed - self.out.keys() - self.ready.keys() - self.early.keys())
         value = self._describe(sorted(self.changed))
+        done = [each for each in self.changed if each not in self.out and each not in self.ready]
+        if self.early:
+            done = [each for each in done if each not in self.early]
         if done:
-            value["d"] = done
+            value["d"] = sorted(done)
         return value
 
     def recorded(self) -> None:

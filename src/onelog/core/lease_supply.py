@@ -70,8 +70,7 @@ class Supply:
         deleted: list[int] = []
         left: list[int] = []
         records: list[memoryview] = []
-        room = bytes_max
-        late = False
+        room, late = bytes_max, False
         trouble: StoreFailedError | None = None
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:

@@ -131,48 +131,36 @@ class Puller:
         """
         if offset < 0:
             return self._too_small(topic, queue_id)
-        try:
-            return self._pull(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
-            )
-        except StoreFailedError:
-            if count_max <= 1:
-                raise
-            # One of them the disk cannot read: the others one by one, up to that.
-            return self._pull(topic, queue_id, offset, 1, 1, subscription, cold_ok, bulk)
-
-    def _pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        subscription: Subscription | None,
-        cold_ok: bool,
-        bulk: bool,
-    ) -> PullResult:
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
         elif cold_ok:
             count_max, bytes_max = min(count_max, cold_count), min(bytes_max, cold_bytes)
-        if subscription is not None and (
-            subscription.codes is not None or subscription.predicate is not None
-        ):
-            entries_max = cold_count if cold_ok and not bulk else SCAN_MAX
-            pulled = self._filtered(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, entries_max
+        try:
+            if subscription is not None and (
+                subscription.codes is not None or subscription.predicate is not None
+            ):
+                entries_max = cold_count if cold_ok and not bulk else SCAN_MAX
+                pulled = self._filtered(
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok,
+                    entries_max,
+                )  # fmt: skip
+                # The condition would have to read records; let a worker read the next ones first.
+                return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+            if read.ranges:
+                if cold_ok:
+                    self._store.wait_readable(read.ranges)
+                elif self._is_cold(read.ranges):
+                    return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            return _as_pull(read)
+        except StoreFailedError:
+            if count_max <= 1:
+                raise
+            # One of them the disk cannot read: the others one by one, up to that.
+            return self.pull(
+                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk
             )
-            # The condition would have to read records; let a worker read the next ones first.
-            return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-        read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-        if read.ranges:
-            if cold_ok:
-                self._store.wait_readable(read.ranges)
-            elif self._is_cold(read.ranges):
-                return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-        return _as_pull(read)
 
     def _cold(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
@@ -190,9 +178,10 @@ class Puller:
 
     def _is_cold(self, ranges: Sequence[tuple[int, int]]) -> bool:
         store = self._store
-        if ranges[0][0] >= max(store.log_end - _WARM_BYTES, store.opened_end):
+        first = ranges[0][0]
+        if first >= store.opened_end and first >= store.log.end - _WARM_BYTES:
             return False
-        first, last = ranges[0][0], sum(ranges[-1]) - 1
+        last = sum(ranges[-1]) - 1
         blocks: Collection[int] = range(first >> _PROBE_SHIFT, (last >> _PROBE_SHIFT) + 1)
         if len(blocks) > len(ranges):
             blocks = {
@@ -203,7 +192,10 @@ class Puller:
         now = self._clock.now_ms()
         known = self._probed_ms
         unknown = [at for at in blocks if now - known.get(at, -_PROBE_MS) >= _PROBE_MS]
-        return bool(unknown) and not self._are_warm_blocks(sorted(unknown), now)
+        if not unknown or self._are_warm_blocks(sorted(unknown), now):
+            return False
+        # What lies beside them may be on the disk without being needed.
+        return not all(store.is_warm(at, size) for at, size in ranges)
 
     def _are_warm_blocks(self, blocks: list[int], now: int) -> bool:
         """Whether all of some blocks are in the page cache, which is remembered for a moment."""

@@ -145,7 +145,12 @@ class StoreLock:
             os.write(self._fd, b"lock")
 
     def release(self) -> None:
-        """Let others have the store."""
+        """Let others have the store, also if a forked process still has the file open."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+    def leave(self) -> None:
+        """In a forked process: the lock is its parent's."""
         os.close(self._fd)
 
 

@@ -297,19 +297,6 @@ class CommitLog:
         segment = self.segment_at(offset)
         return record_at(segment, offset - segment.start)
 
-    def scan(self, offset: int) -> Iterator[Message | Broken]:
-        """Every whole record from `offset` on and, where there are none, why.
-
-        It looks at the segments themselves, not at `end`.
-        """
-        for segment in self._segments:
-            at = max(0, offset - segment.start)
-            while at < segment.size:
-                found = record_at(segment, at)
-                if not isinstance(found, Blank):
-                    yield found
-                at = next_record(segment, at) if isinstance(found, Broken) else at + found.size
-
     def is_warm(self, offset: int, size: int) -> bool:
         """Whether reading this range would not wait for the disk."""
         segment = self.segment_at(offset)

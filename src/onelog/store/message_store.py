@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
+from weakref import WeakSet
 
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
@@ -77,6 +78,7 @@ class MessageStore(StoreReader):
         self.config = config
         self._clock = clock
         self._lock = lock
+        _open_stores.add(self)
         self._abort = AbortMark(folder / "abort")
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._tags_codes = TagsCodes(config.delay_levels)
@@ -95,7 +97,7 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self.damage = remember_damage(folder, self.recovery.damage, int(self.log.start))
         """Ranges of the log that are no use, as far as is known."""
-        self._opened_end = int(self.log.end)
+        self.opened_end = int(self.log.end)
         self.last_append_ms = self.recovery.last_store_ms
         self._properties_max = PROPERTIES_BYTES_MAX
         if config.record_crc:
@@ -527,10 +529,16 @@ class MessageStore(StoreReader):
         A record in the log says so: whoever replays the topic's records must not bring them back.
         """
         queues = self.queue_table.by_topic.get(topic)
-        if queues:
-            self.append([deletion_of(topic)])
-            self._dirty.difference_update(queues.values())
-            self.queue_table.delete_topic(topic)
+        if not queues:
+            return
+        if self._refusal is not None:
+            self._refuse()
+        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        (place,) = self.log.append([deletion_of(topic)], [0], store_ms)
+        self._dirty.difference_update(queues.values())
+        self.queue_table.delete_topic(topic)
+        # Only now may a checkpoint be behind the record: else a crash would leave the queues.
+        self._entered_until(place.log_offset, store_ms)
 
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
@@ -539,6 +547,15 @@ class MessageStore(StoreReader):
     def usage(self) -> SpaceUsage:
         """How much disk the parts of the store take."""
         return space_usage(self.folder)
+
+    def leave_to_parent(self) -> None:
+        """This process was forked from the one that has the store: it may read, and no more."""
+        if not isinstance(self._refusal, StoreClosedError):
+            self._refusal = StoreClosedError(
+                f"the store in {self.folder} is open in the process that this one was forked from: "
+                "open it here, or write there"
+            )
+            self._lock.leave()
 
     def close(self) -> None:
         """Flush, and leave the store as one that was stopped cleanly."""
@@ -556,6 +573,17 @@ class MessageStore(StoreReader):
         finally:
             self.queue_table.close()
             self._lock.release()
+
+
+_open_stores: WeakSet[MessageStore] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for store in list(_open_stores):
+        store.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _without_lost_keys(message: NewMessage) -> NewMessage:

@@ -71,7 +71,8 @@ class StoreReader:
         self.log = log
         self.queue_table = queues
         self.index = index
-        self._opened_end = int(log.end)
+        self.opened_end = int(log.end)
+        """Where the log ended when the store was opened: what is before it may be on disk only."""
         self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
 
     # -- queues --------------------------------------------------------------------------------
@@ -274,11 +275,6 @@ class StoreReader:
 
     # -- warm and cold -------------------------------------------------------------------------
 
-    @property
-    def opened_end(self) -> int:
-        """Where the log ended when the store was opened: what is before it may be on disk only."""
-        return self._opened_end
-
     def wait_readable(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have ranges of the log in memory, so that their slices can be touched.
 
@@ -302,7 +298,7 @@ class StoreReader:
     def is_warm(self, log_offset: int, size: int) -> bool:
         """Whether a range can be read without waiting for the disk."""
         end = self.log.end
-        if log_offset >= self._opened_end and end - log_offset <= _WARM_TAIL_BYTES:
+        if log_offset >= self.opened_end and end - log_offset <= _WARM_TAIL_BYTES:
             return True
         return self.log.is_warm(log_offset, size)
 

@@ -297,22 +297,28 @@ def check(
     if view[properties_at - 1] == 0 or (properties_bytes and view[end - 1] == 0):
         return Broken(log_offset, "the record ends in zeros")
     message = decode_message(view, at)
+    reason = _fault(view, at, message, log_offset, require_crc)
+    return message if reason is None else Broken(log_offset, reason)
+
+
+def _fault(
+    view: memoryview, at: int, message: Message, log_offset: int, require_crc: bool
+) -> str | None:
+    """What is wrong with a record whose lengths are right."""
     if message.log_offset != log_offset:
-        return Broken(log_offset, f"the record says it is at {message.log_offset}")
+        return f"the record says it is at {message.log_offset}"
     if message.queue_offset < 0 or message.queue_id < 0:
-        return Broken(
-            log_offset, f"queue {message.queue_id} offset {message.queue_offset} is negative"
-        )
+        return f"queue {message.queue_id} offset {message.queue_offset} is negative"
     if crc32(message.body) & CRC_MASK != message.body_crc:
-        return Broken(log_offset, "the body's CRC does not match")
+        return "the body's CRC does not match"
     properties = message.properties
     if properties[-CRC_PROPERTY_BYTES : -CRC_PROPERTY_BYTES + 9] == CRC_NAME:
-        covered = view[at : end - CRC_PROPERTY_BYTES]
+        covered = view[at : at + message.size - CRC_PROPERTY_BYTES]
         if _crc_property(crc32(covered)) != properties[-CRC_PROPERTY_BYTES:]:
-            return Broken(log_offset, "the record's CRC does not match")
+            return "the record's CRC does not match"
     elif require_crc:
-        return Broken(log_offset, "the record's CRC is missing")
-    return message
+        return "the record's CRC is missing"
+    return None
 
 
 def require_message(found: Message | Blank | Broken, log_offset: int) -> Message:

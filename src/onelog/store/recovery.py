@@ -28,7 +28,7 @@ from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
-from onelog.store.commitlog import CommitLog
+from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
 from onelog.store.dispatch import TagsCodes
@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 CUT_FOLDER = "onelog-cut"
 _CUT_FILES_MAX = 100
 _CUT_BYTES_MAX = 64 << 20
+_RESTART_MS = 500
+"""No broker starts again in less time; so much may a clock have been set back without harm."""
 _CLOCK_SLACK_MS = 3_000
 """RocketMQ's allowance for times that were recorded a little before the bytes were flushed."""
 
@@ -116,7 +118,7 @@ def recover(
     may_begin_anywhere = start == log.start > 0
     replay = Replay(queues, index, topics, damages, may_begin_anywhere=may_begin_anywhere)
     end, last_ms, last_record, tail = _replay(log, walk, replay, checkpoint, start)
-    if checkpoint.safe_offset <= _limit(log):
+    if checkpoint.ours and checkpoint.safe_offset <= _limit(log):
         end = max(end, checkpoint.safe_offset)
     for each in tail:
         if each.start < end:
@@ -177,10 +179,17 @@ def _replay(
 def _was_given_up(found: Stretch, log: CommitLog, end: int, last_ms: int) -> bool:
     """Whether records behind damage are what RocketMQ cut after a crash, and left there.
 
-    Of segments it deletes those behind the end, so only the one in which the log ends has such.
+    They are older than what was written since. Later segments it deletes, so where these have
+    records, it was no such cut.
     """
-    same_segment = end > log.start and log.segment_at(end - 1) is log.segment_at(int(found.log[0]))
-    return same_segment and int(found.store_ms[0]) < last_ms
+    segment = log.segment_at(int(found.log[0]))
+    return (
+        int(found.store_ms[0]) < last_ms - _RESTART_MS
+        and segment.start < end
+        and not any(
+            next_record(each, -1) < each.size for each in log.segments if each.start > segment.start
+        )
+    )
 
 
 def _limit(log: CommitLog) -> int:

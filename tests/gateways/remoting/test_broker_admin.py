@@ -11,6 +11,7 @@ import pytest
 
 from onelog.config import SETTINGS
 from onelog.core.assignment import RequestMode as CoreMode
+from onelog.store.damage import Damage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
@@ -116,6 +117,14 @@ async def test_runtime_info_of_bytes_is_for_people(
     assert table["remainHowManyDataToFlush"] == "0 B"
     assert table["commitLogDirCapacity"] == "Total : 1.5 PiB, Free : 1023 B."
     assert 0.99 < float(table["commitLogDiskRatio"]) < 1
+
+
+async def test_runtime_info_counts_what_is_damaged(desk: Desk) -> None:
+    table = await runtime(desk)
+    assert (table["onelogDamagedRanges"], table["onelogDamagedBytes"]) == ("0", "0")
+    desk.world.store.damage = (Damage(100, 150, "why"), Damage(500, 501, "why"))
+    table = await runtime(desk)
+    assert (table["onelogDamagedRanges"], table["onelogDamagedBytes"]) == ("2", "51")
 
 
 async def test_runtime_info_of_a_broker_that_never_stored_anything(tmp_path: Path) -> None:
