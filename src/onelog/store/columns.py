@@ -189,7 +189,8 @@ class RecordWalk:
         if held_by is segment and held_at <= at and enough <= end:
             data = held[at - held_at :]
         else:
-            data = segment.read_around(at, min(_READ_BYTES, segment.size - at))
+            written = max(segment.data_until(at) - at, BLANK.size)
+            data = segment.read_around(at, min(_READ_BYTES, written, segment.size - at))
         self._held = segment, at, data
         return data
 

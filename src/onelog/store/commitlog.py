@@ -98,10 +98,10 @@ def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
     if size >= RECORD_BYTES_MIN and is_whole(at + size, _size_at(segment, at + size)):
         return at + size
     at += 1
-    # A record's length may begin with three zeros, and these be in a hole.
-    while (at := max(at, segment.next_data(at) - 3)) < segment.size - RECORD_BYTES_MIN:
-        # The blocks overlap, so that no record's beginning is cut in two.
-        block = segment.read_around(at, min(_SEARCH_BYTES, segment.size - at))
+    while (data := segment.next_data(at)) < segment.size:
+        at = max(at, data - 3)  # A record's length may begin with three zeros, and these be a hole.
+        end = segment.data_until(data)
+        block = segment.read_around(at, min(_SEARCH_BYTES, end - at))
         found = block.find(MAGIC_START, 4)
         while found >= 0:
             place = at + found - 4
@@ -111,7 +111,9 @@ def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
             ):
                 return place
             found = block.find(MAGIC_START, found + 1)
-        at += len(block) - RECORD_BYTES_MIN
+        at += len(block)
+        if at < end:  # The blocks overlap, so that no record's beginning is cut in two.
+            at -= RECORD_BYTES_MIN
     return segment.size
 
 
@@ -150,8 +152,6 @@ class CommitLog:
                 )
             if size == self.segment_bytes or self._writable:
                 yield Segment(path, start, self.segment_bytes, writable=self._writable)
-        if files and self._writable:
-            sync_folder(self.folder)  # Whoever made them may have died before he did that.
 
     @property
     def start(self) -> LogOffset:
