@@ -459,6 +459,9 @@ class ConsumeQueue:
             ):
                 end -= 1
         self.end = end
+        if any(file * self._file_entries >= end for file in self._files):
+            # Made since the checkpoint, by somebody who may have died before he made it durable.
+            self._unsynced.update(map(str, (self.folder, *self.folder.parents[:3])))
         self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
 

@@ -83,12 +83,19 @@ class MessageStore(StoreReader):
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._tags_codes = TagsCodes(config.delay_levels)
         crashed = self._abort.present()
+        self._unsynced: set[str] = set()
+        """Folders with names that were made or removed, and are not known to be durable."""
         super().__init__(
             folder,
             CommitLog(folder / "commitlog", config.segment_bytes, record_crc=config.record_crc),
-            _queues(folder, config),
-            KeyIndex(folder / "index", config.index_slots, config.index_entries),
+            _queues(folder, config, self._unsynced),
+            KeyIndex(
+                folder / "index", config.index_slots, config.index_entries, unsynced=self._unsynced
+            ),
         )
+        if self.log.segments and (crashed or not self._checkpoint.ours):
+            # Whoever made them may have died before he made their names durable.
+            self._unsynced.update((str(self.log.folder), str(folder)))
         write_version(folder / "onelog.json")
         self._abort.set()
         self.recovery: RecoveryReport = recover(
@@ -106,12 +113,7 @@ class MessageStore(StoreReader):
         self._index_full: StoreError | None = None
         self._dirty: set[ConsumeQueue] = set()
         if crashed or self.recovery.records_replayed:
-            # Neither the entries nor the names of their files need be on disk.
             self._dirty.update(self.queue_table)
-            for queue in self._dirty if len(self._dirty) <= _FILES_SYNCED_ONE_BY_ONE_MAX else ():
-                self.queue_table.unsynced.update(
-                    map(str, (queue.folder, *queue.folder.parents[:3]))
-                )
         # End of the log that queues and index know of, its last record, and when it was stored:
         # one value, so that the flush thread sees them together.
         self._entered = (int(self.log.end), self.recovery.last_record, self.last_append_ms)
@@ -465,8 +467,8 @@ class MessageStore(StoreReader):
                 return
             self.index.build()
             self.log.flush()
-            self._flush_queues()
             self.index.flush()
+            self._flush_queues()
             self._checkpoint.save(
                 log_end,
                 last_record,
@@ -476,6 +478,7 @@ class MessageStore(StoreReader):
             )
 
     def _flush_queues(self) -> None:
+        """Flush the queues, and the names of all new files."""
         # Clean before the flush: an entry that comes during it makes the queue dirty again.
         dirty: list[ConsumeQueue] = []
         folders: list[str] = []
@@ -486,7 +489,7 @@ class MessageStore(StoreReader):
                 dirty.append(queue)
         with contextlib.suppress(KeyError):
             while True:
-                folders.append(self.queue_table.unsynced.pop())
+                folders.append(self._unsynced.pop())
         try:
             if len(dirty) + len(folders) > _FILES_SYNCED_ONE_BY_ONE_MAX:
                 sync_filesystem(self.folder)
@@ -500,7 +503,7 @@ class MessageStore(StoreReader):
             for queue in dirty:
                 queue.dirty = True
             self._dirty.update(dirty)
-            self.queue_table.unsynced.update(folders)
+            self._unsynced.update(folders)
             raise
 
     # -- state ---------------------------------------------------------------------------------
@@ -593,10 +596,10 @@ def _without_lost_keys(message: NewMessage) -> NewMessage:
     return message
 
 
-def _queues(folder: Path, config: StoreConfig) -> Queues:
+def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
     spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
-    return Queues(folder / "consumequeue", entries, spares=spares)
+    return Queues(folder / "consumequeue", entries, spares=spares, unsynced=unsynced)
 
 
 def check_is_store(folder: Path) -> None:
