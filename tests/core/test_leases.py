@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from onelog.errors import (
 from onelog.message import NewMessage
 from tests.core.lease_machine import LeaseMachine
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
+from tests.core.world import TROUBLES
 
 RETRY = lease_retry_topic(GROUP, TOPIC)
 
@@ -236,6 +238,17 @@ def test_an_ordered_queue_is_blocked_until_all_of_it_is_acknowledged(tmp_path: P
     assert reader.pop(fate=ORDERED) == []
     reader.ack(one)
     assert bodies(reader.pop(fate=ORDERED)) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_leases_end_also_if_the_first_attempt_fails(tmp_path: Path, trouble: Exception) -> None:
+    reader = reading(tmp_path)
+    reader.world.send(body=b"a")
+    assert bodies(reader.pop()) == [b"a"]
+    with mock.patch.object(reader.world.store, "message_at", side_effect=trouble):
+        reader.world.advance(LEASE_MS + TICK_MS)
+    reader.world.advance(1_000 + TICK_MS)
+    assert bodies(reader.pop()) == [b"a"]
 
 
 def test_what_expires_of_an_ordered_queue_comes_again_before_all_that_follows(

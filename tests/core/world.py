@@ -15,11 +15,13 @@ from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.pull import PullResult
 from onelog.core.topics import TopicConfig
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 
+TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))
+"""What a background job may meet, and has to survive."""
 SMALL_STORE = StoreConfig(
     segment_bytes=1 << 20, queue_file_entries=1_000, index_slots=1_000, index_entries=4_000
 )

@@ -104,7 +104,7 @@ async def test_a_key_that_cannot_be_saved_is_said(
     answer = await peer.ask(RequestCode.PUT_KV_CONFIG, KEY | {"value": "v"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "in force, but not saved" in str(answer.remark)
-    assert "the key-value configuration was not saved" in caplog.text
+    assert "saving the key-value configuration failed" in caplog.text
 
 
 async def test_a_broken_file_stops_the_start(config: NameserverConfig, tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ from onelog.errors import (
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
-    OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
     TopicPermissionError,
 )
+from onelog.jobs import Job
 from onelog.message import LOOPBACK, Message, NewMessage, NewRun
 from onelog.store.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
@@ -202,21 +202,26 @@ class Broker:
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
         self.leases.open()
-        self._every(self.config.offsets_flush_ms, self.offsets.flush)
-        self._every(self.config.client_scan_ms, self._expire)
-        self._every(SAMPLE_MS, self._keep_house)
-        self._every(self.config.transaction_check_interval_ms, self.checkback.check)
-        self._every(WATCH_MS, self.timers.watch)
-        self._every(CHECK_MS, self.timer_renewal.check)
+        config = self.config
+        self._every(config.offsets_flush_ms, self.offsets.flush, "recording positions")
+        self._every(config.client_scan_ms, self._expire, "dropping silent clients")
+        self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
+        self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
+        self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
+        check_ms = config.transaction_check_interval_ms
+        self._every(check_ms, self.checkback.check, "asking about open transactions")
+        self._every(WATCH_MS, self.timers.watch, "watching timed messages")
+        self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
 
-    def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+    def _every(self, period_ms: int, work: Callable[[], None], name: str) -> None:
+        job = Job(name)
+
         def run() -> None:
             if self._closed:
                 return
-            try:
+            with job:
                 work()
-            except OnelogError as error:
-                log.error("a job of every %d ms failed, and is tried again: %s", period_ms, error)
             self._schedule(period_ms, run)
 
         self._schedule(period_ms, run)
@@ -226,12 +231,6 @@ class Broker:
         for channel in self.members.expire():
             for listener in self.on_channel_expired:
                 listener(channel)
-
-    def _keep_house(self) -> None:
-        self.stats.tick()
-        self.prepared_batches.expire()
-        self.tables.snapshot_if_due()
-        self.lease_tables.snapshot_if_due()
 
     def close(self) -> None:
         """Write what is still in memory. The store is its owner's to close."""

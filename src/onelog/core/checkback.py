@@ -34,6 +34,7 @@ from onelog.errors import (
     StoreCorruptError,
     TransactionNotFoundError,
 )
+from onelog.jobs import Job
 from onelog.message import Message, NewMessage, property_value
 from onelog.store.message_store import MessageStore
 
@@ -92,6 +93,7 @@ class CheckBack:
         self._round: Iterator[int] | None = None
         self._unasked: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
+        self._job = Job("asking about open transactions")
         self._closed = False
 
     def close(self) -> None:
@@ -127,17 +129,14 @@ class CheckBack:
             return
         part = list(itertools.islice(self._round, _SLICE_COUNT))
         asked: dict[int, int] = {}
-        try:
+        with self._job:
             for half_offset in part:
                 checks = self._check_one(half_offset)
                 if checks:
                     asked[half_offset] = checks
             # After the questions: a crash in between asks once more than it counts.
             self._table.count_checks(asked)
-        except OnelogError as error:
-            log.error("open transactions cannot be checked, until the next round: %s", error)
-            part = []
-        if len(part) == _SLICE_COUNT:
+        if len(part) == _SLICE_COUNT and not self._job.failed:
             self._schedule(_SLICE_PAUSE_MS, self._check_some)
             return
         self._round = None

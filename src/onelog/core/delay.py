@@ -19,7 +19,8 @@ from onelog.core.publish import Publisher
 from onelog.core.tables import Tables
 from onelog.core.topics import HALF_TOPIC
 from onelog.core.waiting import Schedule
-from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
     RECORD_CRC,
@@ -68,6 +69,7 @@ class Delay:
         self._levels_ms = levels_ms
         self._positions: dict[int, int] = {}
         self._armed: set[int] = set()
+        self._jobs = [Job(f"delivering level {n}") for n in range(1, len(levels_ms) + 1)]
         self._closed = False
 
     def apply(self, key: str, value: Any) -> None:
@@ -133,11 +135,9 @@ class Delay:
         self._armed.discard(level)
         if self._closed:
             return
-        try:
+        wait_ms: int | None = _TROUBLE_MS
+        with self._jobs[level - 1]:
             wait_ms = self._deliver_due(level)
-        except StoreError as error:
-            log.error("delayed messages of level %d have to wait: %s", level, error)
-            wait_ms = _TROUBLE_MS
         if wait_ms is not None:
             self._arm(level, wait_ms)
 

@@ -34,6 +34,7 @@ from onelog.core.tables import Tables
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
 from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
+from onelog.jobs import Job
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -111,6 +112,7 @@ class Leases:
         self._freed: set[QueueLeases] = set()
         self._frees = 0
         self._floor_ms = 0
+        self._expiring = Job("ending leases")
         topics.on_change.append(self._topic_changed)
         offsets.on_move.append(self._group_moved)
 
@@ -366,7 +368,16 @@ class Leases:
     # -- time ----------------------------------------------------------------------------------
 
     def _expire(self, due: list[Handout]) -> None:
-        """The time of some leases is up. Moving reads the messages, so a round is bounded."""
+        """The time of some leases is up: end them, now or after a pause if that fails."""
+        with self._expiring:
+            self._end_leases(due)
+        if self._expiring.failed:
+            for handout in due:
+                if handout.still_out():
+                    self._postpone(handout)
+
+    def _end_leases(self, due: list[Handout]) -> None:
+        """Moving reads the messages, so a round is bounded."""
         moves: Moves = []
         size = 0
         for handout in due:
@@ -380,7 +391,11 @@ class Leases:
                 try:
                     copy = self._moved(handout, offset)
                 except StoreError as error:
-                    self._postpone(handout, error)
+                    log.error(
+                        "messages of topic %s that group %s did not acknowledge have to wait: %s",
+                        handout.queue.topic, handout.queue.group, error,
+                    )  # fmt: skip
+                    self._postpone(handout)
                     break
                 moves.append((handout, offset, copy))
                 size += 0 if copy is None else len(copy.body)
@@ -401,11 +416,8 @@ class Leases:
         message = self._supply.message(queue, offset)
         return message and self._move(queue.group, queue.topic, message, handout.popped_ms)
 
-    def _postpone(self, handout: Handout, error: StoreError) -> None:
-        log.error(
-            "messages of topic %s that group %s did not acknowledge have to wait: %s",
-            handout.queue.topic, handout.queue.group, error,
-        )  # fmt: skip
+    def _postpone(self, handout: Handout) -> None:
+        self._deadlines.remove(handout, handout.due_ms)
         handout.due_ms = self._clock.now_ms() + _TROUBLE_MS
         self._deadlines.add(handout, handout.due_ms)
 

@@ -312,7 +312,7 @@ class PreparedBatches:
         try:
             if not self._publish_part(query, state):
                 self._tables.write([(self.name, f"commit:{query}", state.value([]))])
-        except OnelogError as error:
+        except Exception as error:
             self._failed(query, state, error)
             return
         state = self._queries[query]
@@ -345,11 +345,13 @@ class PreparedBatches:
         self._tables.apply([change])
         return True
 
-    def _failed(self, query: str, state: _Query, error: OnelogError) -> None:
+    def _failed(self, query: str, state: _Query, reason: Exception) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        if str(error) != state.trouble:
-            state.trouble = str(error)
-            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
+        told = f"batch {state.batch} of query {query} cannot be published yet: {reason!r}"
+        error = reason if isinstance(reason, OnelogError) else StagedPartError(told)
+        if told != state.trouble:
+            state.trouble = told
+            log.error("%s", told, exc_info=None if error is reason else reason)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:
             on_committed(token, None, error)

@@ -18,7 +18,8 @@ from onelog.core.timer_runs import Columns
 from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
-from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -47,6 +48,7 @@ class TimerRenewal:
         self._clock = clock
         self._schedule = schedule
         self._round: Iterator[Columns] | None = None
+        self._job = Job("renewing timed messages")
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
@@ -74,15 +76,15 @@ class TimerRenewal:
     def _renew_some(self) -> None:
         if self._round is None or self._timers.is_closed:
             return
-        try:
+        chunk: Columns | None = None
+        with self._job:
             chunk = next(self._round, None)
             if chunk is not None:
                 self._renew(chunk)
-                self._schedule(_PAUSE_MS, self._renew_some)
-                return
-        except StoreError as error:
-            log.error("timed messages cannot be renewed, until the next look: %s", error)
-        self._round = None
+        if chunk is None or self._job.failed:
+            self._round = None  # What is left is found by the next look.
+        else:
+            self._schedule(_PAUSE_MS, self._renew_some)
 
     def _renew(self, chunk: Columns) -> int:
         """Write messages again that are still pending; how many."""

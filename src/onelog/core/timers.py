@@ -44,6 +44,7 @@ from onelog.errors import (
     RecallError,
     StoreError,
 )
+from onelog.jobs import Job
 from onelog.message import TRANSACTION_MASK, Appended, NewMessage, SysFlag
 from onelog.store.message_store import MessageStore
 
@@ -102,6 +103,7 @@ class Timers:
         self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
         self._fills_seen = 0
+        self._delivering = Job("delivering timed messages")
         self._closed = False
 
     # -- the table -----------------------------------------------------------------------------
@@ -233,7 +235,8 @@ class Timers:
     def _collect_soon(self) -> None:
         self._collecting = False
         if not self._closed:
-            self.collect()
+            with self._delivering:  # What fails is tried again by `watch`.
+                self.collect()
 
     def collect(self) -> None:
         """Enter in the wheel what has come since the last time, or the first part of it."""
@@ -350,19 +353,16 @@ class Timers:
         if self._closed or armed_ms != self._armed_ms:
             return
         self._armed_ms = None
-        try:
+        with self._delivering:
             if self._collect_some():
                 self._expect_more()
-            has_more = self._deliver_due()
-        except StoreError as error:
-            log.error("timed messages have to wait: %s", error)
+            if self._deliver_due():
+                self._wake_in(1 if self._held else 0)
+            else:
+                self._arm()
+        if self._delivering.failed:
             self.wheel.drop_cache()
             self._wake_in(_TROUBLE_MS)
-            return
-        if has_more:
-            self._wake_in(1 if self._held else 0)
-        else:
-            self._arm()
 
     def _deliver_due(self) -> bool:
         """Deliver a bounded number of due messages; whether more are due."""
