@@ -118,7 +118,7 @@ def run(options: Options) -> list[Row]:
             suite.prepare(rocketmq)
             official = suite.official(rocketmq)
             ours = suite.ours(rocketmq)
-    with OnelogPeer(options.folder / "onelog") as onelog:
+    with OnelogPeer(options.folder / "onelog", may_stall=True) as onelog:
         suite.prepare(onelog)
         ours_on_onelog = suite.ours(onelog)
     made = [*rows("RocketMQ", ours, official), *rows("OneLog", ours_on_onelog, official)]

@@ -102,7 +102,7 @@ def compare(folder: Path, seconds: int, announce: Callable[[str], None]) -> list
 def make(server: str, folder: Path, *, sync_flush: bool = False) -> Peer:
     """A server that is not started yet."""
     if server == "onelog":
-        return OnelogPeer(folder, sync_flush=sync_flush)
+        return OnelogPeer(folder, sync_flush=sync_flush, may_stall=True)
     return RocketmqPeer(folder, heap=PEER_BROKER_HEAP, sync_flush=sync_flush)
 
 

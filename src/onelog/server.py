@@ -39,6 +39,7 @@ from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
+from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
@@ -74,6 +75,7 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.stalls = Stalls()
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -156,6 +158,7 @@ class BrokerServer:
             self.reconfigure,
             HANDLERS,
             self._clock.now_ms(),
+            stalls=self.stalls,
         )
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
@@ -265,7 +268,8 @@ async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
     server = BrokerServer(loaded)
     await server.start()
     try:
-        yield server
+        with StallWatch(server.stalls):
+            yield server
     finally:
         await server.close()
 

@@ -123,9 +123,12 @@ def run_nameserver(loaded: Loaded, verbose: bool) -> None:
     """Run a name server until told to stop."""
 
     async def main() -> None:
+        from onelog.net.stall_watch import StallWatch
+
         async with _nameserver(loaded) as address:
             say(f"name server  {address}")
-            await _wait_for_ever()
+            with StallWatch():
+                await _wait_for_ever()
 
     run(main, verbose)
 

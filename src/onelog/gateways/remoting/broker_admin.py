@@ -59,6 +59,7 @@ def runtime_info(session: BrokerSession, command: Command) -> Answer:
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
+        **_stalls(session.gateway),
     }
     return Answer(body=KVTable(table=table).encode())
 
@@ -189,6 +190,16 @@ def _mismatches(broker: Broker) -> dict[str, str]:
     return {
         "onelogMismatchedGroups": " ".join(sorted(broker.members.mismatched_groups())),
         "onelogMismatchesTotal": str(broker.members.mismatches_total),
+    }
+
+
+def _stalls(gateway: Gateway) -> dict[str, str]:
+    """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
+    stalls = gateway.stalls
+    return {
+        "onelogStallsTotal": str(stalls.count),
+        "onelogStallsTotalMs": str(stalls.total_ms),
+        "onelogStallLongestMs": str(stalls.longest_ms),
     }
 
 

@@ -60,6 +60,7 @@ from onelog.gateways.remoting.routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.remoting import RemotingSession
+from onelog.net.stall_watch import Stalls
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 
@@ -146,6 +147,8 @@ class Gateway:
     started_ms: int = 0
     region: str = "DefaultRegion"
     trace: bool = True
+    stalls: Stalls = field(default_factory=Stalls)
+    """How often the event loop was held."""
     id_prefix: str = field(init=False)
     """How the ids of messages stored here begin."""
     added_properties: bytes = field(init=False)
