@@ -61,6 +61,8 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAMPLE_MS = 10_000
+_MORE_MS = 1
+"""Between the parts of a job that is too long to be done at once."""
 UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
@@ -203,7 +205,7 @@ class Broker:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
         self.leases.open()
         config = self.config
-        self._every(config.offsets_flush_ms, self.offsets.flush, "recording positions")
+        self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
@@ -214,15 +216,17 @@ class Broker:
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
         self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
 
-    def _every(self, period_ms: int, work: Callable[[], None], name: str) -> None:
+    def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
+        """Do some work again and again; at once if it says True, because there is more of it."""
         job = Job(name)
 
         def run() -> None:
             if self._closed:
                 return
+            more: object = False
             with job:
-                work()
-            self._schedule(period_ms, run)
+                more = work()
+            self._schedule(_MORE_MS if more is True else period_ms, run)
 
         self._schedule(period_ms, run)
 

@@ -18,19 +18,19 @@ then, and the message is to be had again; never before that.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.deadlines import Deadlines
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
-from onelog.core.lease_queue import Fate, Handout, QueueLeases, check_lease_time
+from onelog.core.lease_queue import STEP_LEASES, Fate, Handout, QueueLeases, check_lease_time
 from onelog.core.lease_supply import Found, Supply, Terms
 from onelog.core.offsets import Offsets
 from onelog.core.publish import Publisher
 from onelog.core.pull import Puller
-from onelog.core.tables import Tables
+from onelog.core.tables import Tables, in_parts, joined
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
 from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
@@ -131,7 +131,26 @@ class Leases:
 
     def entries(self) -> dict[str, Any]:
         """Every lease, and every place from which a group goes on."""
-        return {place_key(queue): queue.state() for queue in self._queues.values()}
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any] | list[bytes]]:
+        """The same, some at a time; after many leases comes an empty part."""
+        found: dict[str, Any] = {}
+        leases = 0
+        for part in in_parts(self._queues):
+            for _, queue in part:
+                for state in queue.state_in_steps():
+                    if isinstance(state, dict):
+                        found[place_key(queue)] = state
+                    else:
+                        yield [b'"%b":' % place_key(queue).encode(), *state] if state else {}
+                leases += len(queue.out) + len(queue.ready)
+                if leases >= STEP_LEASES:
+                    yield found
+                    yield {}
+                    found, leases = {}, 0
+            yield found
+            found = {}
 
     def open(self) -> None:
         """Everything is remembered: let time go on for it."""

@@ -11,12 +11,12 @@ Invariant: `_positions` = the recorded table, with `_dirty` on top.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from onelog.core.tables import Change, Tables
+from onelog.core.tables import PART_ENTRIES, Change, Tables, in_parts, joined
 from onelog.store.message_store import MessageStore
 
 Cursor = tuple[str, str]
@@ -41,6 +41,8 @@ class Offsets:
         self._near_bytes = memory_bytes * 4 // 10
         self._positions: dict[Cursor, dict[int, int]] = {}
         self._dirty: dict[Cursor, set[int]] = {}
+        self._passing: list[Cursor] = []
+        """What of that is being recorded, part by part."""
         self._resets: dict[Cursor, dict[int, int]] = {}
         self._pulled: dict[Cursor, dict[int, int]] = {}
         self.on_move: list[Callable[[str, str, Mapping[int, int]], None]] = []
@@ -57,7 +59,12 @@ class Offsets:
 
     def entries(self) -> dict[str, Any]:
         """Every cursor, committed a moment ago or long recorded."""
-        return {cursor_key(*cursor): queues for cursor, queues in self._positions.items()}
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        for part in in_parts(self._positions):
+            yield {cursor_key(*cursor): queues for cursor, queues in part}
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -88,18 +95,28 @@ class Offsets:
 
     def flush(self) -> None:
         """Record what was committed since the last time. If that fails, it stays to be recorded."""
-        if self._dirty:
-            self._tables.write(
-                [
-                    (self.name, cursor_key(*cursor), self._some(cursor, queues))
-                    for cursor, queues in self._dirty.items()
-                ]
-            )
-            self._dirty.clear()
+        self._passing = []
+        while self.flush_some():
+            pass
 
-    def _some(self, cursor: Cursor, queues: Iterable[int]) -> dict[int, int]:
-        positions = self._positions[cursor]
-        return {queue_id: positions[queue_id] for queue_id in sorted(queues)}
+    def flush_some(self) -> bool:
+        """Record a part of it; whether there is more that was committed before the first part."""
+        if not self._passing:
+            self._passing = list(self._dirty)
+        some, self._passing = self._passing[:PART_ENTRIES], self._passing[PART_ENTRIES:]
+        self._flush(some)
+        return bool(self._passing)
+
+    def _flush(self, cursors: Iterable[Cursor]) -> None:
+        some = [cursor for cursor in dict.fromkeys(cursors) if cursor in self._dirty]
+        changes: list[Change] = []
+        for cursor in some:
+            positions = self._positions[cursor]
+            queues = {queue_id: positions[queue_id] for queue_id in sorted(self._dirty[cursor])}
+            changes.append((self.name, cursor_key(*cursor), queues))
+        self._tables.write(changes)
+        for cursor in some:
+            del self._dirty[cursor]
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -153,15 +170,12 @@ class Offsets:
 
     def reset(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
         """Move the group, recorded at once; its next pull of each queue is sent there."""
-        self._write_now([(self.name, cursor_key(group, topic), dict(positions))])
+        # Behind the commits that it follows upon.
+        self._flush([(group, topic)])
+        self._tables.write([(self.name, cursor_key(group, topic), dict(positions))])
         self._resets.setdefault((group, topic), {}).update(positions)
         for listener in self.on_move:
             listener(group, topic, positions)
-
-    def _write_now(self, changes: list[Change]) -> None:
-        """Record changes at once, behind the commits they may follow upon."""
-        self.flush()
-        self._tables.write(changes)
 
     @property
     def has_resets(self) -> bool:
@@ -187,18 +201,19 @@ class Offsets:
         queues = self._positions.get((source, topic))
         if queues is not None:
             key = cursor_key(target, topic)
-            self._write_now([(self.name, key, None), (self.name, key, dict(queues))])
+            self._flush([(source, topic), (target, topic)])
+            self._tables.write([(self.name, key, None), (self.name, key, dict(queues))])
             for listener in self.on_move:
                 listener(target, topic, self.of(target, topic))
 
     def removal(self, *, group: str | None = None, topic: str | None = None) -> list[Change]:
         """The changes that forget a group's or a topic's positions; the caller records them."""
-        self.flush()
         gone = [
             cursor
             for cursor in self._positions
             if (group is None or cursor[0] == group) and (topic is None or cursor[1] == topic)
         ]
+        self._flush(gone)
         for cursor in gone:
             self._resets.pop(cursor, None)
             self._pulled.pop(cursor, None)

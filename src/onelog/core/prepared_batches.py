@@ -23,13 +23,13 @@ batch that is not above the query's last one is not taken again.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.durability import Durability
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.tables import STAGED_TOPIC, Tables
+from onelog.core.tables import STAGED_TOPIC, Tables, in_parts, joined
 from onelog.core.topics import UNSENDABLE_TOPICS, Topics
 from onelog.core.waiting import Schedule
 from onelog.errors import (
@@ -155,12 +155,17 @@ class PreparedBatches:
 
     def entries(self) -> dict[str, Any]:
         """Every query; of those that are being published, also how far."""
-        found: dict[str, Any] = {}
-        for query, state in self._queries.items():
-            found[f"commit:{query}"] = state.value(state.parts)
-            if state.begun is not None:
-                found[f"part:{query}"] = [state.batch, *state.begun]
-        return found
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        for part in in_parts(self._queries):
+            found: dict[str, Any] = {}
+            for query, state in part:
+                found[f"commit:{query}"] = state.value(state.parts)
+                if state.begun is not None:
+                    found[f"part:{query}"] = [state.batch, *state.begun]
+            yield found
 
     def open(self) -> None:
         """Go on with what was decided and is not published yet."""
