@@ -10,6 +10,7 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -76,6 +77,8 @@ class BrokerServer:
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.stalls = Stalls()
+        # Few: threads that compute take turns with the loop, and many would get most of them.
+        self._lookers = ThreadPoolExecutor(2, "onelog-lookup")
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -160,19 +163,25 @@ class BrokerServer:
             self._clock.now_ms(),
             stalls=self.stalls,
         )
+        self.gateway.look_up = self._look_up
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
         self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
         self.broker.open()
 
-    def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def _offload(
+        self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
+    ) -> None:
         def finished(future: "asyncio.Future[None]") -> None:
             if (error := future.exception()) is not None:
                 log.error("work in a thread failed: %r", error)
             then()
 
-        self._loop.run_in_executor(None, work).add_done_callback(finished)
+        self._loop.run_in_executor(executor, work).add_done_callback(finished)
+
+    def _look_up(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self._offload(work, then, self._lookers)
 
     @property
     def listeners(self) -> Sequence[Listener]:
@@ -223,6 +232,7 @@ class BrokerServer:
         self.broker.close()
         for listener in self._listeners:
             await listener.close()
+        await asyncio.to_thread(self._lookers.shutdown)
         await asyncio.to_thread(self.store.close)
         log.info("broker %s stopped", self.config.broker.name)
 

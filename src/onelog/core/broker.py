@@ -42,6 +42,7 @@ from onelog.core.timers import WATCH_MS, Timers
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
 from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule, Wait, Waiting
+from onelog.core.warming import Warming
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -122,6 +123,7 @@ class Broker:
             store.config.body_bytes_max,
         )
         self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
+        self.warming = Warming(store, offload, post)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -134,8 +136,12 @@ class Broker:
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
-        self.timers = Timers(self.tables, store, self.publisher, clock, schedule, offload, host)
+        self.delay = Delay(
+            self.tables, store, self.publisher, clock, schedule, levels_ms, self.warming
+        )
+        self.timers = Timers(
+            self.tables, store, self.publisher, clock, schedule, offload, self.warming, host
+        )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
 
@@ -149,7 +155,7 @@ class Broker:
         )  # fmt: skip
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.publisher, clock,
-            self._schedule, config.transaction_check_max,
+            self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
         self.prepared_batches = PreparedBatches(
             self.tables, store, self.topics, self.publisher, self.durability, clock,
@@ -172,7 +178,7 @@ class Broker:
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
             self.waiting, self._clock, self._schedule, call_soon,
-            LeaseRetry(groups, topics, self.retry, store_host).move,
+            LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
         )  # fmt: skip
         self.pop = Pop(
             self.leases, topics, groups, self.puller, self.waiting, self.stats, random,

@@ -33,6 +33,7 @@ from onelog.core.pull import Puller
 from onelog.core.tables import Tables, in_parts, joined
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
+from onelog.core.warming import Warming
 from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import Message, NewMessage
@@ -90,6 +91,7 @@ class Leases:
         schedule: Schedule,
         call_soon: Callable[[Callable[[], None]], None],
         move: Move,
+        warming: Warming,
         *,
         queue_leases_max: int = QUEUE_LEASES_MAX,
         group_leases_max: int = GROUP_LEASES_MAX,
@@ -102,6 +104,7 @@ class Leases:
         self._waiting = waiting
         self._clock = clock
         self._move = move
+        self._warming = warming
         self._queue_leases_max = queue_leases_max
         self._group_leases_max = group_leases_max
         self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
@@ -113,6 +116,7 @@ class Leases:
         self._frees = 0
         self._floor_ms = 0
         self._expiring = Job("ending leases")
+        self._is_closed = False
         topics.on_change.append(self._topic_changed)
         offsets.on_move.append(self._group_moved)
 
@@ -174,6 +178,7 @@ class Leases:
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
+        self._is_closed = True
         self._deadlines.close()
         self._journal.end_of_tick()
 
@@ -388,7 +393,18 @@ class Leases:
 
     def _expire(self, due: list[Handout]) -> None:
         """The time of some leases is up: end them, now or after a pause if that fails."""
+        if self._is_closed:
+            return
         with self._expiring:
+            places = [
+                at
+                for handout in due
+                if handout.fate is Fate.RETRY
+                for offset in handout.still_out()
+                if (at := self._supply.place(handout.queue, offset)) is not None
+            ]
+            if not self._warming.is_ready(places, lambda: self._expire(due)):
+                return
             self._end_leases(due)
         if self._expiring.failed:
             for handout in due:

@@ -123,8 +123,10 @@ class Offsets:
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the group is: where it was reset to, else what it committed."""
         cursor = (group, topic)
-        if cursor in self._resets and queue_id in self._resets[cursor]:
-            return self._resets[cursor][queue_id]
+        if self._resets and (resets := self._resets.get(cursor)) is not None:
+            offset = resets.get(queue_id)
+            if offset is not None:
+                return offset
         queues = self._positions.get(cursor)
         return None if queues is None else queues.get(queue_id)
 
@@ -156,15 +158,22 @@ class Offsets:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which the group has a position."""
-        return [topic for owner, topic in self._positions if owner == group]
+        return [topic for owner, topic in list(self._positions) if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups with a position in the topic."""
-        return [group for group, subject in self._positions if subject == topic]
+        return [group for group, subject in list(self._positions) if subject == topic]
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics in which each group has a position."""
+        found: dict[str, list[str]] = {}
+        for group, topic in list(self._positions):
+            found.setdefault(group, []).append(topic)
+        return found
 
     def all(self) -> dict[Cursor, dict[int, int]]:
         """Every position."""
-        return {cursor: dict(queues) for cursor, queues in self._positions.items()}
+        return {cursor: dict(queues) for cursor, queues in list(self._positions.items())}
 
     # -- correcting ----------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from onelog.core.timer_runs import Columns, join
 from onelog.core.timer_wheel import TimerWheel
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import (
     MessageError,
     OffsetOutOfRangeError,
@@ -45,7 +46,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.jobs import Job
-from onelog.message import TRANSACTION_MASK, Appended, NewMessage, SysFlag
+from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Timers:
         clock: Clock,
         schedule: Schedule,
         offload: Callable[[Callable[[], None]], None],
+        warming: Warming,
         store_host: bytes,
     ) -> None:
         self.delay_max_ms = _FOR_EVER
@@ -92,6 +94,7 @@ class Timers:
         self._clock = clock
         self._schedule = schedule
         self._offload = offload
+        self._warming = warming
         self._store_host = store_host
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
@@ -104,6 +107,7 @@ class Timers:
         self._armed_ms: int | None = None
         self._fills_seen = 0
         self._delivering = Job("delivering timed messages")
+        self._is_reading = False
         self._closed = False
 
     # -- the table -----------------------------------------------------------------------------
@@ -308,8 +312,7 @@ class Timers:
         They are below queue offset `end`.
         """
         found: list[Entry] = []
-        for at in self._store.find_by_key(TIMER_TOPIC, unique_key):
-            message = self._store.message_at(at)
+        for message in self.find_scheduled(unique_key):
             try:
                 read = timed_messages.read(message)
             except MessageError:
@@ -324,6 +327,11 @@ class Timers:
                 found.append(entry)
         return found
 
+    def find_scheduled(self, unique_key: str) -> list[Message]:
+        """The records of the timer queue with a unique key; they may have to be read from disk."""
+        found = self._store.find_by_key(TIMER_TOPIC, unique_key)
+        return [self._store.message_at(at) for at in found]
+
     def _is_pending(self, entry: Entry) -> bool:
         """Whether a message will be delivered; one that is just being collected will."""
         due_ms, offset = entry
@@ -337,7 +345,7 @@ class Timers:
         """Wait for the next message, unless that is being done."""
         due_ms = self.wheel.next_due_ms()
         self._warm()
-        if due_ms is None or self._closed:
+        if due_ms is None or self._closed or self._is_reading:
             return
         wake_ms = -(-due_ms // TICK_MS) * TICK_MS
         if self._armed_ms is None or wake_ms < self._armed_ms:
@@ -356,7 +364,12 @@ class Timers:
         with self._delivering:
             if self._collect_some():
                 self._expect_more()
-            if self._deliver_due():
+            taken = self.wheel.take(self._clock.now_ms(), _ROUND_COUNT)
+            places = [self.queue.place_of(offset) for _, offset in taken if offset >= 0]
+            self._is_reading = not self._warming.is_ready(places, self._have_read)
+            if self._is_reading:
+                self.wheel.drop_cache()
+            elif self._deliver(taken):
                 self._wake_in(1 if self._held else 0)
             else:
                 self._arm()
@@ -364,10 +377,14 @@ class Timers:
             self.wheel.drop_cache()
             self._wake_in(_TROUBLE_MS)
 
-    def _deliver_due(self) -> bool:
+    def _have_read(self) -> None:
+        """A worker has read what is due."""
+        self._is_reading = False
+        self._wake_in(0)
+
+    def _deliver(self, taken: list[Entry]) -> bool:
         """Deliver a bounded number of due messages; whether more are due."""
         now_ms = self._clock.now_ms()
-        taken = self.wheel.take(now_ms, _ROUND_COUNT)
         due: list[NewMessage] = []
         size = passed = 0
         for due_ms, offset in taken:

@@ -28,6 +28,7 @@ from onelog.store.spare_queues import SpareQueues
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
 PADDING = ENTRY.pack(0, 0x7FFFFFFF, 0)
+_GONE = ENTRY.pack(-1, 0, 0)
 _BEGIN_BYTES = 200 * ENTRY_BYTES
 _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
@@ -283,13 +284,14 @@ class ConsumeQueue:
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
-            fd = os.open(self._name(file), os.O_RDWR)
             try:
-                os.posix_fallocate(fd, at, size)
+                fd = os.open(self._name(file), os.O_RDWR)
+                try:
+                    os.posix_fallocate(fd, at, size)
+                finally:
+                    os.close(fd)
             except OSError as error:
                 raise disk_error(error, self.path(file), "allocate room in") from error
-            finally:
-                os.close(fd)
             self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
 
     def put(self, entries: bytes) -> None:
@@ -353,11 +355,40 @@ class ConsumeQueue:
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
-            if is_before(self.entry(middle)):
+            if is_before(self.read_entry(middle)):
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def read_entry(self, offset: int) -> Entry:
+        """`entry`, read with a system call: for worker threads, and for what may be on disk only.
+
+        What retention took meanwhile lies before everything.
+        """
+        found: Entry = ENTRY.unpack(self.read_entries(offset, 1) or _GONE)
+        return found
+
+    def read_entries(self, offset: int, count: int) -> bytes:
+        """The same for several, as bytes; fewer of them if retention took some meanwhile."""
+        offset = max(offset, self.start)
+        end = min(offset + count, self.end)
+        parts = []
+        while offset < end:
+            file, slot = divmod(offset, self._file_entries)
+            here = min(end - offset, self._file_entries - slot)
+            try:
+                fd = os.open(self._name(file), os.O_RDONLY)
+                try:
+                    parts.append(os.pread(fd, here * ENTRY_BYTES, slot * ENTRY_BYTES))
+                finally:
+                    os.close(fd)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise disk_error(error, self.path(file), "read") from error
+            offset += here
+        return b"".join(parts)
 
     def last_entry(self) -> Entry | None:
         """The entry of the newest message, if there is one."""

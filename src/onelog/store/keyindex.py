@@ -46,6 +46,7 @@ HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
+_ENTRY = Struct(">iqii")
 _ALLOCATE_ENTRIES = 50_000
 _PENDING_MAX = 2_048
 
@@ -122,13 +123,14 @@ class IndexFile:
             return
         until = min(max(until, self._allocated + _ALLOCATE_ENTRIES), self.entries_count)
         at = HEADER.size + self.slots_count * SLOT_BYTES + self._allocated * ENTRY_BYTES
-        fd = os.open(self.path, os.O_RDWR)
         try:
-            os.posix_fallocate(fd, at, (until - self._allocated) * ENTRY_BYTES)
+            fd = os.open(self.path, os.O_RDWR)
+            try:
+                os.posix_fallocate(fd, at, (until - self._allocated) * ENTRY_BYTES)
+            finally:
+                os.close(fd)
         except OSError as error:
             raise disk_error(error, self.path, "allocate room in") from error
-        finally:
-            os.close(fd)
         self._allocated = until
 
     def add(
@@ -163,9 +165,25 @@ class IndexFile:
         """Log offsets of entries with this hash, newest first; times are exact to the second."""
         if self.next_entry == 1 or begin_ms > self.last_ms + 999 or end_ms < self.first_ms:
             return
-        number = int(self._slots[hashed % self.slots_count])
+        try:
+            # Not through the map: a page that is not in memory would be waited for with the
+            # interpreter's lock in hand.
+            with open(self.path, "rb", buffering=0) as raw:
+                yield from self._follow(raw.fileno(), hashed, begin_ms, end_ms)
+        except FileNotFoundError:
+            return  # Retention took it meanwhile.
+        except OSError as error:
+            raise disk_error(error, self.path, "read") from error
+
+    def _follow(self, fd: int, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """The chain of one slot."""
+        entries_at = HEADER.size + self.slots_count * SLOT_BYTES
+        slot = os.pread(fd, SLOT_BYTES, HEADER.size + hashed % self.slots_count * SLOT_BYTES)
+        number = int.from_bytes(slot, "big", signed=True)
         while 0 < number < self.next_entry:
-            found, log_offset, seconds, older = self._entries[number].item()
+            found, log_offset, seconds, older = _ENTRY.unpack(
+                os.pread(fd, ENTRY_BYTES, entries_at + number * ENTRY_BYTES)
+            )
             at_ms = self.first_ms + seconds * 1000
             if at_ms + 999 < begin_ms:
                 return

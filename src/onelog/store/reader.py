@@ -215,7 +215,7 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         if queue is None or not queue.start <= offset < queue.end:
             return None
-        return self._entry_time(queue.entry(offset))
+        return self._entry_time(queue.read_entry(offset))
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, upper: bool = False
@@ -245,6 +245,10 @@ class StoreReader:
         if log_offset >= self._opened_end and end - log_offset <= _WARM_TAIL_BYTES:
             return True
         return self.log.is_warm(log_offset, size)
+
+    def is_record_warm(self, log_offset: int) -> bool:
+        """Whether the record at a log offset, if there is one, can be read without waiting."""
+        return not self.log.start <= log_offset < self.log.end or self.is_warm(log_offset, 1)
 
     def read_cold(self, log_offset: int, size: int) -> bytes:
         """A copy of a range, for a worker thread: the others run while the disk works."""

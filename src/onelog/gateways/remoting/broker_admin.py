@@ -49,13 +49,19 @@ are handled as they are read, and a peer that is too fast is not read from."""
 # -- how it runs ---------------------------------------------------------------------------------
 
 
-def runtime_info(session: BrokerSession, command: Command) -> Answer:
+def runtime_info(session: BrokerSession, command: Command) -> None:
     """GET_BROKER_RUNTIME_INFO."""
+    session.look_up(
+        command, lambda: _disk(session.broker), lambda disk: _runtime_info(session, disk)
+    )
+
+
+def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
     broker = session.broker
     table = {
         **_state(session.gateway),
         **_traffic(broker),
-        **_disk(broker),
+        **disk,
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
