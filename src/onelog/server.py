@@ -36,6 +36,7 @@ from onelog.gateways.remoting import (
 )
 from onelog.gateways.remoting.registrar import Registrar
 from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
+from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection, Limits, Outbox
@@ -44,6 +45,7 @@ from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
+from onelog.store.retention import RetentionRound, Steps
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class BrokerServer:
         self.stalls = Stalls()
         # Few: threads that compute take turns with the loop, and many would get most of them.
         self._lookers = ThreadPoolExecutor(2, "onelog-lookup")
+        self._retaining = asyncio.Lock()
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -164,6 +167,7 @@ class BrokerServer:
             stalls=self.stalls,
         )
         self.gateway.look_up = self._look_up
+        self.gateway.retain = self._retain_once
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
@@ -208,24 +212,46 @@ class BrokerServer:
         self.gateway.refresh()
 
     async def _retain_forever(self) -> None:
+        job = Job("retention")
         while True:
             await asyncio.sleep(RETENTION_SECONDS)
+            with job:
+                await self.retain()
+
+    async def retain(self, *, manual: bool = False) -> RetentionRound:
+        """One round of retention, beside everything else; see `Retention.run`."""
+        async with self._retaining:
+            times = self.broker.topics.retention_ms()
+            reach = await asyncio.to_thread(self.store.retention.reach, times)
+            self.broker.prepare_retention(reach)
+            done = await _in_steps(self.store.retention.steps(times, manual=manual))
+            for group, count in self.broker.admin.unread(done.messages_deleted).items():
+                log.warning(
+                    "retention (%s) deleted %d messages that group %s had not read",
+                    done.reason or "a topic's own time",
+                    count,
+                    group,
+                )
+            return done
+
+    def _retain_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        """The same for a request."""
+
+        async def run() -> None:
             try:
-                self.broker.prepare_retention()
-                done = self.store.retain(self.broker.topics.retention_ms())
-                for group, count in self.broker.admin.unread(done.messages_deleted).items():
-                    log.warning(
-                        "retention (%s) deleted %d messages that group %s had not read",
-                        done.reason or "a topic's own time",
-                        count,
-                        group,
-                    )
+                await self.retain(manual=manual)
             except OnelogError as error:
-                log.error("retention failed, and is tried again: %s", error)
+                then(error)
+            else:
+                then(None)
+
+        task = self._loop.create_task(run())
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
 
     async def close(self) -> None:
         """Stop serving; everything acknowledged is on disk afterwards."""
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         await self._registrar.close()
         await self.gateway.routes.close()
@@ -235,6 +261,17 @@ class BrokerServer:
         await asyncio.to_thread(self._lookers.shutdown)
         await asyncio.to_thread(self.store.close)
         log.info("broker %s stopped", self.config.broker.name)
+
+
+async def _in_steps(steps: Steps) -> RetentionRound:
+    """Go through a round in the loop's thread; what waits for the disk runs in a worker."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as ended:
+            done: RetentionRound = ended.value
+            return done
+        await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
 
 
 def void(*_: object) -> None:

@@ -143,7 +143,9 @@ class Broker:
             self.tables, store, self.publisher, clock, schedule, offload, self.warming, host
         )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
-        self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
+        self.timer_renewal = TimerRenewal(
+            self.timers, store, self.publisher, clock, schedule, self.warming
+        )
 
     def _wire_transactions(
         self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
@@ -272,10 +274,15 @@ class Broker:
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
 
-    def prepare_retention(self) -> None:
-        """To be called before each round of `store.retain`: nothing is only in what goes."""
+    def prepare_retention(self, reach: int | None = None) -> None:
+        """To be called before each round of `store.retain`: nothing is only in what goes.
+
+        `reach` is what `Retention.reach` says, for those who had a worker ask it.
+        """
+        if reach is None:
+            reach = self.store.retention.reach(self.topics.retention_ms())
         self.checkback.prepare_retention()
-        self.timer_renewal.prepare_retention()
+        self.timer_renewal.prepare_retention(reach)
         self.tables.prepare_retention()
         self.lease_tables.prepare_retention()
 

@@ -18,6 +18,7 @@ from onelog.core.timer_runs import Columns
 from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.jobs import Job
 from onelog.message import NewMessage
@@ -41,32 +42,37 @@ class TimerRenewal:
         publisher: Publisher,
         clock: Clock,
         schedule: Schedule,
+        warming: Warming,
     ) -> None:
         self._timers = timers
         self._store = store
         self._publisher = publisher
         self._clock = clock
         self._schedule = schedule
+        self._warming = warming
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
-        keep_ms = self._store.config.retention_ms
-        old_ms = self._clock.now_ms() - keep_ms * 2 // 3
-        if self._round is None and self._is_any_older(old_ms):
-            end = int(self._store.offset_by_time(TIMER_TOPIC, 0, old_ms))
-            self._round = self._chunks(end, self._clock.now_ms() + keep_ms // 6)
-            self._renew_some()
+        wheel = self._timers.wheel
+        oldest = max(wheel.position, int(self._store.min_offset(TIMER_TOPIC, 0)))
+        if self._round is None and oldest < wheel.end:
+            old_ms = self._clock.now_ms() - self._store.config.retention_ms * 2 // 3
+            self._warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
 
-    def _is_any_older(self, time_ms: int) -> bool:
-        """Whether some message that may be pending was stored before a time."""
-        wheel, store = self._timers.wheel, self._store
-        oldest = max(wheel.position, int(store.min_offset(TIMER_TOPIC, 0)))
-        if oldest >= wheel.end:
-            return False
-        stored_ms = store.store_time(TIMER_TOPIC, 0, oldest)
-        return stored_ms is not None and stored_ms < time_ms
+    def _end_of_older(self, oldest: int, time_ms: int) -> int:
+        """The queue offset behind the messages that were stored before a time; 0 if none was."""
+        stored_ms = self._store.store_time(TIMER_TOPIC, 0, oldest)
+        if stored_ms is None or stored_ms >= time_ms:
+            return 0
+        return int(self._store.offset_by_time(TIMER_TOPIC, 0, time_ms))
+
+    def _renew_below(self, end: int) -> None:
+        if end and self._round is None and not self._timers.is_closed:
+            soon_ms = self._clock.now_ms() + self._store.config.retention_ms // 6
+            self._round = self._chunks(end, soon_ms)
+            self._renew_some()
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
         for found in self._timers.wheel.pending_below(end, due_after_ms):
@@ -105,26 +111,11 @@ class TimerRenewal:
             log.error("the timed message at queue offset %d is lost: %s", offset, error)
             return None
 
-    def prepare_retention(self) -> None:
-        """Before log files are deleted: renew everything that waits in one that may be."""
-        store = self._store
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files are deleted: renew everything that waits before this log offset."""
         self._timers.collect_all()
-        end = 0
-        expired_ms = self._clock.now_ms() - store.config.retention_ms
-        if self._is_any_older(expired_ms + 1):
-            end = int(store.offset_by_time(TIMER_TOPIC, 0, expired_ms + 1))
-        if store.retention.disk(store.folder) >= store.config.disk_force_percent:
-            end = max(end, self._end_of_forced())
+        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
+        end = 0 if queue is None else queue.first_not_before(lambda entry: entry[0] < reach)
         count = sum(map(self._renew, self._chunks(end, -1))) if end else 0
         if count:
             log.info("%d timed messages were renewed, as their log files may be deleted", count)
-
-    def _end_of_forced(self) -> int:
-        """The queue offset behind the messages in files that go, however fresh, to free space."""
-        segments = self._store.log.segments
-        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
-        if queue is None or len(segments) < 2:
-            return 0
-        number = min(self._store.config.retention_files_per_round, len(segments) - 1)
-        kept_from = segments[number].start
-        return queue.first_not_before(lambda entry: entry[0] < kept_from)

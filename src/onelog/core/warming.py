@@ -7,12 +7,16 @@ would have to be waited for, a worker reads them, and then he is called again.
 Invariant: whoever is told to wait is called exactly once, and finds ready what he asked for.
 """
 
+import threading
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from onelog.core.durability import Post
 from onelog.errors import OnelogError
 from onelog.jobs import Job
 from onelog.store.message_store import MessageStore
+
+_Found = TypeVar("_Found")
 
 
 class Warming:
@@ -26,6 +30,7 @@ class Warming:
         self._post = post
         self._read: set[int] = set()
         """What a worker has just read, for somebody who has not asked again yet."""
+        self._job = Job("reading ahead")
 
     def is_ready(self, log_offsets: Iterable[int], again: Callable[[], None]) -> bool:
         """Whether records can be read without waiting; if not, `again` is called when they can."""
@@ -38,26 +43,48 @@ class Warming:
                 cold.append(at)
         if not cold:
             return True
-        job = Job("reading ahead")
 
-        def then() -> None:
+        def then(_: None) -> None:
             read.update(cold)
-            with job:
-                again()
+            again()
             read.difference_update(cold)
 
-        def work() -> None:
+        return self._run(lambda: self._read_all(cold), then)
+
+    def find(self, find: Callable[[], _Found], then: Callable[[_Found], None]) -> None:
+        """Have a worker find something out, and go on with it in the loop."""
+        found: list[_Found] = []
+
+        def go_on(_: None) -> None:
+            if found:  # Otherwise the search failed, and that was said.
+                then(found[0])
+
+        if self._run(lambda: found.append(find()), go_on):
+            go_on(None)
+
+    def _run(self, work: Callable[[], None], then: Callable[[None], None]) -> bool:
+        """Run something in a worker, `then` something in the loop; True, and nothing of that, if
+        there was no worker and it is done already."""
+        mine, is_done = threading.get_ident(), []
+
+        def end() -> None:
+            with self._job:
+                then(None)
+
+        def run() -> None:
+            with self._job:
+                work()
+            if threading.get_ident() == mine:
+                is_done.append(True)
+            else:
+                self._post(end)
+
+        self._offload(run)
+        return bool(is_done)
+
+    def _read_all(self, log_offsets: Iterable[int]) -> None:
+        for at in log_offsets:
             try:
-                for at in cold:
-                    self._read_one(at)
-            finally:
-                self._post(then)
-
-        self._offload(work)
-        return False
-
-    def _read_one(self, at: int) -> None:
-        try:
-            self._store.message_at(at)
-        except OnelogError:
-            pass  # Whoever asked reads it again, and says what is wrong.
+                self._store.message_at(at)
+            except OnelogError:
+                continue  # Whoever asked reads it again, and says what is wrong.

@@ -13,7 +13,6 @@ it lies after the last whole one and is cut on recovery. `end` moves only after 
 write that fails leaves zeros behind it, never half a list.
 """
 
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ from onelog.store.record import (
     require_message,
 )
 from onelog.store.runs import encode_run_of_queue, is_plain_run, run_bytes_max
-from onelog.store.segment import Buffer, Segment, file_name, numbered_files, sync_folder
+from onelog.store.segment import Buffer, Segment, file_name, numbered_files
 
 _WARM_PROBE_BYTES = 256 * 1024
 
@@ -264,11 +263,12 @@ class CommitLog:
         self.flushed = max(self.flushed, end)
         return end
 
-    def delete_first(self) -> int:
-        """Delete the oldest segment and return its size. The active one is never deleted."""
+    def drop_first(self) -> Segment:
+        """Begin with the second segment, and return the first: its file is the caller's to delete.
+
+        The active one is never dropped.
+        """
         first, *rest = self._segments
-        assert rest, "the active segment cannot be deleted"
+        assert rest, "the active segment cannot be dropped"
         self._segments = tuple(rest)
-        os.unlink(first.path)
-        sync_folder(self.folder)
-        return first.size
+        return first

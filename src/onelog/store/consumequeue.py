@@ -432,15 +432,24 @@ class ConsumeQueue:
 
         Returns the bytes of the deleted files.
         """
+        return self.begin_at(self.first_from(log_start), lambda path: path.unlink(missing_ok=True))
+
+    def first_from(self, log_start: int) -> int:
+        """The first message from a log offset on; for any thread, read with system calls."""
         if self._begins_at >= log_start or self.start == self.end:
-            return 0
-        self.start = max(self.start, self.first_not_before(lambda e: e[0] < log_start))
-        self._begins_at = self.entry(self.start)[0] if self.start < self.end else -1
+            return self.start
+        found = max(self.start, self.first_not_before(lambda entry: entry[0] < log_start))
+        self._begins_at = self.read_entry(found)[0] if found < self.end else -1
+        return found
+
+    def begin_at(self, start: int, discard: Callable[[Path], object]) -> int:
+        """Let the queue begin at an offset, and discard files before it; returns their bytes."""
+        self.start = max(self.start, start)
         gone = 0
         while len(self._files) > 1 and (self._files[0] + 1) * self._file_entries <= self.start:
             file = self._files.pop(0)
             self.unmap(file)
-            self.path(file).unlink(missing_ok=True)
+            discard(self.path(file))
             gone += self._file_entries * ENTRY_BYTES
         return gone
 

@@ -9,13 +9,20 @@ import ipaddress
 import logging
 import shutil
 import struct
+from functools import partial
 
 from onelog import __version__
 from onelog.config import SETTINGS
 from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
 from onelog.core.topics import TIMER_TOPIC
-from onelog.errors import NotPermittedError, OffsetOutOfRangeError, StoreError, WireError
+from onelog.errors import (
+    NotPermittedError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    StoreError,
+    WireError,
+)
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.gateways.remoting.setting_names import as_properties, as_settings
 from onelog.wire.remoting import fields
@@ -275,18 +282,21 @@ def _properties(body: Buffer) -> dict[str, str]:
 # -- its files -----------------------------------------------------------------------------------
 
 
-def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
+def delete_expired_files(session: BrokerSession, command: Command) -> None:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
-    session.broker.prepare_retention()
-    session.broker.store.retention.run({}, manual=True)
-    return Answer()
+    session.gateway.retain(True, partial(_retained, session, command))
 
 
-def clean_expired_queues(session: BrokerSession, command: Command) -> Answer:
+def clean_expired_queues(session: BrokerSession, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
-    session.broker.prepare_retention()
-    session.broker.store.retention.run({})
-    return Answer()
+    session.gateway.retain(False, partial(_retained, session, command))
+
+
+def _retained(session: BrokerSession, command: Command, error: OnelogError | None) -> None:
+    if error is None:
+        session.answer(command, Answer())
+    else:
+        session.fail(command, error)
 
 
 # -- its place in the cluster --------------------------------------------------------------------

@@ -160,6 +160,8 @@ class Gateway:
     """The same as `offload`, for what computes, too: few at a time."""
     lookups: int = 0
     """How many of these are not done yet."""
+    retain: Callable[[bool, Callable[[OnelogError | None], None]], None] = field(init=False)
+    """Makes a round of retention, at any hour if the first argument says so, and calls back."""
     id_prefix: str = field(init=False)
     """How the ids of messages stored here begin."""
     added_properties: bytes = field(init=False)
@@ -170,9 +172,16 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.look_up = self.offload
+        self.retain = self._retain_at_once
         self.routes = Routes(self.broker, self.clock.now_ms)
         self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
+
+    def _retain_at_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        broker = self.broker
+        broker.prepare_retention()
+        broker.store.retention.run(broker.topics.retention_ms(), manual=manual)
+        then(None)
 
     def refresh(self) -> None:
         """Take over what follows from the configuration."""
