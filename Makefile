@@ -8,6 +8,8 @@ LOCK := requirements-dev.lock
 COMPILE := $(BIN)/python -m compileall -q src
 RATE ?= 2000
 SECONDS ?= 30
+# Tests wait more than they work: more of them at a time than there are cores.
+WORKERS ?= 4
 TREES := src tests $(wildcard benchmarks)
 
 .PHONY: help up demo test check unit bench e2e e2e-java soak clean
@@ -30,20 +32,20 @@ check: $(VENV)/installed-dev ## style, types and layers only
 	@$(BIN)/mypy --no-error-summary $(TREES)
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
 
-unit: $(VENV)/installed-dev ## the fast tests
-	@$(BIN)/pytest
+unit: $(VENV)/installed-dev ## the fast tests (WORKERS=4 at a time)
+	@$(BIN)/pytest -n $(WORKERS)
 
 bench: $(VENV)/installed-dev ## measure, side by side with the peers
 	@$(BIN)/python -m benchmarks
 
 e2e: $(VENV)/installed-dev ## the SDK's stores against real servers (installs redis-server if it may)
-	@$(BIN)/pytest -m e2e
+	@$(BIN)/pytest -m e2e --record "make $@"
 
 e2e-java: $(VENV)/installed-dev ## RocketMQ's own Java code against OneLog (needs a JDK and Maven)
-	@$(BIN)/pytest -m e2e_java
+	@$(BIN)/pytest -m e2e_java --record "make $@"
 
 soak: $(VENV)/installed-dev ## the long runs
-	@$(BIN)/pytest -m soak -rP
+	@$(BIN)/pytest -m soak -rP --record "make $@"
 
 clean: ## remove everything that was made here
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [suite ...] [--quick] [--folder DIR]`."""
+"""`python -m benchmarks [suite ...] [--quick] [--folder DIR]`; `compare REV` is a mode apart."""
 
 import argparse
 import importlib
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import compare
 from benchmarks.table import Options, Row, keep, machine_facts, show
 
 SUITES = {
@@ -31,8 +32,12 @@ Suite = Callable[[Options], list[Row]]
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["compare"]:
+        return compare.main(sys.argv[2:], FOLDER)
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure OneLog, side by side with its peers."
+        prog="python -m benchmarks",
+        description="Measure OneLog, side by side with its peers.",
+        epilog="`compare REV` measures it side by side with itself at another commit.",
     )
     parser.add_argument(
         "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default: all"

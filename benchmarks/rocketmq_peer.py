@@ -1,11 +1,13 @@
 """Side by side with the real RocketMQ 5.5.0: its own Java benchmark client drives both brokers.
 
-First one server, then the other, on the same machine, each with a fresh store: RocketMQ as it comes
-(4 GiB heap), OneLog as `onelog up` starts it. The client is Java too, and has to warm up: of each
-run only the last nine seconds count (the window of the client's own report).
+The servers take turns on the same machine, each turn with a server and a store of its own: RocketMQ
+as it comes (4 GiB heap), OneLog as `onelog up` starts it. The client is Java too, and has to warm
+up: of each run only the last nine seconds count (the window of the client's own report). A row
+shows the medians of the rounds, and its note all of them.
 
 `python -m benchmarks rocketmq` runs it like every suite; `python -m benchmarks.rocketmq_peer
---seconds 25` sets how long each part takes, `--server` measures one of the two and prints that.
+--seconds 25 --rounds 2` sets how long each part takes and how often, `--server` measures one of the
+two and prints that.
 """
 
 import argparse
@@ -15,14 +17,17 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
 import onelog
 from benchmarks.process_usage import anonymous_bytes, cpu_seconds
+from benchmarks.rounds import told, turns
 from benchmarks.table import Options, Row, show
 from tests.e2e.java_clients import PEER_VERSION, QUIET, Scenario, jvm, peer_classpath
 from tests.e2e.onelog_peer import OnelogPeer
@@ -35,6 +40,8 @@ Peer = OnelogPeer | RocketmqPeer
 # Java needs its half minute to become fast, client and broker alike: shorter runs flatter OneLog.
 SECONDS = 60
 SECONDS_QUICK = 16
+ROUNDS = 3
+START_ROUNDS = 4
 # The client reports the mean over its last ten one-second snapshots.
 WINDOW_S = 9
 QUEUES = 16
@@ -75,59 +82,102 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything that was measured of one server."""
+    """Everything that was measured of one server, each a list with a value per round."""
 
-    start_s: float
-    sends: Load
-    batches: Load
-    consumption: Load
-    flushed_sends: Load
-    paced: dict[str, int]
-    anonymous_bytes: int
+    loads: dict[str, list[Load]] = field(default_factory=lambda: defaultdict(list))
+    figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One of RocketMQ's benchmark programs, and the pattern of its reports."""
+
+    name: str
+    program: str
+    topic: str
+    pattern: re.Pattern[str]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is measured during one life of a server: what belongs together, and no more."""
+
+    name: str
+    runs: tuple[Run, ...]
+    paced: bool = False
+    sync_flush: bool = False
+
+
+SENDING = Run("sends", "Producer", "Sends", SENDS, ("-w", "64"))
+BATCHING = Run("batches", "BatchProducer", "Batches", BATCHED, ("-w", "16", "-b", "16"))
+CONSUMING = Run("consumption", "Consumer", "Batches", CONSUMED, ("-g", "readers"))
+FLUSHING = Run("flushed sends", "Producer", "Sends", SENDS, ("-w", "64"))
+PARTS = (
+    Part(f"synchronous sends, then {PACED_RATE:,} a second", (SENDING,), paced=True),
+    Part("batches, then their consumption", (BATCHING, CONSUMING)),
+    Part("synchronous sends with synchronous flush", (FLUSHING,), sync_flush=True),
+)
+
+Make = Callable[[Path, bool], Peer]
+"""Makes a server, not started yet, in a folder; with or without synchronous flush."""
+SERVERS: dict[str, Make] = {
+    "rocketmq": lambda folder, sync: RocketmqPeer(folder, heap=PEER_BROKER_HEAP, sync_flush=sync),
+    "onelog": lambda folder, sync: OnelogPeer(folder, sync_flush=sync, may_stall=True),
+}
 
 
 def run(options: Options) -> list[Row]:
-    """The suite: RocketMQ, then OneLog."""
-    seconds = SECONDS_QUICK if options.quick else SECONDS
-    return compare(options.folder, seconds, options.announce)
+    """The suite: RocketMQ and OneLog in turns."""
+    seconds, rounds = (SECONDS_QUICK, 1) if options.quick else (SECONDS, ROUNDS)
+    return compare(options.folder, seconds, rounds, options.announce)
 
 
-def compare(folder: Path, seconds: int, announce: Callable[[str], None]) -> list[Row]:
+def compare(folder: Path, seconds: int, rounds: int, announce: Callable[[str], None]) -> list[Row]:
     """Measure both and hold one against the other."""
-    theirs = measure("rocketmq", folder, seconds, announce)
-    ours = measure("onelog", folder, seconds, announce)
-    return rows(ours, theirs)
+    found = measure(SERVERS, PARTS, folder, seconds, rounds, announce)
+    for number, name in turns(START_ROUNDS, list(SERVERS)):
+        announce(f"start to first acknowledged message: round {number} of {START_ROUNDS}, {name}")
+        peer = SERVERS[name](folder / f"{name}-start-{number}", False)
+        found[name].figures["start_s"].append(first_message_s(peer))
+    return rows(found["onelog"], found["rocketmq"])
 
 
-def make(server: str, folder: Path, *, sync_flush: bool = False) -> Peer:
-    """A server that is not started yet."""
-    if server == "onelog":
-        return OnelogPeer(folder, sync_flush=sync_flush, may_stall=True)
-    return RocketmqPeer(folder, heap=PEER_BROKER_HEAP, sync_flush=sync_flush)
+def make(server: str, folder: Path) -> Peer:
+    """One of the two servers, not started yet."""
+    return SERVERS[server](folder, False)
 
 
-def measure(server: str, folder: Path, seconds: int, announce: Callable[[str], None]) -> Measured:
-    """All measurements of one server."""
-    announce(f"{server}: start to first acknowledged message")
+def measure(
+    servers: Mapping[str, Make],
+    parts: Sequence[Part],
+    folder: Path,
+    seconds: int,
+    rounds: int,
+    announce: Callable[[str], None],
+) -> dict[str, Measured]:
+    """All parts of all servers, which take turns."""
     # As it is installed: pip compiles what it installs, and RocketMQ's classes are compiled too.
     compileall.compile_dir(Path(onelog.__file__).parent, quiet=1)
-    start_s = sorted(first_message_s(make(server, folder / f"{server}-{i}")) for i in range(3))[1]
-    with make(server, folder / server) as peer:
-        announce(f"{server}: synchronous sends")
-        sends = drive(peer, "Producer", "Sends", SENDS, seconds, ("-w", "64"))
-        announce(f"{server}: {PACED_RATE:,} sends/s")
-        paced = paced_sends(peer, seconds)
-        announce(f"{server}: batches")
-        batches = drive(
-            peer, "BatchProducer", "Batches", BATCHED, seconds, ("-w", "16", "-b", "16")
-        )
-        announce(f"{server}: consumption")
-        consumption = drive(peer, "Consumer", "Batches", CONSUMED, seconds, ("-g", "readers"))
-        memory = anonymous_bytes(peer.broker_pids)
-    with make(server, folder / f"{server}-sync", sync_flush=True) as peer:
-        announce(f"{server}: synchronous sends with synchronous flush")
-        flushed = drive(peer, "Producer", "Sends", SENDS, seconds, ("-w", "64"))
-    return Measured(start_s, sends, batches, consumption, flushed, paced, memory)
+    found = {name: Measured() for name in servers}
+    for part in parts:
+        for number, name in turns(rounds, list(servers)):
+            announce(f"{part.name}: round {number} of {rounds}, {name}")
+            own = folder / f"{name}-{part.runs[0].name.replace(' ', '-')}-{number}"
+            with servers[name](own, part.sync_flush) as peer:
+                look(peer, part, seconds, found[name])
+    return found
+
+
+def look(peer: Peer, part: Part, seconds: int, found: Measured) -> None:
+    """One turn of a server that runs."""
+    for each in part.runs:
+        load = drive(peer, each.program, each.topic, each.pattern, seconds, each.arguments)
+        found.loads[each.name].append(load)
+    found.figures[f"bytes after {part.runs[-1].name}"].append(anonymous_bytes(peer.broker_pids))
+    if part.paced:
+        for name, value in paced_sends(peer, seconds).items():
+            found.figures[name].append(value)
 
 
 def first_message_s(peer: Peer) -> float:
@@ -224,70 +274,112 @@ def paced_sends(peer: Peer, seconds: int) -> dict[str, int]:
 def rows(ours: Measured, theirs: Measured) -> list[Row]:
     """What issue and people want to know, with the ratio that is required."""
     paced = f"{PACED_RATE:,} sends/s"
-    p99, p99_due = "call_p99.0_us", "due_p99.0_us"
+
+    def load_row(what: str, unit: str, ratio_min: float, name: str) -> Row:
+        return rate_row(what, unit, ratio_min, ours.loads[name], theirs.loads[name])
+
+    def figure_row(
+        what: str, name: str, unit: str, ratio_min: float | None, scale: float = 1, note: str = ""
+    ) -> Row:
+        mine, others = (
+            [value / scale for value in measured.figures[name]] for measured in (ours, theirs)
+        )
+        return less_row(what, mine, others, unit, ratio_min, note)
+
     return [
-        rate_row("sync sends, 64 threads", "sends/s", 1.2, ours.sends, theirs.sends),
-        rate_row("batches of 16, 16 threads", "msg/s", 1.0, ours.batches, theirs.batches),
-        rate_row("push consumer", "msg/s", 1.0, ours.consumption, theirs.consumption),
-        rate_row(
-            "sync sends, sync flush", "sends/s", 1.0, ours.flushed_sends, theirs.flushed_sends
-        ),
+        load_row("sync sends, 64 threads", "sends/s", 1.2, "sends"),
+        load_row("batches of 16, 16 threads", "msg/s", 1.0, "batches"),
+        load_row("push consumer", "msg/s", 1.0, "consumption"),
+        load_row("sync sends, sync flush", "sends/s", 1.0, "flushed sends"),
         less_row(
             "broker CPU for a million sync sends",
-            (ours.sends.broker_cpu_us, theirs.sends.broker_cpu_us),
+            [load.broker_cpu_us for load in ours.loads["sends"]],
+            [load.broker_cpu_us for load in theirs.loads["sends"]],
             "s",
             2.0,
         ),
-        less_row(
+        figure_row(
             f"p99 latency at {paced}, from when it was due",
-            (ours.paced[p99_due], theirs.paced[p99_due]),
+            "due_p99.0_us",
             "us",
             1.0,
-            f"counts sends that a stall delayed; {paced_note(ours, theirs)}",
+            note=f"stalls delay sends, too; reached {reached(ours)} and {reached(theirs)}",
         ),
-        less_row(
-            f"p99 latency at {paced}, from the call",
-            (ours.paced[p99], theirs.paced[p99]),
-            "us",
-            None,
-        ),
-        less_row(
+        figure_row(f"p99 latency at {paced}, from the call", "call_p99.0_us", "us", None),
+        figure_row(
             "memory of its own after the load",
-            (ours.anonymous_bytes / 2**20, theirs.anonymous_bytes / 2**20),
+            "bytes after consumption",
             "MiB",
             5.0,
+            2**20,
             "RssAnon; RocketMQ's without its name server",
         ),
-        less_row(
+        figure_row(
             "start to first acknowledged message",
-            (ours.start_s, theirs.start_s),
+            "start_s",
             "s",
             5.0,
-            "median of 3; RocketMQ's name server ran already",
+            note="RocketMQ's name server ran already",
         ),
     ]
 
 
-def rate_row(what: str, unit: str, ratio_min: float, ours: Load, theirs: Load) -> Row:
-    """A row for something of which more is better."""
+def reached(measured: Measured) -> str:
+    """The rate that paced sends really had."""
+    return f"{median(measured.figures['rate']):,.0f}/s"
+
+
+def rate_row(
+    what: str,
+    unit: str,
+    ratio_min: float,
+    ours: Sequence[Load],
+    theirs: Sequence[Load],
+    peer: str = "RocketMQ",
+    note: str = "",
+) -> Row:
+    """A row for something of which more is better: the medians, and in the note all rounds."""
+    mine, others = [load.rate for load in ours], [load.rate for load in theirs]
+    our, their = middle(ours), middle(theirs)
+    notes = [told(mine, others), busy("OneLog", our), busy(peer, their), limit(our), note]
     return Row(
         what,
-        ours.rate,
+        median(mine),
         unit,
-        theirs.rate,
-        "RocketMQ",
+        median(others),
+        peer,
         ratio_min,
-        cpu_us=ours.broker_cpu_us,
-        note=f"{busy('OneLog', ours)}; {busy('RocketMQ', theirs)}; {limit(ours)}",
+        cpu_us=median(load.broker_cpu_us for load in ours),
+        note="; ".join(filter(None, notes)),
     )
 
 
 def less_row(
-    what: str, values: tuple[float, float], unit: str, ratio_min: float | None, note: str = ""
+    what: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    unit: str,
+    ratio_min: float | None,
+    note: str = "",
+    peer: str = "RocketMQ",
 ) -> Row:
     """A row for something of which less is better."""
-    ours, theirs = values
-    return Row(what, ours, unit, theirs, "RocketMQ", ratio_min, less_is_better=True, note=note)
+    return Row(
+        what,
+        median(ours),
+        unit,
+        median(theirs),
+        peer,
+        ratio_min,
+        less_is_better=True,
+        note="; ".join(filter(None, [told(ours, theirs, less_is_better=True), note])),
+    )
+
+
+def middle(loads: Sequence[Load]) -> Load:
+    """The run with the median rate."""
+    rate = median(load.rate for load in loads)
+    return min(loads, key=lambda load: abs(load.rate - rate))
 
 
 def busy(name: str, load: Load) -> str:
@@ -306,22 +398,20 @@ def limit(load: Load) -> str:
     return "limited by waiting: round trips, the disk, or other jobs on this machine"
 
 
-def paced_note(ours: Measured, theirs: Measured) -> str:
-    """The rates that were really reached."""
-    return f"reached {ours.paced['rate']:,}/s and {theirs.paced['rate']:,}/s"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rocketmq_peer")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long each part runs")
-    parser.add_argument("--server", choices=("onelog", "rocketmq"), help="measure only this one")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each part runs")
+    parser.add_argument("--server", choices=SERVERS, help="measure only this one")
     given = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as made:
+        folder, seconds, rounds = Path(made), given.seconds, given.rounds
         if given.server is not None:
-            console.print(measure(given.server, Path(folder), given.seconds, console.print))
+            alone = {given.server: SERVERS[given.server]}
+            console.print(measure(alone, PARTS, folder, seconds, rounds, console.print))
         else:
-            show("rocketmq", compare(Path(folder), given.seconds, console.print), console)
+            show("rocketmq", compare(folder, seconds, rounds, console.print), console)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.measurement,
         amount(row.value, row.unit),
         against,
-        "-" if row.ratio is None else f"{row.ratio:.2f}",
+        "-" if row.ratio is None else f"{row.ratio:.{3 if row.ratio < 1.1 else 2}f}",
         "-" if row.cpu_us is None else f"{row.cpu_us:,.2f}",
         row.verdict,
         row.note,

@@ -18,21 +18,21 @@ from statistics import median
 
 from benchmarks.rocketmq_peer import (
     QUEUES,
+    ROUNDS,
     SECONDS,
     SECONDS_QUICK,
     Load,
     Peer,
-    busy,
     drive,
     less_row,
-    limit,
     make,
+    rate_row,
 )
+from benchmarks.rounds import turns
 from benchmarks.table import Options, Row
 from onelog.wire.remoting.codes import RequestCode
 from tests.e2e.remoting_probe import call
 
-ROUNDS = 3
 TOPIC = "Transactions"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 RATIO_MIN = 1.2
@@ -69,10 +69,9 @@ def run(options: Options) -> list[Row]:
     rows = []
     for kind in kinds:
         outcomes: dict[str, list[Outcome]] = {"rocketmq": [], "onelog": []}
-        for number in range(rounds):
-            for server, found in outcomes.items():
-                options.announce(f"{kind.name}: round {number + 1} of {rounds}, {server}")
-                found.append(measure(server, options.folder, seconds, kind))
+        for number, server in turns(rounds, list(outcomes)):
+            options.announce(f"{kind.name}: round {number} of {rounds}, {server}")
+            outcomes[server].append(measure(server, options.folder, seconds, kind))
         rows += compare(kind, outcomes["onelog"], outcomes["rocketmq"])
     return rows
 
@@ -113,35 +112,22 @@ def _end(peer: Peer, topic: str, queue_id: int) -> int:
 
 def compare(kind: Kind, ours: list[Outcome], theirs: list[Outcome]) -> list[Row]:
     """The medians of both, and in the note what they were made of."""
-    our, their = middle(ours), middle(theirs)
-    pairs = zip(ours, theirs, strict=True)
-    ratios = [one.load.rate / other.load.rate for one, other in pairs]
-    note = (
-        f"ratios of the rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)}; "
-        f"{busy('OneLog', our.load)}; {busy('RocketMQ', their.load)}; {limit(our.load)}; "
-        f"committed {our.committed:.1%} and {their.committed:.1%}"
-    )
+    our_loads, their_loads = ([each.load for each in side] for side in (ours, theirs))
+    shares = [median(each.committed for each in side) for side in (ours, theirs)]
     return [
-        Row(
+        rate_row(
             f"transactions, {kind.name}",
-            our.load.rate,
             "sends/s",
-            their.load.rate,
-            "RocketMQ",
             RATIO_MIN,
-            cpu_us=our.load.broker_cpu_us,
-            note=note,
+            our_loads,
+            their_loads,
+            note=f"committed {shares[0]:.1%} and {shares[1]:.1%}",
         ),
         less_row(
             f"broker CPU for a million of them, {kind.name}",
-            (our.load.broker_cpu_us, their.load.broker_cpu_us),
+            [load.broker_cpu_us for load in our_loads],
+            [load.broker_cpu_us for load in their_loads],
             "s",
             None,
         ),
     ]
-
-
-def middle(outcomes: list[Outcome]) -> Outcome:
-    """The run with the median rate."""
-    rate = median(sorted(outcome.load.rate for outcome in outcomes))
-    return min(outcomes, key=lambda outcome: abs(outcome.load.rate - rate))

@@ -29,8 +29,17 @@ CHAPTERS = {
         "AllocationStrategy", "ByConfig", "ByConsistentHash", "ByRoom", "ByNearbyRoom",
     ],
     "Hooks and traces": ["SendHook", "SendContext", "ConsumeHook", "ConsumeContext", "TraceHook"],
-    "Administration": ["Admin"],
+    "Administration": [
+        "Admin", "AsyncAdmin", "Clusters", "Topics", "Groups", "Positions", "Messages",
+        "DeadLetters", "Traces", "Delays",
+    ],
 }  # fmt: skip
+
+PARTS = {
+    "Clusters": "cluster", "Topics": "topics", "Groups": "groups", "Positions": "positions",
+    "Messages": "messages", "DeadLetters": "dead_letters", "Traces": "traces", "Delays": "delays",
+}  # fmt: skip
+"""The modules of an administrator's parts, which nobody makes by himself."""
 
 HEAD = """\
 # Reference of `onelog.client`
@@ -59,7 +68,7 @@ def exported() -> dict[str, str]:
 
 def page() -> str:
     """The whole page."""
-    modules = exported()
+    modules = exported() | PARTS
     parts = [HEAD]
     for chapter, names in CHAPTERS.items():
         parts.append(f"## {chapter}\n")
@@ -92,7 +101,8 @@ class Source:
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
         functions = [each for each in node.body if isinstance(each, Function)]
         inits = [self._arguments(each) for each in functions if each.name == "__init__"]
-        yield f"### `{node.name}{inits[0] if inits else ''}`\n"
+        shown = inits[0] if inits and node.name not in PARTS else ""
+        yield f"### `{node.name}{shown}`\n"
         yield _docstring(node) + "\n"
         for parent in map(ast.unparse, node.bases):
             if parent.endswith("Options"):

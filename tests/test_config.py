@@ -217,6 +217,7 @@ def test_a_file_must_use_the_right_type(tmp_path: Path, value: str) -> None:
         ({"broker.host": "::", "broker.advertised_host": "::"}, "set broker.advertised_host"),
         ({"broker.vip_port": 10911}, "the two ports must differ"),
         ({"broker.nameservers": "a:9876;b:65536"}, "a port is at most 65535"),
+        ({"net.unread_bytes_max": 1 << 20}, "one large request alone would be too much"),
         ({"tls.cert_path": "c.pem"}, "a certificate needs its key"),
         ({"tls.key_path": "k.pem"}, "a certificate needs its key"),
     ],
@@ -268,6 +269,18 @@ def test_describe_shows_every_setting_once_in_the_order_of_declaration() -> None
     )
     assert mode.accepts == "disabled | permissive | enforcing"
     assert mode.environment == "ONELOG_TLS_MODE"
+
+
+def test_a_setting_that_has_moved_is_still_known_by_its_old_name(tmp_path: Path) -> None:
+    file = tmp_path / "onelog.toml"
+    file.write_text("[broker]\nconnections_max = 7\n")
+    assert load(file).config.net.connections_max == 7
+    environ = {"ONELOG_BROKER_CONNECTIONS_MAX": "8"}
+    assert load(file, environ).config.net.connections_max == 8
+    loaded = load(file, environ, {"broker.connections_max": 9})
+    assert loaded.config.net.connections_max == 9
+    assert loaded.sources["net.connections_max"] == "flag"
+    assert value_of(loaded.config, "broker.connections_max") == 9
 
 
 def test_value_of_an_unknown_key_is_refused() -> None:

@@ -120,13 +120,8 @@ def test_a_folder_keeps_its_messages(tmp_path: Path) -> None:
     with onelog.embedded(tmp_path) as mq, mq.producer("shop") as producer:
         receipt = producer.send(Message("orders", b"kept"))
         assert mq.folder == tmp_path
-    with onelog.embedded(str(tmp_path)) as mq:
-
-        async def body() -> bytes:
-            async with mq.admin() as admin:
-                return bytes((await admin.messages.by_id(receipt.offset_id)).message.body)
-
-        assert asyncio.run(body()) == b"kept"
+    with onelog.embedded(str(tmp_path)) as mq, mq.admin() as admin:
+        assert bytes(admin.messages.by_id(receipt.offset_id).message.body) == b"kept"
     assert (tmp_path / "store").is_dir()
 
 

@@ -16,10 +16,21 @@ from unittest import mock
 import pytest
 
 from onelog.config import load
-from onelog.errors import ConfigError, ListenError, StoreError, StoreLockedError
+from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
 from onelog.message import LogOffset, NewMessage
-from onelog.server import HANDLERS, BrokerServer, running_broker
+from onelog.net import capacity as capacity_module
+from onelog.net.peer import Peer
+from onelog.net.tls import client_context, write_self_signed
+from onelog.server import (
+    HANDLERS,
+    BrokerServer,
+    checked_capacity,
+    make_capacity,
+    running_broker,
+    running_nameserver,
+)
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.frame import encode_request
 from tests.gateways.remoting.live import SMALL, bodies, broker, client
 from tests.gateways.remoting.popping import GROUP, TOPIC, popping
 from tests.gateways.remoting.samples import SAMPLES
@@ -34,6 +45,23 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
         assert server.store.recovery.clean
         assert bodies(await one.pull("t", 0)) == [b"%d" % n for n in range(20)]
+
+
+async def test_a_stop_ends_with_a_closed_store_whatever_fails_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise OSError("cannot say goodbye")
+
+    server = BrokerServer(load(overrides={**SMALL, "broker.store_path": str(tmp_path / "store")}))
+    await server.start()
+    async with client(server) as one:
+        await one.send("t", b"x")
+    monkeypatch.setattr(server.gateway.routes, "close", refuse)
+    with pytest.raises(OSError, match="goodbye"):
+        await server.close()
+    async with broker(tmp_path) as server:
+        assert server.store.recovery.clean
 
 
 async def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -77,6 +105,64 @@ async def test_only_settings_that_may_change_do(tmp_path: Path) -> None:
             server.reconfigure({"broker.trace": "perhaps"})
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    folder.mkdir()
+    return write_self_signed(folder, ("127.0.0.1",))
+
+
+async def is_shown(server: BrokerServer, cert_path: Path) -> bool:
+    """Whether a new client is shown this certificate."""
+    try:
+        peer = await Peer.connect(
+            "127.0.0.1", server.config.broker.port, tls=client_context(cert_path)
+        )
+    except PeerClosedError:
+        return False
+    await peer.close()
+    return True
+
+
+async def test_new_clients_are_shown_a_changed_certificate_and_old_ones_go_on(
+    tmp_path: Path,
+) -> None:
+    first, second = certificate(tmp_path / "1"), certificate(tmp_path / "2")
+    async with broker(
+        tmp_path, tls__mode="enforcing", tls__cert_path=str(first[0]), tls__key_path=str(first[1])
+    ) as server:
+        port = server.config.broker.port
+        old = await Peer.connect("127.0.0.1", port, tls=client_context(first[0]))
+        lines = f"tls.cert_path={second[0]}\ntls.key_path={second[1]}\n"
+        answer = await old.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, lines.encode())
+        assert answer.code == 0, answer.remark
+        assert server.config.tls.cert_path == str(second[0])
+        assert await is_shown(server, second[0])
+        assert not await is_shown(server, first[0])
+        assert (await old.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+        await old.close()
+
+
+async def test_a_certificate_that_is_no_good_is_refused_and_the_old_one_kept(
+    tmp_path: Path,
+) -> None:
+    first, second = certificate(tmp_path / "1"), certificate(tmp_path / "2")
+    async with (
+        broker(tmp_path, tls__cert_path=str(first[0]), tls__key_path=str(first[1])) as server,
+        client(server) as admin,
+    ):
+        lines = f"tls.cert_path={second[0]}\n"
+        answer = await admin.ask(RequestCode.UPDATE_BROKER_CONFIG, lines.encode())
+        assert answer.code != 0
+        assert "the key does not belong to the certificate" in str(answer.remark)
+        assert server.config.tls.cert_path == str(first[0])
+        assert await is_shown(server, first[0])
+
+
+async def test_a_certificate_that_is_no_good_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.pem.*No such file"):
+        async with broker(tmp_path, tls__cert_path="none.pem", tls__key_path="none.key"):
+            pytest.fail("it started")
+
+
 async def test_an_advertised_name_must_be_an_address(tmp_path: Path) -> None:
     overrides = {
         **SMALL,
@@ -86,6 +172,49 @@ async def test_an_advertised_name_must_be_an_address(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no-such-host\.invalid"):
         async with running_broker(load(overrides=overrides)):
             pass
+
+
+async def test_broker_and_name_server_of_a_process_share_their_connections(tmp_path: Path) -> None:
+    loaded = load(
+        overrides={
+            **SMALL,
+            "broker.store_path": str(tmp_path / "store"),
+            "nameserver.port": 0,
+            "nameserver.kv_path": str(tmp_path / "kv.json"),
+            "net.connections_max": 2,
+        }
+    )
+    capacity = make_capacity(loaded.config.net)
+    async with (
+        running_nameserver(loaded, capacity) as nameserver,
+        running_broker(loaded, capacity) as server,
+    ):
+        ask = b"".join(encode_request(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
+        places = [nameserver.address, ("127.0.0.1", server.config.broker.port)]
+        writers = []
+        for host, port in places:
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(ask)
+            assert await reader.read(4)
+            writers.append(writer)
+        for host, port in places:
+            reader, writer = await asyncio.open_connection(host, port)
+            writers.append(writer)
+            assert await reader.read() == b""
+        for writer in writers:
+            writer.close()
+
+
+def test_who_wants_more_connections_than_there_are_files_is_told_at_the_start(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity_module, "file_limit", lambda: 1_000)
+    checked_capacity(load())
+    checked_capacity(load(overrides={"net.connections_max": 750}))
+    assert not caplog.messages
+    checked_capacity(load(overrides={"net.connections_max": 751}))
+    assert "net.connections_max = 751 does not fit the limit of 1000 open files" in caplog.text
+    assert "ulimit -n" in caplog.text
 
 
 async def test_garbage_closes_its_own_connection_and_no_other(tmp_path: Path) -> None:
@@ -161,8 +290,9 @@ async def test_files_are_deleted_beside_the_event_loop(
         await one.send("orders", b"first")
         await fill_segments(server, 5)
         calls = OnTheLoop(monkeypatch)
-        assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-        assert len(list((tmp_path / "store" / "commitlog").iterdir())) == 1
+        commit_log = tmp_path / "store" / "commitlog"
+        while len(list(commit_log.iterdir())) > 1:  # What is needed has to be on disk elsewhere.
+            assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
         assert len(list((tmp_path / "store" / "consumequeue" / "orders" / "0").iterdir())) < 3
         assert calls.elsewhere > 5
         assert calls.found == []
@@ -184,8 +314,10 @@ async def test_others_are_served_while_files_are_deleted(
             unlink(*args, **more)
 
         monkeypatch.setattr(os, "unlink", slow)
-        rounds = [asyncio.create_task(one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG))]
-        assert await asyncio.to_thread(deleting.wait, 20)
+        rounds = []
+        while not deleting.is_set():
+            rounds = [asyncio.create_task(one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG))]
+            await asyncio.to_thread(deleting.wait, 0.1)
         rounds.append(asyncio.create_task(one.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)))
         assert (await other.send("orders", b"meanwhile")).code == 0
         may_end.set()
@@ -244,4 +376,5 @@ async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(
         for offset, told in held:
             flush(LogOffset(offset), told)
         assert [(await task).code for task in asked] == [0, 0, 0]
+        monkeypatch.undo()
         assert four.message.queue_offset == 3

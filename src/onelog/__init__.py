@@ -1,10 +1,10 @@
 """OneLog: one log, every queue. A message broker in pure Python."""
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import os
-
     from onelog.embedded_broker import Embedding
 
 __version__ = "0.1.0"
@@ -28,3 +28,29 @@ def embedded(
     from onelog.embedded_broker import Embedding
 
     return Embedding(folder, port, settings)
+
+
+_SPARKS_CHOICES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT")
+
+
+def _show_spark_this_python() -> None:
+    """Have Spark's workers run the Python that runs here, unless somebody has chosen another.
+
+    Spark runs the `python3` of the PATH, which is another one if this one's environment was not
+    activated; that one knows no OneLog, and Spark says DATA_SOURCE_NOT_FOUND. Here, because the JVM
+    takes it from its environment when it starts, and whoever imports anything of OneLog comes by.
+    """
+    if not sys.executable or any(name in os.environ for name in _SPARKS_CHOICES):
+        return
+    for folder in os.get_exec_path():
+        if os.access(os.path.join(folder, "python3"), os.X_OK):
+            if os.path.abspath(folder) == os.path.dirname(sys.executable):
+                return  # Also on other machines of a cluster, where it may lie elsewhere.
+            break
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is not None:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+_show_spark_this_python()

@@ -129,6 +129,9 @@ class BrokerConfig:
         8, "queues of a topic created by its first message", 1, 1024, live=True
     )
     property_filter: bool = setting(True, "allow SQL-92 filters on properties", live=True)
+    filter_budget_ms: int = setting(
+        10, "time of one tick of the loop for all SQL-92 filters together", 1, 1_000, live=True
+    )
     long_poll: bool = setting(True, "let a pull wait for new messages", live=True)
     short_poll_ms: int = setting(
         1_000, "a pull's wait when long polling is off", 0, 60_000, live=True
@@ -168,8 +171,7 @@ class BrokerConfig:
     )
     pull_cold_bytes_max: int = setting(64 << 10, "bytes, if read from disk", 1, 64 << 20, live=True)
     pull_cold_count_max: int = setting(8, "messages, if read from disk", 1, 65_535, live=True)
-    query_count_max: int = setting(32, "messages in one answer by key", 1, 10_000, live=True)
-    connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
+    query_count_max: int = setting(64, "messages in one answer by key", 1, 10_000, live=True)
     frame_bytes_max: int = setting(16 << 20, "largest request that is read", 64 << 10, 1 << 30)
     write_buffer_bytes_max: int = setting(
         16 << 20, "unsent bytes at which a slow reader is cut off", 64 << 10, 1 << 30
@@ -207,8 +209,24 @@ class NameserverConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NetConfig:
+    """What all ports of a process let their peers take together, broker's and name server's."""
+
+    connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
+    unread_bytes_max: int = setting(
+        512 << 20, "bytes of requests that have not arrived whole", 1 << 20, 1 << 40
+    )
+    unsent_bytes_max: int = setting(
+        4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
+    )
+    frame_timeout_ms: int = setting(
+        60_000, "time within which a request must arrive whole", 1_000, DAY_MS
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Encryption of every listener."""
+    """Encryption of every listener, and of a broker's own calls to name servers."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = field(
         default="permissive",
@@ -220,6 +238,31 @@ class TlsConfig:
     key_path: str = setting(
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
     )
+    outgoing: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata={
+            "help": "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
+            "reloadable": True,
+        },
+    )
+    ca_path: str = setting(
+        "",
+        "authority (PEM) that name servers must prove themselves to; empty takes any certificate",
+        pattern=r"[^\0]*",
+        live=True,
+    )
+    check_hostname: bool = setting(
+        True, "with `ca_path`: a name server's certificate must name its address", live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may do what. (There are no users yet, only machines.)"""
+
+    remote_admin: bool = setting(
+        False, "let other machines delete, reset and reconfigure, too", live=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +272,9 @@ class Config:
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
+    net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
+    security: SecurityConfig = SecurityConfig()
 
 
 class Setting(NamedTuple):
@@ -307,9 +352,29 @@ def _declared() -> Iterator[Setting]:
 SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
 """Every setting by its key."""
 
-_BY_ENVIRONMENT = {each.environment: each for each in SETTINGS.values()}
-_NOT_SETTINGS = frozenset({"ONELOG_CONFIG", "ONELOG_NAMESERVER"})
-"""Read by the command line: the path of the TOML file, and whom the admin commands ask."""
+_MOVED = {"broker.connections_max": SETTINGS["net.connections_max"]}
+"""Settings under the names that they had once."""
+_BY_ENVIRONMENT = {
+    **{each.environment: each for each in SETTINGS.values()},
+    **{each._replace(key=key).environment: each for key, each in _MOVED.items()},
+}
+_NOT_SETTINGS = frozenset(
+    {
+        "ONELOG_CONFIG",
+        "ONELOG_NAMESERVER",
+        "ONELOG_TLS",
+        "ONELOG_TLS_CA",
+        "ONELOG_TLS_HOSTNAME",
+        "ONELOG_TLS_CERT",
+        "ONELOG_TLS_KEY",
+        "ONELOG_ACCESS_KEY",
+        "ONELOG_SECRET_KEY",
+        "ONELOG_SECRET_KEY_FILE",
+        "ONELOG_SECURITY_TOKEN",
+        "ONELOG_SECURITY_TOKEN_FILE",
+    }
+)
+"""Read by the command line: the path of the TOML file, and how commands reach a cluster."""
 
 # Kubernetes gives every container the addresses of services as variables; for services named
 # onelog or onelog-broker they look like ours, and nobody asked for them.
@@ -416,6 +481,8 @@ def _from_flags(overrides: Mapping[str, Value]) -> Iterator[tuple[Setting, Any, 
 
 
 def _known(key: str, source: str) -> Setting:
+    if key in _MOVED:
+        return _MOVED[key]
     if key not in SETTINGS:
         raise ConfigError(f"unknown setting {key!r} ({source}){_nearest(key, list(SETTINGS))}")
     return SETTINGS[key]
@@ -479,6 +546,9 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
         refuse(reason, "broker.host", "broker.advertised_host")
     if broker.port and broker.port == broker.vip_port:
         refuse("the two ports must differ", "broker.port", "broker.vip_port")
+    if config.net.unread_bytes_max < broker.frame_bytes_max:
+        reason = "one large request alone would be too much"
+        refuse(reason, "net.unread_bytes_max", "broker.frame_bytes_max")
     if any(port > 65_535 for _, port in broker.nameserver_addresses):
         refuse("a port is at most 65535", "broker.nameservers")
     if bool(tls.cert_path) != bool(tls.key_path):

@@ -26,11 +26,12 @@ from types import TracebackType
 from typing import Unpack
 
 from onelog.client import background
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.options import ConsumerOptions, ProducerOptions
 from onelog.client.producer import AsyncProducer
 from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
 from onelog.client.push_consumer import AsyncPushConsumer
+from onelog.client.sync_admin import Admin
 from onelog.client.sync_producer import Producer
 from onelog.client.sync_pull_consumer import PullConsumer
 from onelog.client.sync_push_consumer import PushConsumer
@@ -38,9 +39,10 @@ from onelog.client.topics import TopicChange
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.connection import Limits
 from onelog.net.listener import Listener
 from onelog.net.memory import MemoryListener, host_address, host_name
-from onelog.server import BrokerServer
+from onelog.server import BrokerServer, make_capacity
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
@@ -128,13 +130,13 @@ class _Place:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
 
-    def admin(self) -> Admin:
-        """An administrator, to be used with `async with`."""
-        return Admin.connect(self.nameserver)
-
 
 class EmbeddedBroker(_Place):
     """A running broker, and synchronous clients of it."""
+
+    def admin(self) -> Admin:
+        """An administrator, to be used with `with`."""
+        return Admin.connect(self.nameserver)
 
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer, to be used with `with`."""
@@ -158,6 +160,10 @@ class EmbeddedBroker(_Place):
 
 class AsyncEmbeddedBroker(_Place):
     """A running broker, and asyncio clients of it."""
+
+    def admin(self) -> AsyncAdmin:
+        """An administrator, to be used with `async with`."""
+        return AsyncAdmin.connect(self.nameserver)
 
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer, to be used with `async with`."""
@@ -202,7 +208,7 @@ class _Running:
                 )
             self._nameserver = await self._serve_nameserver(number)
             self._stack.push_async_callback(self._nameserver.close)
-            broker = BrokerServer(self._loaded(number), self._listening)
+            broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
             await broker.start()
             self._stack.push_async_callback(broker.close)
             direct = Direct(broker.broker, broker.gateway, asyncio.get_running_loop().call_soon)
@@ -235,7 +241,13 @@ class _Running:
                 **self._settings,
             }
         ).config
-        return await serve_nameserver(config.nameserver, tls=config.tls, listening=self._listening)
+        self._capacity = make_capacity(config.net)
+        return await serve_nameserver(
+            config.nameserver,
+            tls=config.tls,
+            limits=Limits(capacity=self._capacity),
+            listening=self._listening,
+        )
 
     def _loaded(self, number: int) -> Loaded:
         host, port = host_address(number), BROKER_PORT
@@ -255,7 +267,7 @@ class _Running:
 
 
 async def _create_topic(nameserver: str, topic: str, queues: int) -> None:
-    async with Admin.connect(nameserver) as admin:
+    async with AsyncAdmin.connect(nameserver) as admin:
         await admin.topics.create(topic, TopicChange(read_queues=queues, write_queues=queues))
 
 

@@ -66,7 +66,12 @@ class StoreFullError(StoreError):
 
 
 class StoreFailedError(StoreError):
-    """The disk failed a write or a flush; the store takes no more writes until it is reopened."""
+    """The disk failed to read or to write."""
+
+
+class FlushFailedError(StoreFailedError):
+    """The disk failed a flush, so nobody knows what is on it: the store is read-only from now on,
+    until it is opened again."""
 
 
 class StoreClosedError(StoreError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from onelog.clock import SystemClock
-from onelog.config import SETTINGS, Config, Loaded, load, value_of
+from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways.remoting import (
@@ -35,10 +35,11 @@ from onelog.gateways.remoting import (
     transactions,
 )
 from onelog.gateways.remoting.registrar import Registrar
-from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
+from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
@@ -67,11 +68,21 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
+def void(*_: object) -> None:
+    """Take what nobody needs."""
+
+
 class BrokerServer:
     """A broker that is being served. Made by `start`, ended by `close`."""
 
-    def __init__(self, loaded: Loaded, listening: Sequence[type[Listener]] = (Listener,)) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        listening: Sequence[type[Listener]] = (Listener,),
+        capacity: Capacity | None = None,
+    ) -> None:
         self.loaded = loaded
+        self._capacity = capacity or make_capacity(loaded.config.net)
         self._listening = listening
         self.config = loaded.config
         self._clock = SystemClock()
@@ -82,10 +93,14 @@ class BrokerServer:
         # Few: threads that compute take turns with the loop, and many would get most of them.
         self._lookers = ThreadPoolExecutor(2, "onelog-lookup")
         self._retaining = asyncio.Lock()
+        self.tls = Tls(loaded.config.tls)
+        self._changing_tls = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Open the store, listen, register."""
         config = self.config.broker
+        await self.tls.open()
         if config.port == 0:
             self.config = _with_port(self.config, _free_port(config.host))
             config = self.config.broker
@@ -94,13 +109,12 @@ class BrokerServer:
         )
         try:
             self._build()
-            tls = Tls(self.config.tls)
             outbox = Outbox(self._loop)
-            await self._listen(config.port, outbox, tls)
-            await self._listen_for_old_clients(outbox, tls)
+            await self._listen(config.port, outbox)
+            await self._listen_for_old_clients(outbox)
             address = f"{_bracketed(config.client_host)}:{config.port}"
             ha_address = f"{_bracketed(config.client_host)}:{config.port + 1}"
-            self._registrar = Registrar(self.broker, address, ha_address)
+            self._registrar = Registrar(self.broker, address, ha_address, self.tls)
             await self._registrar.start()
         except BaseException:
             for listener in self._listeners:
@@ -110,26 +124,23 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
-    async def _listen(self, port: int, outbox: Outbox, tls: Tls) -> None:
+    async def _listen(self, port: int, outbox: Outbox) -> None:
         config = self.config.broker
-        limits = Limits(
-            connections_max=config.connections_max,
-            write_bytes_max=config.write_buffer_bytes_max,
-        )
+        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
         for kind in self._listening:
             listener = await kind.open(
                 config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
-                tls=tls,
+                tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
 
-    async def _listen_for_old_clients(self, outbox: Outbox, tls: Tls) -> None:
+    async def _listen_for_old_clients(self, outbox: Outbox) -> None:
         """The second port, which clients up to 4.4 send to; it gives the same answers."""
         config = self.config.broker
         if config.second_port is None:
             return
         try:
-            await self._listen(config.second_port, outbox, tls)
+            await self._listen(config.second_port, outbox)
         except ListenError as error:
             if config.vip_port != -1:
                 raise
@@ -164,6 +175,7 @@ class BrokerServer:
             self.reconfigure,
             HANDLERS,
             self._clock.now_ms(),
+            self.tls,
             stalls=self.stalls,
         )
         self.gateway.look_up = self._look_up
@@ -198,14 +210,42 @@ class BrokerServer:
         config = self.config.broker
         return f"{_bracketed(config.client_host)}:{config.port}"
 
-    def reconfigure(self, changes: dict[str, str]) -> None:
-        """Change settings of the running broker; only those that are declared to allow it."""
+    def reconfigure(self, changes: dict[str, str], done: Changed = void) -> None:
+        """Change settings of the running broker; only those that are declared to allow it.
+
+        What can be seen at once to be wrong is raised; what the files of TLS turn out to be is
+        told to `done`, because reading them takes a moment.
+        """
         for key in changes:
             if key in SETTINGS and not SETTINGS[key].reloadable:
                 raise ConfigError(f"{key} cannot change while the broker runs: restart it")
+        self._changed(changes)
+        if any(key.startswith("tls.") for key in changes):
+            task = self._loop.create_task(self._change_tls(changes, done))
+            self._changes.add(task)
+            task.add_done_callback(self._changes.discard)
+        else:
+            self._change(changes)
+            done(None)
+
+    async def _change_tls(self, changes: dict[str, str], done: Changed) -> None:
+        async with self._changing_tls:
+            try:
+                await self.tls.reload(self._changed(changes).tls)
+                self._change(changes)
+            except ConfigError as error:
+                done(error)
+            else:
+                done(None)
+
+    def _changed(self, changes: dict[str, str]) -> Config:
+        """The configuration as it would be."""
         current = {key: value_of(self.config, key) for key in SETTINGS}
-        self.config = load(overrides={**current, **changes}).config
-        sources = {**self.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        return load(overrides={**current, **changes}).config
+
+    def _change(self, changes: dict[str, str]) -> None:
+        self.config = self._changed(changes)
+        sources = {**self.gateway.loaded.sources, **dict.fromkeys(changes, "changed while running")}
         self.gateway.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
@@ -250,16 +290,17 @@ class BrokerServer:
         task.add_done_callback(self._tasks.remove)
 
     async def close(self) -> None:
-        """Stop serving; everything acknowledged is on disk afterwards."""
-        for task in list(self._tasks):
+        """Stop serving; everything acknowledged is on disk afterwards, whatever fails before."""
+        for task in (*self._tasks, *self._changes):
             task.cancel()
-        await self._registrar.close()
-        await self.gateway.routes.close()
-        self.broker.close()
-        for listener in self._listeners:
-            await listener.close()
-        await asyncio.to_thread(self._lookers.shutdown)
-        await asyncio.to_thread(self.store.close)
+        async with contextlib.AsyncExitStack() as last_first:
+            last_first.push_async_callback(asyncio.to_thread, self.store.close)
+            last_first.push_async_callback(asyncio.to_thread, self._lookers.shutdown)
+            for listener in reversed(self._listeners):
+                last_first.push_async_callback(listener.close)
+            last_first.callback(self.broker.close)
+            last_first.push_async_callback(self.gateway.routes.close)
+            last_first.push_async_callback(self._registrar.close)
         log.info("broker %s stopped", self.config.broker.name)
 
 
@@ -272,10 +313,6 @@ async def _in_steps(steps: Steps) -> RetentionRound:
             done: RetentionRound = ended.value
             return done
         await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
-
-
-def void(*_: object) -> None:
-    """Take what nobody needs."""
 
 
 def _drop(channel: object) -> None:
@@ -309,10 +346,39 @@ def _resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
+def make_capacity(config: NetConfig) -> Capacity:
+    """What the peers of this process may take together; a broker and a name server share one."""
+    return Capacity(
+        config.connections_max,
+        config.unread_bytes_max,
+        config.unsent_bytes_max,
+        config.frame_timeout_ms,
+    )
+
+
+def checked_capacity(loaded: Loaded) -> Capacity:
+    """`make_capacity`; who asked for more connections than there are files is told."""
+    config = loaded.config.net
+    capacity = make_capacity(config)
+    if config.connections_max > capacity.files_for_connections:
+        is_wanted = loaded.sources["net.connections_max"] != "default"
+        log.log(
+            logging.WARNING if is_wanted else logging.INFO,
+            "net.connections_max = %d does not fit the limit of %d open files, of which the store "
+            "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
+            config.connections_max,
+            capacity.files_max,
+            capacity.files_for_connections,
+        )
+    return capacity
+
+
 @contextlib.asynccontextmanager
-async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
+async def running_broker(
+    loaded: Loaded, capacity: Capacity | None = None
+) -> AsyncIterator[BrokerServer]:
     """A broker, for as long as the block lasts."""
-    server = BrokerServer(loaded)
+    server = BrokerServer(loaded, capacity=capacity or checked_capacity(loaded))
     await server.start()
     try:
         with StallWatch(server.stalls):
@@ -322,10 +388,18 @@ async def running_broker(loaded: Loaded) -> AsyncIterator[BrokerServer]:
 
 
 @contextlib.asynccontextmanager
-async def running_nameserver(loaded: Loaded) -> AsyncIterator[NameServer]:
+async def running_nameserver(
+    loaded: Loaded, capacity: Capacity | None = None
+) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    server = await serve_nameserver(config.nameserver, tls=config.tls)
+    limits = Limits(capacity=capacity or checked_capacity(loaded))
+    server = await serve_nameserver(
+        config.nameserver,
+        tls=config.tls,
+        remote_admin=config.security.remote_admin,
+        limits=limits,
+    )
     try:
         yield server
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 
@@ -16,6 +16,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
 
 
 @pytest.fixture
-async def admin(cluster: LiveCluster) -> AsyncIterator[Admin]:
+async def admin(cluster: LiveCluster) -> AsyncIterator[AsyncAdmin]:
     async with cluster.admin() as connected:
         yield connected

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.config import Value, load
 from onelog.nameserver.server import NameServer
 from onelog.net.peer import Peer
@@ -28,8 +28,8 @@ class LiveCluster:
         """The name servers, as people write them."""
         return ";".join(f"{host}:{port}" for host, port in (n.address for n in self.nameservers))
 
-    def admin(self, timeout_ms: int = 3_000) -> Admin:
-        return Admin.connect(self.addresses, timeout_ms=timeout_ms)
+    def admin(self, timeout_ms: int = 3_000) -> AsyncAdmin:
+        return AsyncAdmin.connect(self.addresses, timeout_ms=timeout_ms)
 
     async def client(self, broker: int = 0) -> Client:
         """A client that is connected to one of the brokers."""

@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.topics import TopicChange
 from onelog.errors import InvalidAddressError, NameserversUnreachableError, PeerClosedError
-from onelog.net.tls import client_context
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 
 async def test_all_parts_share_one_connection_to_each_node(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await admin.topics.create("orders", TopicChange())
     await admin.topics.describe("orders")
@@ -25,13 +24,13 @@ async def test_all_parts_share_one_connection_to_each_node(
 
 async def test_a_text_that_names_no_server_is_refused() -> None:
     with pytest.raises(InvalidAddressError):
-        Admin.connect("localhost")
+        AsyncAdmin.connect("localhost")
 
 
 async def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
     async with live_cluster(tmp_path, brokers=0) as cluster:
         addresses = cluster.addresses
-    async with Admin.connect(addresses) as admin:
+    async with AsyncAdmin.connect(addresses) as admin:
         with pytest.raises(NameserversUnreachableError, match=addresses):
             await admin.clusters.brokers()
 
@@ -46,10 +45,9 @@ async def test_closing_ends_every_connection(cluster: LiveCluster) -> None:
 
 
 async def test_everything_goes_over_tls_where_that_is_required(tmp_path: Path) -> None:
-    locked = live_cluster(tmp_path, tls__mode="enforcing", broker__nameservers="")
-    async with locked as cluster:
-        async with Admin.connect(cluster.addresses, tls=client_context()) as admin:
-            assert await admin.topics.names() == ()
-        async with Admin.connect(cluster.addresses, timeout_ms=500) as admin:
+    async with live_cluster(tmp_path, tls__mode="enforcing") as cluster:
+        async with AsyncAdmin.connect(cluster.addresses, tls=True) as admin:
+            assert await admin.topics.create("orders", TopicChange()) == ("broker-a",)
+        async with AsyncAdmin.connect(cluster.addresses, timeout_ms=500) as admin:
             with pytest.raises((NameserversUnreachableError, PeerClosedError)):
                 await admin.topics.names()

@@ -126,6 +126,28 @@ def test_the_interpreter_ends_though_the_loop_does_not_answer() -> None:
     assert (out, process.returncode) == (b"bye\n", 0)
 
 
+@pytest.mark.parametrize("timeout", [None, 3600])
+def test_ctrl_c_that_another_thread_was_told_of_ends_the_waiting(timeout: float | None) -> None:
+    process = run_script(
+        f"""
+        import asyncio, signal
+        from onelog.client import background
+        background.LOOK_SECONDS = 0.05
+
+        async def forever():
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(3600)
+
+        try:
+            background.run(forever(), {timeout})
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == (b"interrupted\n", b"")
+
+
 def test_ctrl_c_ends_the_waiting_and_cancels_the_work() -> None:
     process = run_script(
         """

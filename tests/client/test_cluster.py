@@ -6,7 +6,7 @@ import pytest
 
 from onelog import __version__
 from onelog.client.address import Address
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.cluster import BrokerSet, broker_set, masters_of
 from onelog.errors import BrokerNotFoundError, InvalidRequestError
 from onelog.wire.remoting.routes import BrokerData
@@ -28,7 +28,7 @@ async def test_brokers_are_listed_by_cluster_and_name(tmp_path: Path) -> None:
         assert list(await admin.clusters.masters(broker="broker-b")) == ["broker-b"]
 
 
-async def test_a_cluster_or_broker_that_nobody_knows(admin: Admin) -> None:
+async def test_a_cluster_or_broker_that_nobody_knows(admin: AsyncAdmin) -> None:
     with pytest.raises(BrokerNotFoundError, match=r"'nope'.*DefaultCluster"):
         await admin.clusters.brokers("nope")
     with pytest.raises(BrokerNotFoundError, match="no broker 'nope'"):
@@ -53,7 +53,7 @@ async def test_with_several_clusters_a_change_must_name_one(tmp_path: Path) -> N
             assert list(await admin.clusters.masters("Other")) == ["broker-z"]
 
 
-async def test_a_broker_reports_its_own_state(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_broker_reports_its_own_state(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders")
     for number in range(3):
         await cluster.send("orders", b"%d" % number)
@@ -70,7 +70,7 @@ async def test_a_broker_reports_its_own_state(admin: Admin, cluster: LiveCluster
 
 
 async def test_a_broker_tells_how_often_its_event_loop_was_held(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     stalls = cluster.brokers[0].stalls
     stalls.count, stalls.longest_ms = 3, 45

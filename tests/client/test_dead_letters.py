@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.dead_letters import Letter
 from onelog.client.groups import GroupChange
 from onelog.client.topics import TopicChange
@@ -17,7 +17,7 @@ from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.gateways.remoting.live import messages
 
 
-async def all_letters(admin: Admin, group: str = "readers", **how: Any) -> list[Letter]:
+async def all_letters(admin: AsyncAdmin, group: str = "readers", **how: Any) -> list[Letter]:
     return [letter async for letter in admin.dead_letters.letters(group, **how)]
 
 
@@ -36,12 +36,12 @@ async def stored(cluster: LiveCluster, topic: str, broker: int = 0) -> list[Mess
     return found
 
 
-async def counts(admin: Admin) -> dict[str, int]:
+async def counts(admin: AsyncAdmin) -> dict[str, int]:
     return {box.group: box.count for box in await admin.dead_letters.boxes()}
 
 
 async def test_groups_with_dead_letters_are_listed_with_their_number(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     assert await admin.dead_letters.boxes() == ()
@@ -54,7 +54,7 @@ async def test_groups_with_dead_letters_are_listed_with_their_number(
 
 
 async def test_a_letter_tells_where_it_comes_from_and_how_it_died(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     (sent,) = await dead_letters(cluster, 1)
@@ -70,7 +70,7 @@ async def test_a_letter_tells_where_it_comes_from_and_how_it_died(
 
 
 async def test_more_letters_than_a_page_come_in_their_order(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 70)
@@ -85,7 +85,7 @@ async def test_more_letters_than_a_page_come_in_their_order(
 
 
 async def test_a_resent_letter_is_the_message_that_it_was(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     (sent,) = await dead_letters(cluster, 1)
@@ -108,7 +108,9 @@ async def test_a_resent_letter_is_the_message_that_it_was(
     )  # fmt: skip
 
 
-async def test_a_letter_is_resent_once_whoever_does_it(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_letter_is_resent_once_whoever_does_it(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 3)
     letters = await all_letters(admin)
@@ -130,7 +132,7 @@ async def test_a_letter_is_resent_once_whoever_does_it(admin: Admin, cluster: Li
 
 
 async def test_the_mark_follows_the_front_of_what_was_resent(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 4)
@@ -152,7 +154,7 @@ async def test_the_mark_follows_the_front_of_what_was_resent(
 
 
 async def test_all_letters_are_resent_and_what_dies_anew_is_a_new_letter(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 40)
@@ -173,7 +175,7 @@ async def test_all_letters_are_resent_and_what_dies_anew_is_a_new_letter(
     assert len(copies) == 3
 
 
-async def test_a_dry_run_changes_nothing(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_dry_run_changes_nothing(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 2)
     result = await admin.dead_letters.resend_all("readers", dry_run=True)
@@ -182,7 +184,9 @@ async def test_a_dry_run_changes_nothing(admin: Admin, cluster: LiveCluster) -> 
     assert len(await stored(cluster, "orders")) == 2
 
 
-async def test_what_cannot_be_resent_is_named_and_stays(admin: Admin, cluster: LiveCluster) -> None:
+async def test_what_cannot_be_resent_is_named_and_stays(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 1)
     await cluster.send("%DLQ%readers", b"body 1", UNIQ_KEY="1" * 32)
@@ -199,7 +203,9 @@ async def test_what_cannot_be_resent_is_named_and_stays(admin: Admin, cluster: L
     assert await counts(admin) == {}
 
 
-async def test_a_letter_can_go_to_its_own_group_only(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_letter_can_go_to_its_own_group_only(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 1)
     result = await admin.dead_letters.resend_all("readers", to_topic="%RETRY%readers")
@@ -210,7 +216,7 @@ async def test_a_letter_can_go_to_its_own_group_only(admin: Admin, cluster: Live
 
 
 async def test_a_letter_is_found_by_its_id_or_unique_key(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     (sent,) = await dead_letters(cluster, 1)
@@ -225,7 +231,7 @@ async def test_a_letter_is_found_by_its_id_or_unique_key(
 
 
 async def test_dropped_letters_are_kept_but_do_not_count(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 3)
@@ -240,7 +246,9 @@ async def test_dropped_letters_are_kept_but_do_not_count(
     assert await counts(admin) == {"readers": 4}
 
 
-async def test_letters_from_before_a_time_are_dropped(admin: Admin, cluster: LiveCluster) -> None:
+async def test_letters_from_before_a_time_are_dropped(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 2)
     letters = await all_letters(admin)
@@ -265,7 +273,7 @@ async def test_marks_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_topic_that_was_deleted_and_came_again_counts_from_its_start(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 5)
@@ -285,7 +293,7 @@ async def test_a_topic_that_was_deleted_and_came_again_counts_from_its_start(
 
 
 async def test_letters_that_may_not_be_read_come_with_advice(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await dead_letters(cluster, 1)

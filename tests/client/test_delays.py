@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import (
     InvalidRequestError,
@@ -24,12 +24,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def test_nothing_waits(admin: Admin) -> None:
+async def test_nothing_waits(admin: AsyncAdmin) -> None:
     listing = await admin.delays.waiting()
     assert (listing.messages, listing.count, listing.failures) == ((), 0, ())
 
 
-async def test_what_waits_is_listed_by_when_it_is_due(cluster: LiveCluster, admin: Admin) -> None:
+async def test_what_waits_is_listed_by_when_it_is_due(
+    cluster: LiveCluster, admin: AsyncAdmin
+) -> None:
     await cluster.create_topic("orders")
     begin = now_ms()
     later = await cluster.send(
@@ -59,7 +61,7 @@ async def test_what_waits_is_listed_by_when_it_is_due(cluster: LiveCluster, admi
 
 
 async def test_what_is_delivered_or_taken_back_is_not_listed(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     await cluster.create_topic("orders")
     await cluster.send("orders", b"x", UNIQ_KEY="soon", TIMER_DELAY_MS="100")
@@ -71,7 +73,9 @@ async def test_what_is_delivered_or_taken_back_is_not_listed(
     assert [each.unique_key for each in listing.messages] == ["A", "C"]
 
 
-async def test_many_are_read_and_the_first_are_listed(cluster: LiveCluster, admin: Admin) -> None:
+async def test_many_are_read_and_the_first_are_listed(
+    cluster: LiveCluster, admin: AsyncAdmin
+) -> None:
     await cluster.create_topic("orders")
     await cluster.create_topic("other")
     client = await cluster.client()
@@ -100,7 +104,7 @@ async def test_many_are_read_and_the_first_are_listed(cluster: LiveCluster, admi
 
 
 async def test_copies_that_replace_older_ones_are_listed_once(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     due_ms = now_ms() // 1_000 * 1_000 + HOUR_MS
 
@@ -129,7 +133,7 @@ async def test_copies_that_replace_older_ones_are_listed_once(
 
 
 async def test_a_message_is_taken_back_by_handle_id_or_unique_key(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     await cluster.create_topic("orders")
     client = await cluster.client()
@@ -146,7 +150,9 @@ async def test_a_message_is_taken_back_by_handle_id_or_unique_key(
     assert [bytes(each.body) for each in store.messages("orders", 0, 0, 9)] == [b"kept"]
 
 
-async def test_what_cannot_be_taken_back_is_refused(cluster: LiveCluster, admin: Admin) -> None:
+async def test_what_cannot_be_taken_back_is_refused(
+    cluster: LiveCluster, admin: AsyncAdmin
+) -> None:
     await cluster.create_topic("orders")
     level = await cluster.send("orders", b"x", DELAY="5")
     plain = await cluster.send("orders", b"x")

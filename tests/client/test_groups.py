@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.groups import (
     NOBODY,
     GroupChange,
@@ -65,7 +65,7 @@ async def test_a_group_on_one_broker_only(tmp_path: Path) -> None:
         )
 
 
-async def test_an_update_leaves_the_rest_as_it_is(admin: Admin) -> None:
+async def test_an_update_leaves_the_rest_as_it_is(admin: AsyncAdmin) -> None:
     await admin.groups.create(
         "readers", GroupChange(retry_times_max=5, attributes={"priority.factor": "50"})
     )
@@ -78,7 +78,7 @@ async def test_an_update_leaves_the_rest_as_it_is(admin: Admin) -> None:
     assert (settings.retry_times_max, settings.attributes) == (5, {})
 
 
-async def test_a_name_that_brokers_refuse(admin: Admin) -> None:
+async def test_a_name_that_brokers_refuse(admin: AsyncAdmin) -> None:
     with pytest.raises(RequestRefusedError, match="illegal characters"):
         await admin.groups.create("no such name!", GroupChange())
 
@@ -126,7 +126,7 @@ async def test_lag_is_what_the_broker_has_beyond_the_position(tmp_path: Path) ->
         assert (await admin.groups.progress("readers", "other")).queues == ()
 
 
-async def test_a_summary_of_every_group(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_summary_of_every_group(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     for name in ("a", "b"):
         await admin.groups.create(name, GroupChange())
@@ -165,7 +165,7 @@ def running_info(queues: list[int]) -> bytes:
     return fastjson.dumps({"mqTable": table, "properties": {}})
 
 
-async def test_owners_are_what_the_members_say(admin: Admin, cluster: LiveCluster) -> None:
+async def test_owners_are_what_the_members_say(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 3)
     await admin.groups.create("readers", GroupChange())
     peers = []
@@ -189,7 +189,7 @@ async def test_owners_are_what_the_members_say(admin: Admin, cluster: LiveCluste
 
 
 async def test_deleting_removes_settings_positions_and_the_retry_topic(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 1)
     await cluster.create_topic("%DLQ%readers", 1)
@@ -206,7 +206,7 @@ async def test_deleting_removes_settings_positions_and_the_retry_topic(
 
 
 async def test_deleting_can_keep_positions_and_take_dead_letters(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 1)
     await cluster.create_topic("%DLQ%readers", 1)
@@ -219,7 +219,7 @@ async def test_deleting_can_keep_positions_and_take_dead_letters(
     assert cluster.brokers[0].broker.offsets.of("readers", "orders") == {0: 1}
 
 
-async def test_what_does_not_exist_is_not_found(admin: Admin) -> None:
+async def test_what_does_not_exist_is_not_found(admin: AsyncAdmin) -> None:
     with pytest.raises(GroupNotFoundError, match="no broker knows a consumer group nope"):
         await admin.groups.describe("nope")
     with pytest.raises(GroupNotFoundError):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onelog.client import messages as messages_module
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.groups import GroupChange
 from onelog.client.messages import Found
 from onelog.clock import SystemClock
@@ -35,7 +35,7 @@ async def test_an_id_leads_to_its_message_on_its_broker(tmp_path: Path) -> None:
                 assert found.message.message_id == sent
 
 
-async def test_an_id_of_nothing_is_not_found(admin: Admin, cluster: LiveCluster) -> None:
+async def test_an_id_of_nothing_is_not_found(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders")
     sent = await cluster.send("orders", b"x")
     port = cluster.brokers[0].config.broker.port
@@ -49,7 +49,7 @@ async def test_an_id_of_nothing_is_not_found(admin: Admin, cluster: LiveCluster)
 
 
 async def test_a_message_at_the_same_place_of_another_broker_is_not_taken_for_it(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     sent = await cluster.send("orders", b"x")
@@ -59,7 +59,7 @@ async def test_a_message_at_the_same_place_of_another_broker_is_not_taken_for_it
 
 
 @pytest.mark.parametrize("text", ["", "12", "x" * 32, "00" * 15, "00" * 20])
-async def test_what_is_no_id_is_refused(admin: Admin, text: str) -> None:
+async def test_what_is_no_id_is_refused(admin: AsyncAdmin, text: str) -> None:
     with pytest.raises(InvalidRequestError):
         await admin.messages.by_id(text)
 
@@ -84,7 +84,9 @@ async def test_keys_are_looked_for_on_every_broker_and_collisions_dropped(tmp_pa
             await admin.messages.by_key("orders", "Cc")
 
 
-async def test_keys_are_looked_for_in_a_span_of_time(admin: Admin, cluster: LiveCluster) -> None:
+async def test_keys_are_looked_for_in_a_span_of_time(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders")
     await cluster.send("orders", b"x", KEYS="k")
     now_ms = SystemClock().now_ms()
@@ -105,7 +107,7 @@ async def test_a_broker_that_does_not_answer_may_have_the_key(tmp_path: Path) ->
         assert [failure.who for failure in search.failures] == ["broker-a"]
 
 
-async def test_a_unique_key_is_not_a_key(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_unique_key_is_not_a_key(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders")
     await cluster.send("orders", b"right", UNIQ_KEY="AC1100010001")
     await cluster.send("orders", b"wrong", KEYS="AC1100010001")
@@ -116,7 +118,7 @@ async def test_a_unique_key_is_not_a_key(admin: Admin, cluster: LiveCluster) -> 
 
 
 async def test_a_place_leads_to_messages_from_there_on(
-    admin: Admin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+    admin: AsyncAdmin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages_module, "PULL_COUNT", 4)
     await cluster.create_topic("orders", 2)
@@ -130,7 +132,7 @@ async def test_a_place_leads_to_messages_from_there_on(
 
 
 async def test_a_place_without_a_message_says_what_there_is(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 2)
     await cluster.send("orders", b"x", queue=1)
@@ -184,7 +186,7 @@ async def test_a_span_of_time_has_the_messages_of_all_queues_in_order(
             await found(0, queue_id=7)
 
 
-async def test_following_goes_on_with_what_comes(admin: Admin, cluster: LiveCluster) -> None:
+async def test_following_goes_on_with_what_comes(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 2)
     await cluster.send("orders", b"old")
     following = admin.messages.follow("orders", 0, pause_seconds=0.01)
@@ -199,7 +201,7 @@ async def test_following_goes_on_with_what_comes(admin: Admin, cluster: LiveClus
     await following.aclose()
 
 
-async def test_which_groups_are_past_a_message(admin: Admin, cluster: LiveCluster) -> None:
+async def test_which_groups_are_past_a_message(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     sent = [await cluster.send("orders", b"x") for _ in range(2)]
     client = await cluster.client()
@@ -213,7 +215,7 @@ async def test_which_groups_are_past_a_message(admin: Admin, cluster: LiveCluste
     ]
 
 
-async def test_looking_leaves_no_trace(admin: Admin, cluster: LiveCluster) -> None:
+async def test_looking_leaves_no_trace(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     await cluster.send("orders", b"x")
     await admin.messages.by_offset("orders", 0, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.address import Address
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.groups import GroupChange
 from onelog.client.positions import TO_THE_END
 from onelog.clock import SystemClock
@@ -51,7 +51,7 @@ async def test_a_group_is_moved_to_a_time_on_every_broker(tmp_path: Path) -> Non
         assert [(m.before, m.after) for m in moves.queues] == [(3, 0), (0, 0), (3, 0), (0, 0)]
 
 
-async def test_a_backlog_is_skipped(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_backlog_is_skipped(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await fill(cluster)
     await admin.groups.create("readers", GroupChange())
     moves = await admin.positions.skip("readers", "orders")
@@ -63,7 +63,7 @@ async def test_a_backlog_is_skipped(admin: Admin, cluster: LiveCluster) -> None:
 
 
 async def test_a_preview_tells_the_same_and_moves_nothing(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     middle_ms = await fill(cluster)
     await admin.groups.create("readers", GroupChange())
@@ -75,7 +75,7 @@ async def test_a_preview_tells_the_same_and_moves_nothing(
 
 
 async def test_live_members_go_to_where_their_group_is_moved(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     middle_ms = await fill(cluster)
     client = await cluster.client()
@@ -88,7 +88,7 @@ async def test_live_members_go_to_where_their_group_is_moved(
 
 @pytest.mark.parametrize("code", [ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR])
 async def test_positions_are_written_where_a_broker_cannot_move_an_idle_group(
-    admin: Admin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
+    admin: AsyncAdmin, cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
 ) -> None:
     middle_ms = await fill(cluster)
     await admin.groups.create("readers", GroupChange())
@@ -111,7 +111,7 @@ async def test_positions_are_written_where_a_broker_cannot_move_an_idle_group(
     assert positions(cluster, "readers") == {0: 5, 1: 0}
 
 
-async def test_only_what_exists_can_be_moved(admin: Admin, cluster: LiveCluster) -> None:
+async def test_only_what_exists_can_be_moved(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await fill(cluster)
     await admin.groups.create("readers", GroupChange())
     with pytest.raises(TopicNotFoundError):
@@ -156,7 +156,7 @@ async def test_a_clone_has_the_settings_and_positions_of_its_source(tmp_path: Pa
 
 
 async def test_a_clone_of_one_topic_into_a_group_that_exists(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await fill(cluster)
     await cluster.create_topic("other", 1)
@@ -173,7 +173,7 @@ async def test_a_clone_of_one_topic_into_a_group_that_exists(
 
 
 async def test_a_group_with_live_members_is_not_overwritten(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await fill(cluster)
     await admin.groups.create("readers", GroupChange())

@@ -3,13 +3,15 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onelog.client.address import Address
 from onelog.client.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.prepared import PreparedBatches
-from onelog.errors import BrokerNotFoundError, RequestRefusedError
+from onelog.errors import BrokerNotFoundError, PeerClosedError, RequestRefusedError
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.send import encode_batch
 from tests.client.live_cluster import LiveCluster, live_cluster
@@ -113,3 +115,69 @@ async def test_a_server_that_cannot_prepare_batches_is_named_as_the_reason(
     job = PreparedBatches(instance, "copy")
     with pytest.raises(RequestRefusedError, match="no OneLog broker"):
         await job.stage(Queue("orders", "broker-a", 0), body(b"a"), 0, "0")
+
+
+class Unreachable(PreparedBatches):
+    """Finds one broker registered that does not answer."""
+
+    away = "broker-a"
+
+    async def _masters(self) -> dict[str, Address]:
+        return {**await super()._masters(), self.away: Address("127.0.0.1", 1)}
+
+
+async def test_nothing_is_decided_before_all_brokers_could_be_asked_who_decides(
+    pair: LiveCluster, instance: Instance
+) -> None:
+    with pytest.raises(PeerClosedError, match="'broker-a' may know who decides for query 'copy'"):
+        await Unreachable(instance, "copy").commit(0, [])
+    await PreparedBatches(instance, "copy").commit(0, [])
+    for ask in (
+        Unreachable(instance, "copy").is_committed(0),
+        Unreachable(instance, "copy").commit(1, []),
+    ):
+        with pytest.raises(PeerClosedError, match="'broker-a' decides for query 'copy', and cann"):
+            await ask
+    assert pair.brokers[1].broker.prepared_batches.last_batch("copy") == 0
+
+
+async def test_a_broker_that_does_not_decide_and_has_no_part_may_be_away(
+    pair: LiveCluster, instance: Instance
+) -> None:
+    await PreparedBatches(instance, "copy").commit(0, [])
+    away = Unreachable(instance, "copy")
+    away.away = "broker-b"
+    assert not await away.commit(1, [])
+    assert await PreparedBatches(instance, "copy").is_committed(1)
+
+
+async def test_a_broker_that_cannot_prepare_batches_does_not_decide(
+    pair: LiveCluster, instance: Instance
+) -> None:
+    gateway = pair.brokers[0].gateway
+    gateway.handlers = {
+        key: value
+        for key, value in gateway.handlers.items()
+        if key not in (RequestCode.QUERY_STAGED, RequestCode.COMMIT_STAGED)
+    }
+    job = PreparedBatches(instance, "copy")
+    assert await job.choose_decider() == "broker-b"
+    part = await job.stage(Queue("orders", "broker-b", 0), body(b"b"), 0, "0")
+    await job.commit(0, [part])
+    assert stored(pair, 1) == [b"b"]
+
+
+async def test_every_broker_knows_who_decides_before_anything_is_decided(
+    pair: LiveCluster, instance: Instance
+) -> None:
+    class Dying(PreparedBatches):
+        async def _commit_on(self, *arguments: Any) -> None:
+            if arguments[1] == "broker-a":
+                raise ConnectionAbortedError
+            await super()._commit_on(*arguments)
+
+    with pytest.raises(ConnectionAbortedError):
+        await Dying(instance, "copy").commit(0, [])
+    assert pair.brokers[0].broker.prepared_batches.last_batch("copy") is None
+    assert await PreparedBatches(instance, "copy").find_decider() == "broker-a"
+    assert not await PreparedBatches(instance, "copy").is_committed(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.resending import Resender
 from onelog.client.topics import TopicChange
 from onelog.errors import BrokerNotFoundError, PartlyDoneError
@@ -14,12 +14,12 @@ from onelog.wire.remoting.records import unpacked_body
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 
-def resender(admin: Admin, to_topic: str | None = None) -> Resender:
+def resender(admin: AsyncAdmin, to_topic: str | None = None) -> Resender:
     return Resender(admin.nodes, admin.topics, admin.messages, to_topic)
 
 
 async def test_what_others_wrote_into_a_message_on_its_way_is_gone(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     await cluster.create_topic("copies")
@@ -47,7 +47,7 @@ async def test_what_others_wrote_into_a_message_on_its_way_is_gone(
 
 
 async def test_the_flags_of_a_transaction_do_not_make_it_one_again(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     broker = cluster.brokers[0].broker
@@ -63,7 +63,7 @@ async def test_the_flags_of_a_transaction_do_not_make_it_one_again(
 
 
 async def test_a_message_without_a_unique_key_is_sent_as_often_as_asked(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     cluster.brokers[0].broker.store.append([NewMessage("orders", 0, b"x")])
@@ -73,7 +73,7 @@ async def test_a_message_without_a_unique_key_is_sent_as_often_as_asked(
 
 
 async def test_a_topic_that_takes_no_messages_is_said_so(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
     sent = await cluster.send("orders", b"x", UNIQ_KEY="A" * 32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.groups import GroupChange
 from onelog.client.subscriptions import (
     differences,
@@ -69,7 +69,7 @@ def test_a_condition_is_told_from_tags() -> None:
 
 
 async def test_where_the_broker_tells_nothing_the_members_are_asked(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 2)
     await admin.groups.create("readers", GroupChange())

@@ -7,6 +7,7 @@ import pytest
 
 from onelog.client.message import Message
 from onelog.client.producer import AsyncProducer
+from onelog.client.pull_consumer import AsyncPullConsumer
 from onelog.client.tls import tls_context
 from onelog.errors import NameserversUnreachableError
 from onelog.net.tls import client_context, write_self_signed
@@ -50,6 +51,28 @@ async def test_a_context_that_verifies_refuses_a_self_signed_certificate(
     with pytest.raises(NameserversUnreachableError, match="certificate verify failed") as failure:
         await send(cluster, ssl.create_default_context())
     assert cluster.addresses in str(failure.value)
+
+
+async def test_a_cluster_that_demands_tls_and_proves_itself_is_used_as_any_other(
+    tmp_path: Path,
+) -> None:
+    cert_path, key_path = write_self_signed(tmp_path, ("127.0.0.1",))
+    async with live_cluster(
+        tmp_path,
+        tls__mode="enforcing",
+        tls__cert_path=str(cert_path),
+        tls__key_path=str(key_path),
+        tls__ca_path=str(cert_path),
+    ) as cluster:
+        tls = client_context(cert_path)
+        assert await send(cluster, tls) == [True, True]
+        async with AsyncPullConsumer(
+            "billing", nameserver=cluster.addresses, tls=tls, start="first"
+        ) as consumer:
+            consumer.subscribe("orders")
+            assert [message.body for message in await consumer.poll(20)] == [b"x"]
+        with pytest.raises(NameserversUnreachableError):
+            await send(cluster, False)
 
 
 def test_what_is_neither_is_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.address import Address
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.nodes import Nodes
 from onelog.client.topics import TopicChange, TopicKind
 from onelog.errors import (
@@ -21,7 +21,7 @@ from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 
-async def pinned(admin: Admin, topic: str) -> str | None:
+async def pinned(admin: AsyncAdmin, topic: str) -> str | None:
     """The queues that name servers keep for an ordered topic."""
     ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic}
     try:
@@ -57,14 +57,16 @@ async def test_a_topic_can_be_created_on_one_broker_and_later_on_another(tmp_pat
         assert list((await admin.topics.route("t")).sources) == ["broker-a", "broker-b"]
 
 
-async def test_a_name_that_brokers_refuse_creates_nothing(admin: Admin) -> None:
+async def test_a_name_that_brokers_refuse_creates_nothing(admin: AsyncAdmin) -> None:
     with pytest.raises(RequestRefusedError, match="illegal characters"):
         await admin.topics.create("no such name!", TopicChange())
     with pytest.raises(RequestRefusedError, match="conflict with system topic"):
         await admin.topics.update("SCHEDULE_TOPIC_XXXX", TopicChange(perm=6))
 
 
-async def test_topics_are_told_apart_by_whose_they_are(admin: Admin, cluster: LiveCluster) -> None:
+async def test_topics_are_told_apart_by_whose_they_are(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     for name in ("orders", "%RETRY%readers", "%DLQ%readers"):
         await cluster.create_topic(name)
     kinds = {each.name: each.kind for each in await admin.topics.names()}
@@ -115,7 +117,9 @@ async def test_status_of_the_brokers_that_answer(tmp_path: Path) -> None:
         assert [failure.who for failure in description.failures] == ["broker-a"]
 
 
-async def test_a_description_has_settings_and_groups(admin: Admin, cluster: LiveCluster) -> None:
+async def test_a_description_has_settings_and_groups(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     change = TopicChange(2, 3, 4, attributes={"message.type": "NORMAL"})
     await admin.topics.create("orders", change)
     client = await cluster.client()
@@ -130,7 +134,7 @@ async def test_a_description_has_settings_and_groups(admin: Admin, cluster: Live
     assert await admin.topics.groups("orders") == ("readers",)
 
 
-async def test_an_update_leaves_the_rest_as_it_is(admin: Admin) -> None:
+async def test_an_update_leaves_the_rest_as_it_is(admin: AsyncAdmin) -> None:
     await admin.topics.create("orders", TopicChange(2, 3, attributes={"message.type": "FIFO"}))
     assert await admin.topics.update("orders", TopicChange(perm=4)) == ("broker-a",)
     (settings,) = (await admin.topics.describe("orders")).settings
@@ -161,7 +165,7 @@ async def test_the_queues_of_an_ordered_topic_are_pinned_at_every_name_server(
             await admin.topics.create("orders", TopicChange(4, 4, order=True), broker="broker-a")
             await admin.topics.create("orders", TopicChange(2, 2, order=True), broker="broker-b")
         for server in cluster.nameservers:
-            async with Admin(Nodes([Address(*server.address)])) as admin:
+            async with AsyncAdmin(Nodes([Address(*server.address)])) as admin:
                 assert await pinned(admin, "orders") == "broker-a:4;broker-b:2"
         async with cluster.admin() as admin:
             await admin.topics.update("orders", TopicChange(order=False))
@@ -177,14 +181,14 @@ async def test_deleting_removes_a_topic_from_brokers_and_name_servers(tmp_path: 
             assert await admin.topics.delete("orders") == ("broker-a", "broker-b")
             assert await pinned(admin, "orders") is None
         for server in cluster.nameservers:
-            async with Admin(Nodes([Address(*server.address)])) as admin:
+            async with AsyncAdmin(Nodes([Address(*server.address)])) as admin:
                 with pytest.raises(TopicNotFoundError):
                     await admin.topics.route("orders")
         for broker in cluster.brokers:
             assert broker.broker.topics.get("orders") is None
 
 
-async def test_a_topic_in_another_cluster_is_not_deleted(admin: Admin) -> None:
+async def test_a_topic_in_another_cluster_is_not_deleted(admin: AsyncAdmin) -> None:
     await admin.topics.create("orders", TopicChange())
     with pytest.raises(TopicNotFoundError, match="not in cluster 'Other'"):
         await admin.topics.delete("orders", cluster="Other")
@@ -203,7 +207,7 @@ async def test_a_name_server_that_is_gone_makes_deleting_incomplete(tmp_path: Pa
         assert cluster.brokers[0].broker.topics.get("orders") is None
 
 
-async def test_what_does_not_exist_is_not_found(admin: Admin) -> None:
+async def test_what_does_not_exist_is_not_found(admin: AsyncAdmin) -> None:
     for asked in (
         admin.topics.route("nope"),
         admin.topics.status("nope"),
@@ -216,7 +220,7 @@ async def test_what_does_not_exist_is_not_found(admin: Admin) -> None:
 
 
 async def test_settings_come_from_the_whole_table_where_a_broker_is_too_old(
-    admin: Admin, monkeypatch: pytest.MonkeyPatch
+    admin: AsyncAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await admin.topics.create("orders", TopicChange(5, 6))
     ask = admin.nodes._ask

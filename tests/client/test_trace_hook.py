@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from onelog.client import trace_hook
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.instance import Instance
 from onelog.client.message import Message, ReceivedMessage
@@ -55,7 +55,7 @@ async def consume(
 
 
 async def test_the_trace_of_a_message_tells_of_sending_delivery_and_consumption(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     await cluster.create_topic("orders", 1)
     async with AsyncProducer("shop", nameserver=cluster.addresses, hooks=[TraceHook()]) as producer:
@@ -93,7 +93,7 @@ async def test_the_trace_of_a_message_tells_of_sending_delivery_and_consumption(
 
 
 async def test_each_message_of_a_batch_has_a_trace_of_its_own(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     await cluster.create_topic("orders", 1)
     async with AsyncProducer("shop", nameserver=cluster.addresses, hooks=[TraceHook()]) as producer:
@@ -105,7 +105,7 @@ async def test_each_message_of_a_batch_has_a_trace_of_its_own(
         assert only(trace, StepKind.SENT).message_id == offset_id
 
 
-async def test_the_end_of_a_transaction_is_traced(cluster: LiveCluster, admin: Admin) -> None:
+async def test_the_end_of_a_transaction_is_traced(cluster: LiveCluster, admin: AsyncAdmin) -> None:
     await cluster.create_topic("orders", 1)
     async with AsyncProducer(
         "shop",
@@ -204,7 +204,7 @@ async def test_records_that_cannot_be_written_are_counted(
 
 
 async def test_what_is_switched_off_or_not_known_is_not_traced(
-    cluster: LiveCluster, admin: Admin
+    cluster: LiveCluster, admin: AsyncAdmin
 ) -> None:
     await cluster.create_topic("orders", 1)
     hook = TraceHook()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.traces import Fate, MessageTrace, Step, StepKind
 from onelog.clock import SystemClock
 from onelog.errors import MessageNotFoundError
@@ -65,7 +65,7 @@ def only(trace: MessageTrace, kind: StepKind) -> Step:
 
 
 async def test_a_message_that_nobody_traced_still_has_a_story(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 1)
     sent = await cluster.send("orders", b"x", UNIQ_KEY=KEY, KEYS="k1")
@@ -83,7 +83,9 @@ async def test_a_message_that_nobody_traced_still_has_a_story(
         assert trace.fates == ()
 
 
-async def test_positions_tell_who_is_past_the_message(admin: Admin, cluster: LiveCluster) -> None:
+async def test_positions_tell_who_is_past_the_message(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     await cluster.create_topic("orders", 1)
     sent = await cluster.send("orders", b"x", UNIQ_KEY=KEY)
     for group, offset in (("fast", 1), ("slow", 0)):
@@ -98,7 +100,7 @@ async def test_positions_tell_who_is_past_the_message(admin: Admin, cluster: Liv
 
 
 async def test_traces_tell_of_sending_delivery_and_consumption(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 1)
     sent = await cluster.send("orders", b"x", UNIQ_KEY=KEY)
@@ -163,7 +165,7 @@ async def test_failures_and_retries_follow_each_other(tmp_path: Path) -> None:
 
 
 async def test_a_dead_letter_and_its_resending_are_steps(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders", 1)
     client = await cluster.client()
@@ -181,7 +183,7 @@ async def test_a_dead_letter_and_its_resending_are_steps(
     assert notes == ["", f"resent from the dead letter {dead.message_id}"]
 
 
-async def test_delays_and_transactions_are_steps(admin: Admin, cluster: LiveCluster) -> None:
+async def test_delays_and_transactions_are_steps(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     await cluster.send("orders", b"x", UNIQ_KEY=KEY, DELAY="5")
     trace = await admin.traces.trace(KEY, topic="orders")
@@ -212,7 +214,7 @@ async def test_delays_and_transactions_are_steps(admin: Admin, cluster: LiveClus
 
 
 async def test_older_clients_leave_out_when_and_for_whom(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     given = Delivered(BORN_MS + 50, "r", "readers", "REQ", KEY, 2, "")
     done = Consumed("REQ", KEY, 20, False, "", 1)
@@ -229,7 +231,7 @@ async def test_older_clients_leave_out_when_and_for_whom(
 
 
 async def test_records_of_other_messages_and_broken_ones_are_left_out(
-    admin: Admin, cluster: LiveCluster
+    admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     other = Recalled(BORN_MS, "r", "shop", "orders", "C" * 32, True)
     await write_trace(cluster, published(BORN_MS), other)
@@ -255,7 +257,7 @@ async def test_more_traces_than_one_answer_holds_on_two_brokers(tmp_path: Path) 
         assert (fate.state, fate.deliveries) == ("consumed", 50)
 
 
-async def test_traces_may_be_in_another_topic(admin: Admin, cluster: LiveCluster) -> None:
+async def test_traces_may_be_in_another_topic(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("my-traces", 1)
     await write_trace(cluster, published(BORN_MS), topic="my-traces")
     assert kinds(await admin.traces.trace(KEY, trace_topic="my-traces")) == [StepKind.SENT]
@@ -263,7 +265,7 @@ async def test_traces_may_be_in_another_topic(admin: Admin, cluster: LiveCluster
         await admin.traces.trace(KEY)
 
 
-async def test_what_is_not_there_is_not_found(admin: Admin, cluster: LiveCluster) -> None:
+async def test_what_is_not_there_is_not_found(admin: AsyncAdmin, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     with pytest.raises(MessageNotFoundError, match="no message of topic orders"):
         await admin.traces.trace(KEY, topic="orders")
@@ -273,7 +275,9 @@ async def test_what_is_not_there_is_not_found(admin: Admin, cluster: LiveCluster
         await admin.traces.trace(KEY, topic="nowhere")
 
 
-async def test_traces_that_were_compressed_are_read(admin: Admin, cluster: LiveCluster) -> None:
+async def test_traces_that_were_compressed_are_read(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
     client = await cluster.client()
     answer = await client.send(
         "RMQ_SYS_TRACE_TOPIC",

@@ -14,6 +14,7 @@ import onelog
 from onelog.client import (
     Admin,
     AllocationStrategy,
+    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -39,6 +40,7 @@ from onelog.client import (
     TransactionState,
     idempotent,
 )
+from onelog.client.messages import Found
 from onelog.errors import OnelogError, SendFailedError
 
 SHARED: ProducerOptions = {
@@ -189,7 +191,7 @@ async def with_asyncio() -> None:
         async for message in reader:
             assert_type(message, ReceivedMessage)
 
-    async with Admin.connect("127.0.0.1:9876") as admin:
+    async with AsyncAdmin.connect("127.0.0.1:9876") as admin:
         for queue in (await admin.topics.status("orders")).queues:
             assert_type(queue.max_offset, int)
 
@@ -201,6 +203,16 @@ def inside_this_process() -> None:
             assert_type(producer, Producer)
         with mq.pull_consumer("billing") as consumer:
             assert_type(consumer, PullConsumer)
+
+
+def administration() -> None:
+    """An administrator without asyncio, with a proof of who it is."""
+    with Admin.connect(tls=True, credentials=Credentials("ops", "secret")) as admin:
+        for queue in admin.topics.status("orders").queues:
+            assert_type(queue.max_offset, int)
+        assert_type(admin.groups.delete("billing", keep_positions=True), tuple[str, ...])
+        for found in admin.messages.by_time("orders", 0, broker="broker-a"):
+            assert_type(found, Found)
 
 
 async def inside_this_loop() -> None:

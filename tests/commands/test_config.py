@@ -59,6 +59,9 @@ def test_keys_and_sections_can_be_picked() -> None:
         "tls.mode",
         "tls.cert_path",
         "tls.key_path",
+        "tls.outgoing",
+        "tls.ca_path",
+        "tls.check_hostname",
         "broker.port",
     ]
 

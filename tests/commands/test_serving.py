@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.commands.serving import addresses
 from onelog.config import StoreConfig
 from onelog.net.peer import Peer
 from onelog.store.message_store import MessageStore
@@ -30,6 +31,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "shown", "called"),
+    [
+        ("10.0.0.5", "10.0.0.5:9876", "10.0.0.5:9876"),
+        ("0.0.0.0", "0.0.0.0:9876", "127.0.0.1:9876"),
+        ("::", "[::]:9876", "[::1]:9876"),
+    ],
+)
+def test_a_server_that_listens_everywhere_is_called_by_an_address(
+    host: str, shown: str, called: str
+) -> None:
+    assert addresses(host, 9876) == (shown, called)
 
 
 class Program:

@@ -37,7 +37,7 @@ class Fact:
     queue_id: int
     offset: int
     state: str = "waiting"
-    """waiting, out, acknowledged or dead"""
+    """waiting, out, acknowledged or dead; and early: acknowledged ahead of its turn"""
     times: int = 0
     due_ms: int = 0
     leased: Leased | None = None
@@ -113,7 +113,7 @@ class LeaseMachine(RuleBasedStateMachine):
                     for fact in self.facts[group].values()
                     if fact.queue_id == leased.queue_id and fact.offset < leased.offset
                 ]
-                assert all(fact.state in ("out", "acknowledged") for fact in earlier)
+                assert all(fact.state in ("out", "acknowledged") for fact in earlier), earlier
 
     def _blocked(self, group: str) -> set[int]:
         facts = self.facts[group].values()
@@ -163,7 +163,22 @@ class LeaseMachine(RuleBasedStateMachine):
         assert fact.leased is not None
         self.readers[group].ack(fact.leased)
         self.stale.append((group, fact.leased))
+        self._acknowledged(group, fact)
+
+    def _acknowledged(self, group: str, fact: Fact) -> None:
+        """In an ordered queue, acknowledgements count one after the other."""
         fact.state = "acknowledged"
+        if FATES[group] is Fate.ORDERED:
+            mates = [each for each in self.facts[group].values() if each.queue_id == fact.queue_id]
+            earlier = {each.state for each in mates if each.offset < fact.offset}
+            if "waiting" in earlier:
+                fact.state, fact.times = "waiting", fact.times + 1
+            elif earlier & {"out", "early"}:
+                fact.state = "early"
+            for each in sorted(mates, key=lambda mate: mate.offset):
+                if each.state not in ("acknowledged", "early"):
+                    break
+                each.state = "acknowledged"
 
     def _acknowledge_a_batch(self, pick: int) -> None:
         group, fact = self._pick_out(pick)
@@ -185,7 +200,7 @@ class LeaseMachine(RuleBasedStateMachine):
         reader.end_tick()
         assert done == len(together)
         for other in together:
-            other.state = "acknowledged"
+            self._acknowledged(group, other)
 
     def _change(self, pick: int, invisible_ms: int) -> None:
         group, fact = self._pick_out(pick)
@@ -220,6 +235,10 @@ class LeaseMachine(RuleBasedStateMachine):
                     fact.state = "dead"
                 else:
                     fact.state, fact.times = "waiting", fact.times + 1
+                    for mate in self.facts[group].values():
+                        behind = mate.queue_id == fact.queue_id and mate.offset > fact.offset
+                        if behind and mate.state == "early":
+                            mate.state, mate.times = "waiting", mate.times + 1
 
     @rule(
         how=st.sampled_from(["crash", "hand over", "acknowledge", "snapshot", "restart"]),

@@ -1,6 +1,6 @@
 """A group that leases messages in a world that tests move by hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,10 @@ class Reader:
         return self.world.broker.leases
 
     def request(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> PopRequest:
-        tags = terms.pop("tags", None)
-        if tags is not None:
-            terms["subscription"] = subscribe(self.topic, tags)
+        tags, predicate = terms.pop("tags", None), terms.pop("predicate", None)
+        if tags is not None or predicate is not None:
+            wanted = subscribe(self.topic, tags or "*")
+            terms["subscription"] = replace(wanted, predicate=predicate)
         agreed = Terms(terms.pop("invisible_ms", LEASE_MS), **terms)
         return PopRequest(self.group, self.topic, queue_id, count_max, agreed)
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from onelog.config import BrokerConfig
 from onelog.core.assignment import STRATEGIES, RequestMode, average, circle, shared
 from onelog.core.topics import retry_topic
-from onelog.errors import GroupNotFoundError, TopicNotFoundError, TopicPermissionError
+from onelog.errors import (
+    GroupNotFoundError,
+    InvalidGroupError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
 from tests.core.world import World
 
 
@@ -94,16 +99,27 @@ def test_a_group_without_a_mode_of_its_own_consumes_by_the_default(tmp_path: Pat
     world.close()
 
 
-def test_a_mode_needs_a_topic_and_a_group_that_exist_and_no_retry_topic(tmp_path: Path) -> None:
+def test_setting_a_mode_makes_the_group_as_its_first_use_would(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    world.topic("orders")
+    world.broker.request_modes.set("readers", "orders", RequestMode("POP"))
+    assert world.broker.groups.get("readers") is not None
+    world.broker.groups.auto_create = False
+    with pytest.raises(GroupNotFoundError):
+        world.broker.request_modes.set("others", "orders", RequestMode("POP"))
+    world.close()
+
+
+def test_a_mode_needs_a_topic_that_exists_and_names_that_can_be(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders")
     modes = world.broker.request_modes
-    with pytest.raises(GroupNotFoundError):
-        modes.set("readers", "orders", RequestMode("POP"))
-    world.broker.groups.require("readers")
     with pytest.raises(TopicNotFoundError):
         modes.set("readers", "nowhere", RequestMode("POP"))
     with pytest.raises(TopicPermissionError, match="retry topic is not allowed"):
         modes.set("readers", retry_topic("readers"), RequestMode("POP"))
+    with pytest.raises(InvalidGroupError):
+        modes.set("n" * 121, "orders", RequestMode("POP"))
     assert modes.entries() == {}
+    assert world.broker.groups.get("readers") is None
     world.close()

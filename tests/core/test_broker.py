@@ -9,7 +9,9 @@ from onelog.core.members import Client, ConsumerData
 from onelog.core.topics import TopicConfig
 from onelog.errors import (
     GroupPermissionError,
+    MessageTooLargeError,
     OnelogError,
+    StoreFullError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
 )
@@ -144,6 +146,7 @@ def test_jobs_go_on_after_one_of_them_failed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
 
     def refuse(messages: object) -> None:
@@ -171,6 +174,33 @@ def test_closing_answers_everyone_and_stops_every_job(orders: World) -> None:
     assert len(orders.timer) == 0
 
 
+@pytest.mark.parametrize("error", [StoreFullError("disk is full"), OverflowError("a bug of ours")])
+def test_closing_goes_on_whatever_fails_and_says_so(
+    orders: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    orders.fill("orders", 0, 5)
+    orders.commit("readers", "orders", 0, 5)
+    orders.broker.submit(NewMessage("orders", 0, b"last"), orders.on_stored)
+
+    def refuse(messages: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(orders.store, "append", refuse)
+        patched.setattr(orders.broker.checkback, "close", lambda: refuse(None))
+        orders.broker.close()
+    assert str(error) in caplog.text
+    assert orders.told[0].error is not None
+    orders.store.close()
+    orders.start()
+    assert orders.store.recovery.clean
+    # The snapshot, which needs no append, has what could not be recorded.
+    assert orders.broker.query_offset("readers", "orders", 0) == 5
+
+
 def test_what_was_written_so_far_can_be_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path / "store", replace(SMALL_STORE, flush="sync"))
     world.topic("orders")
@@ -191,6 +221,11 @@ def test_live_settings_are_taken_over(orders: World) -> None:
     orders.broker.reconfigure(changed)
     assert orders.pull(0).messages == 1
     assert orders.broker.puller.cold_count_max == 3
+    orders.store.reconfigure(replace(SMALL_STORE, body_bytes_max=3))
+    orders.broker.reconfigure(changed)
+    orders.send("orders", body=b"abc")
+    with pytest.raises(MessageTooLargeError):
+        orders.send("orders", body=b"abcd")
     assert orders.broker.durability.timeout_ms == 7
 
 

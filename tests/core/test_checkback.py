@@ -255,8 +255,7 @@ def test_a_transaction_is_put_away_before_its_segment_is_deleted(producers: Prod
     fill_segments(world)
     young = producers.begin(b"young")
     world.clock.advance(SMALL_STORE.retention_ms + 1)
-    world.broker.prepare_retention()
-    world.store.retention.run({}, manual=True)
+    world.retain()
     assert world.store.min_offset(HALF_TOPIC, 0) == 1
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
     assert list(world.broker.transactions.table.places) == [young.queue_offset]
@@ -276,7 +275,7 @@ def test_a_full_disk_that_forces_files_out_does_not_take_transactions_along(
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"a"]
 
 
-def test_retention_goes_on_when_transactions_cannot_be_put_away(
+def test_transactions_that_cannot_be_put_away_keep_their_files(
     producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = producers.world
@@ -289,14 +288,37 @@ def test_retention_goes_on_when_transactions_cannot_be_put_away(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "append", refuse)
-        world.broker.checkback.prepare_retention()
-    assert "may be deleted" in caplog.text
+        assert world.retain().segments_deleted == 0
+    assert "keep the oldest log files from being deleted: disk is full" in caplog.text
+    producers.commit(half)
+
+
+def test_a_half_message_that_is_gone_all_the_same_is_reported(
+    producers: Producers, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = producers.world
+    half = producers.begin()
+    fill_segments(world)
+    world.clock.advance(SMALL_STORE.retention_ms + 1)
+    world.store.retention.kept_from = None  # As if somebody had deleted the files by hand.
     world.store.retention.run({}, manual=True)
     world.broker.checkback.check()
     assert "is lost" in caplog.text
     assert producers.open_count() == 0
     with pytest.raises(TransactionNotFoundError):
         producers.end(half, commit=True)
+
+
+def test_on_a_disk_that_is_too_full_for_messages_transactions_are_put_away(
+    producers: Producers,
+) -> None:
+    world = producers.world
+    producers.begin(b"old")
+    fill_segments(world)
+    world.store.retention.disk = lambda folder: 92.0
+    world.store.retain()
+    assert world.retain().segments_deleted > 0
+    assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
 
 
 def test_a_transaction_without_producers_is_open_no_longer_than_the_log_is_kept(

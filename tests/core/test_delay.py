@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from onelog.core.delay import restore
 from onelog.errors import MessageError
 from onelog.message import (
+    PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
     Appended,
     NewMessage,
@@ -41,6 +42,18 @@ def test_a_message_is_delivered_when_its_level_says_and_not_before(
     assert orders.bodies("orders", 2) == [b"later"]
     orders.advance(10 * delay_ms)
     assert orders.bodies("orders", 2) == [b"later"]
+
+
+def test_a_message_comes_although_the_limit_on_bodies_was_lowered_while_it_waited(
+    orders: World,
+) -> None:
+    orders.send("orders", 0, b"b" * 5_000, DELAY="1")
+    orders.send("orders", 0, b"t" * 5_000, TIMER_DELAY_MS="1000")
+    orders.close()
+    orders.store_config = replace(SMALL_STORE, body_bytes_max=1_000)
+    orders.start()
+    orders.advance(2_000)
+    assert sorted(orders.bodies("orders")) == [b"b" * 5_000, b"t" * 5_000]
 
 
 def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World) -> None:
@@ -189,19 +202,95 @@ def test_a_message_that_the_store_refuses_does_not_block_the_others(orders: Worl
     assert orders.bodies("orders") == [b"x"]
 
 
-def test_retention_that_takes_waiting_messages_is_reported(
+def fill_segments(world: World) -> None:
+    for _ in range(30):
+        world.send("orders", 3, b"x" * 100_000)
+
+
+def test_files_that_go_while_messages_wait_in_them_are_reported(
     orders: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     orders.send("orders", DELAY="18")
-    for _ in range(30):
-        orders.send("orders", 3, b"x" * 100_000)
+    fill_segments(orders)
     orders.send("orders", body=b"kept", DELAY="18")
     orders.clock.advance(SMALL_STORE.retention_ms * 2)
-    orders.broker.prepare_retention()
+    orders.store.retention.kept_from = None  # As if somebody had deleted the files by hand.
     orders.store.retention.run({}, manual=True)
     orders.advance(0)
     assert orders.bodies("orders") == [b"kept"]
     assert "1 delayed messages of level 18 were deleted" in caplog.text
+
+
+def test_a_level_that_is_longer_than_the_log_is_kept_loses_nothing(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    config = replace(SMALL_STORE, delay_levels="1s 30h", retention_ms=6 * hour_ms)
+    world = World(tmp_path / "store", config)
+    world.topic("orders")
+    begin_ms = world.clock.now_ms()
+    for number in range(600):
+        world.send("orders", 1, b"%d" % number, DELAY="2", TAGS="t", KEYS=f"k{number}")
+        world.advance(1_000)
+    for hours in range(29):
+        fill_segments(world)
+        world.advance(hour_ms)
+        world.retain()
+        if hours == 10:
+            world.crash()
+    assert world.bodies("orders", 1) == []
+    assert world.store.log_min > 50 << 20, "the log is not kept for as long as that"
+    world.advance(2 * hour_ms)
+    messages = world.messages("orders", 1)
+    assert [bytes(each.body) for each in messages] == [b"%d" % number for number in range(600)]
+    for number, each in enumerate(messages):
+        assert 0 <= each.store_ms - (begin_ms + number * 1_000 + 30 * hour_ms) <= 10
+        assert (each.tags, each.keys) == ("t", [f"k{number}"])
+    world.close()
+
+
+def test_a_full_disk_that_forces_files_out_does_not_take_delayed_messages_along(
+    orders: World,
+) -> None:
+    orders.send("orders", body=b"waits", DELAY="18")
+    fill_segments(orders)
+    percents = [92.0]
+    orders.store.retention.disk = lambda folder: percents[0]
+    orders.store.retain()
+    assert orders.retain().segments_deleted > 0
+    assert orders.store.min_offset(SCHEDULE_TOPIC, 17) == 1
+    percents[0] = 10.0
+    orders.store.retain()
+    orders.advance(7_200_000 - 1)
+    assert orders.bodies("orders") == []
+    orders.advance(10)
+    assert orders.bodies("orders") == [b"waits"]
+    orders.crash()
+    orders.advance(7_200_000)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_without_head_room_the_files_with_delayed_messages_stay(
+    orders: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders.send("orders", body=b"waits", DELAY="18")
+    fill_segments(orders)
+    orders.store.retention.disk = lambda folder: 99.0
+    orders.store.retain()
+    assert orders.retain().segments_deleted == 0
+    assert "delayed messages keep the oldest log files" in caplog.text
+    orders.crash()
+    orders.advance(7_200_000)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_a_message_that_cannot_become_a_timed_one_is_delivered_early_instead_of_lost(
+    orders: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders.send("orders", body=b"large", DELAY="18", KEYS="k" * (PROPERTIES_BYTES_MAX - 90))
+    fill_segments(orders)
+    orders.store.retention.disk = lambda folder: 88.0
+    orders.retain()
+    assert orders.bodies("orders") == [b"large"]
+    assert "a delayed message to orders is delivered early: properties of" in caplog.text
 
 
 def test_restoring_wants_a_topic_and_a_queue(orders: World) -> None:

@@ -61,15 +61,23 @@ def test_changed_settings_of_a_system_group_are_kept(world: World) -> None:
 
 def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> None:
     world.topic("orders")
+    world.fill("orders", 0, 5)
     for group in ("kept", "cleaned"):
         world.commit(group, "orders", 0, 5)
         world.broker.admin.delete_group(group, clean_offsets=group == "cleaned")
     world.restart()
     assert world.broker.groups.get("kept") is None
     assert world.broker.query_offset("kept", "orders", 0) == 5
-    assert world.broker.query_offset("cleaned", "orders", 0) is None
+    assert world.broker.offsets.get("cleaned", "orders", 0) is None
 
 
 def test_deleting_an_unknown_group_is_an_error(world: World) -> None:
     with pytest.raises(GroupNotFoundError):
         world.broker.admin.delete_group("nobody", clean_offsets=True)
+
+
+def test_a_retry_policy_of_any_length_is_refused(world: World) -> None:
+    endless = {"type": "CUSTOMIZED", "comment": "x" * 5_000}
+    with pytest.raises(InvalidGroupError, match=r"groupRetryPolicy of 50\d\d bytes"):
+        world.broker.groups.put(GroupConfig("readers", retry_policy=endless))
+    assert world.broker.groups.get("readers") is None

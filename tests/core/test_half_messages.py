@@ -85,6 +85,16 @@ def test_whatever_the_sender_calls_its_properties_the_broker_has_the_last_word(
     assert decode_properties(found.properties) == {"PGROUP": "g", **kept}
 
 
+def test_a_message_that_is_sent_on_leaves_the_count_of_its_first_transaction_behind() -> None:
+    sent_on = encode_properties(
+        {"TRAN_MSG": "true", "PGROUP": "g", "TRANSACTION_CHECK_TIMES": "14"}
+        | {"TRAN_PREPARED_QUEUE_OFFSET": "7", "KEYS": "k"}
+    )
+    half = prepared(NewMessage("orders", 0, b"x", sent_on))
+    named = decode_properties(half.properties)
+    assert named.keys() == {"TRAN_MSG", "PGROUP", "KEYS", "REAL_TOPIC", "REAL_QID"}
+
+
 def test_properties_without_room_for_the_count_go_without_it() -> None:
     room = PROPERTIES_BYTES_MAX - len(half(KEYS="k").properties)
     full = half(KEYS="k" * room)

@@ -1,11 +1,26 @@
 """The way into the log: a tick at a time, together with what moves, and kept if it fails."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from onelog.core.lease_retry import lease_retry_topic
 from onelog.core.tables import LEASES_TOPIC
-from onelog.errors import StoreFullError
-from tests.core.leasing import GROUP, LEASE_MS, TICK_MS, TOPIC, bodies, reading
+from onelog.errors import MessageTooLargeError, StoreFullError
+from onelog.message import Appended, NewMessage
+from tests.core.leasing import (
+    GROUP,
+    LEASE_MS,
+    ORDERED,
+    TICK_MS,
+    TOPIC,
+    Reader,
+    bodies,
+    reading,
+)
+from tests.core.world import SMALL_STORE
 
 RETRY = lease_retry_topic(GROUP, TOPIC)
 
@@ -86,3 +101,72 @@ def test_a_store_that_takes_no_writes_loses_nothing(tmp_path: Path) -> None:
     reader.world.crash()
     assert len(reader.leases) == 2
     assert reader.cursor() == 2
+
+
+def test_records_of_leases_may_be_larger_than_messages(tmp_path: Path) -> None:
+    reader = reading(tmp_path, store_config=replace(SMALL_STORE, body_bytes_max=100))
+    for n in range(32):
+        reader.world.send(body=b"%d" % n)
+    leased = reader.pop(attempt_id="a" * 100, fate=ORDERED)
+    reader.ack(*leased[::2])
+    assert reader.answers == [None, None]
+    reader.world.crash()
+    assert len(reader.leases) == 16
+
+
+def refuse_records_of(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, key: bytes, error: Exception
+) -> None:
+    """From now on the store takes no list with a record that says this."""
+    append = reader.world.store.append
+
+    def picky(messages: Sequence[NewMessage]) -> list[Appended]:
+        if any(key in bytes(message.body) for message in messages):
+            raise error
+        return append(messages)
+
+    monkeypatch.setattr(reader.world.store, "append", picky)
+
+
+@pytest.mark.parametrize(
+    "error", [MessageTooLargeError("no segment has room"), OverflowError("beyond 64 bits")]
+)
+def test_a_record_that_cannot_be_written_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    reader = reading(tmp_path, queues=2)
+    for n in range(4):
+        reader.world.send(queue_id=n % 2)
+    with monkeypatch.context() as patched:
+        refuse_records_of(reader, patched, b"orders@readers@0", error)
+        reader.take(queue_id=0, count_max=1)
+        assert "orders@readers@0" in str(reader.answers[-1])
+        good = reader.take(queue_id=1, count_max=1)
+        reader.ack(good[0])
+        assert reader.cursor(queue_id=1) == 1
+    reader.world.end_tick()
+    reader.world.advance(2_000)
+    reader.world.end_tick()
+    reader.take(queue_id=1, count_max=1)
+    assert reader.answers[-1] is None
+    reader.world.crash()
+    assert len(reader.leases) == 2
+    assert reader.cursor(queue_id=1) == 1
+
+
+def test_a_move_beside_a_record_that_cannot_be_written_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reading(tmp_path, queues=2)
+    for n in range(2):
+        reader.world.send(queue_id=n)
+    reader.take(queue_id=0)
+    with monkeypatch.context() as patched:
+        refuse_records_of(reader, patched, b"orders@readers@1", OverflowError("beyond 64 bits"))
+        reader.take(queue_id=1, invisible_ms=10 * LEASE_MS)
+        reader.world.advance(LEASE_MS + TICK_MS)
+        reader.world.end_tick()
+        reader.world.advance(LEASE_MS)
+    reader.world.advance(LEASE_MS)
+    reader.world.end_tick()
+    assert reader.world.store.max_offset(RETRY, 0) == 1

@@ -8,7 +8,9 @@ from onelog.core.lease_queue import Fate, Handout, QueueLeases
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["hand out", "finish", "give back", "again", "record", "move"]),
+        st.sampled_from(
+            ["hand out", "finish", "in order", "in order", "give back", "again", "record", "move"]
+        ),
         st.integers(0, 100),
     ),
     max_size=60,
@@ -52,6 +54,21 @@ def test_the_cursor_waits_for_the_first_that_is_not_finished() -> None:
     assert queue.cursor == 2
     queue.finish(2)
     assert queue.cursor == queue.next == 4
+
+
+def test_what_is_early_is_finished_in_its_turn_or_comes_again_behind_what_comes_back() -> None:
+    queue = new_queue()
+    hand_out(queue, 6)
+    for offset in (1, 3, 5):
+        queue.finish_in_order(offset)
+    queue.finish_in_order(0)
+    assert (queue.cursor, sorted(queue.early)) == (2, [3, 5])
+    queue.give_back(4)
+    assert (sorted(queue.early), sorted(queue.ready)) == ([3], [4, 5])
+    queue.finish_in_order(2)
+    assert queue.cursor == 4
+    assert queue.times == {4: 1, 5: 1}
+    assert plain(queue.state()) == {"n": 6, "r": [[4, 5], [5, 5]], "t": [[4, 1], [5, 1]]}
 
 
 def test_what_was_passed_over_is_finished() -> None:
@@ -132,6 +149,8 @@ def test_records_rebuild_the_state_also_if_they_come_twice(
             hand_out(queue, pick % 4 + 1, popped_ms=number, skip=pick % 3)
         elif what == "finish" and out:
             queue.finish(out[pick % len(out)])
+        elif what == "in order" and out:
+            queue.finish_in_order(out[pick % len(out)])
         elif what == "give back" and out:
             queue.give_back(out[pick % len(out)])
         elif what == "again" and ready:

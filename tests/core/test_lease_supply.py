@@ -1,10 +1,21 @@
 """What is handed out: what came back, then what is wanted of the unread; nothing that is gone."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onelog.core.lease_retry import lease_retry_topic
 from onelog.message import NewMessage
-from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
+from tests.core.leasing import (
+    GROUP,
+    LEASE_MS,
+    ORDERED,
+    STAY,
+    TICK_MS,
+    TOPIC,
+    Reader,
+    bodies,
+    reading,
+)
 
 RETRY = lease_retry_topic(GROUP, TOPIC)
 
@@ -84,3 +95,58 @@ def test_messages_that_retention_deleted_are_finished(tmp_path: Path) -> None:
     assert world.store.min_offset(TOPIC, 0) == 3
     assert bodies(reader.pop()) == [b"kept"]
     assert reader.cursor() == 3
+
+
+def slow(reader: Reader, wanted: str = "") -> Callable[[Mapping[str, str]], bool]:
+    """A filter that takes 4 ms for a message, and wants those of this colour; there are 10 ms."""
+
+    def matches(properties: Mapping[str, str]) -> bool:
+        reader.world.seconds += 0.004
+        return properties["colour"] == wanted
+
+    return matches
+
+
+def test_a_slow_filter_takes_its_time_tick_by_tick_and_the_cursor_goes_on(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(8):
+        reader.world.send(body=b"%d" % n, colour="red" if n == 7 else "blue")
+    request = reader.request(predicate=slow(reader, "red"))
+    for seen in (3, 6):
+        popped = reader.world.broker.pop.pop(request)
+        assert (popped.parts, popped.later) == ((), True)
+        reader.end_tick()
+        assert reader.cursor() == seen
+    popped = reader.world.broker.pop.pop(request)
+    assert [part.offsets for part in popped.parts] == [(7,)]
+    assert not popped.later
+
+
+def test_what_a_slow_filter_found_goes_out_at_once(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(8):
+        reader.world.send(body=b"%d" % n, colour="red" if n == 1 else "blue")
+    assert bodies(reader.pop(predicate=slow(reader, "red"))) == [b"1"]
+
+
+def test_a_request_that_finds_the_time_of_filters_used_up_has_its_turn_later(
+    tmp_path: Path,
+) -> None:
+    reader = reading(tmp_path)
+    for _ in range(4):
+        reader.world.send(colour="blue")
+    reader.world.broker.pop.pop(reader.request(predicate=slow(reader)))
+    reader.group = "others"
+    popped = reader.world.broker.pop.pop(reader.request(predicate=slow(reader)))
+    assert (popped.parts, popped.later) == ((), True)
+    assert len(reader.pop()) == 4
+
+
+def test_a_slow_filter_on_what_came_back_takes_its_time_too(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(8):
+        reader.world.send(body=b"%d" % n, colour="red" if n in (2, 4) else "blue")
+    assert len(reader.take(fate=STAY)) == 8
+    reader.world.advance(LEASE_MS + TICK_MS)
+    assert bodies(reader.take(fate=STAY, predicate=slow(reader, "red"))) == [b"2"]
+    assert bodies(reader.take(fate=STAY)) == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7)]

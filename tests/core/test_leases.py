@@ -290,11 +290,70 @@ def test_what_expires_of_an_ordered_queue_comes_again_before_all_that_follows(
     assert reader.pop(fate=ORDERED) == [], "one is still out"
     reader.world.advance(LEASE_MS)
     again = reader.pop(fate=ORDERED)
-    assert [(each.body, each.times) for each in again] == [(b"0", 1), (b"2", 1), (b"3", 0)]
+    assert [(each.body, each.times) for each in again] == [
+        (b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0),
+    ]  # fmt: skip
     with pytest.raises(LeaseNotFoundError):
         reader.ack(two)
     reader.ack(*again)
     assert reader.cursor() == 4
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_after_a_change_in_the_middle_of_an_ordered_batch_it_comes_again_from_there(
+    tmp_path: Path, crashes: bool
+) -> None:
+    # RocketMQ's PopOrderlyIT.testPopMessageOrderlyThenChangeInvisibleTimeMidMessage.
+    reader = reading(tmp_path)
+    for n in range(1, 5):
+        reader.world.send(body=b"%d" % n)
+    one, two, three = reader.pop(3, fate=ORDERED, invisible_ms=5_000)
+    reader.ack(one)
+    reader.change(two, 3_000)
+    reader.ack(three)
+    if crashes:
+        reader.world.crash()
+    reader.world.advance(2_900)
+    assert reader.pop(3, fate=ORDERED) == []
+    reader.world.advance(100 + TICK_MS)
+    again = reader.pop(3, fate=ORDERED, invisible_ms=5_000)
+    assert [(each.body, each.times) for each in again] == [(b"2", 1), (b"3", 1), (b"4", 0)]
+    reader.ack(*again)
+    assert reader.cursor() == 4
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_was_acknowledged_ahead_of_its_turn_is_done_when_its_turn_comes(
+    tmp_path: Path, crashes: bool
+) -> None:
+    reader = reading(tmp_path)
+    for n in range(5):
+        reader.world.send(body=b"%d" % n)
+    zero, one, two, three = reader.pop(4, fate=ORDERED)
+    reader.ack(one, three)
+    assert reader.cursor() == 0
+    if crashes:
+        reader.world.crash()
+    with pytest.raises(LeaseNotFoundError):
+        reader.ack(three)
+    reader.ack(zero)
+    assert reader.cursor() == 2
+    reader.ack(two)
+    assert reader.cursor() == 4
+    assert bodies(reader.pop(fate=ORDERED)) == [b"4"]
+
+
+def test_what_is_acknowledged_behind_one_that_has_come_back_comes_again(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(3):
+        reader.world.send(body=b"%d" % n)
+    zero, one, two = reader.pop(fate=ORDERED)
+    reader.change(zero, 1_000)
+    reader.world.advance(1_000 + TICK_MS)
+    reader.ack(one)
+    assert reader.pop(fate=ORDERED) == [], "two is still out"
+    reader.ack(two)
+    assert bodies(reader.pop(1, fate=ORDERED)) == [b"0"]
 
 
 def test_the_same_attempt_gets_the_same_ordered_messages_again(tmp_path: Path) -> None:

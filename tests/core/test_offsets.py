@@ -1,4 +1,5 @@
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -11,9 +12,11 @@ from onelog.core.tables import TABLES_TOPIC
 from onelog.errors import (
     GroupNotFoundError,
     InvalidQueueError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from onelog.message import Appended, NewMessage
 from tests.core.world import World
 
 
@@ -32,6 +35,7 @@ def test_commits_are_recorded_together_and_only_when_something_changed(world: Wo
 
 def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> None:
     world.topic("orders")
+    world.fill("orders", 0, 20)
     world.commit("readers", "orders", 0, 10)
     world.advance(5_000)
     world.commit("readers", "orders", 0, 20)
@@ -41,9 +45,39 @@ def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> Non
 
 def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.topic("orders")
+    world.fill("orders", 1, 20)
     world.commit("readers", "orders", 1, 20)
     world.restart()
     assert world.broker.query_offset("readers", "orders", 1) == 20
+
+
+def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("bad", "orders"):
+        world.topic(topic)
+        world.fill(topic, 0, 7)
+        world.commit("readers", topic, 0, 5)
+    append = world.store.append
+
+    def picky(messages: Sequence[NewMessage]) -> list[Appended]:
+        if any(b"bad@readers" in bytes(message.body) for message in messages):
+            raise MessageTooLargeError("no segment has room for it")
+        return append(messages)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "append", picky)
+        world.advance(5_000)
+        assert "bad@readers" in caplog.text
+        caplog.clear()
+        world.commit("others", "orders", 0, 7)
+        world.advance(5_000)
+        assert "bad@readers" not in caplog.text
+    world.commit("readers", "bad", 0, 6)
+    world.advance(5_000)
+    world.crash()
+    assert world.broker.query_offset("others", "orders", 0) == 7
+    assert world.broker.query_offset("readers", "bad", 0) == 6
 
 
 def test_a_commit_may_go_back(world: World) -> None:
@@ -116,6 +150,7 @@ def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: Wo
 
 def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
     world.topic("orders", 4)
+    world.fill("orders", 0, 5)
     world.commit("readers", "orders", 0, 5)
     world.commit("others", "orders", 3, 9)
     world.broker.offsets.clone("readers", "others", "orders")
@@ -149,6 +184,8 @@ class Positions(RuleBasedStateMachine):
         self.world = World(Path(self._temporary.name) / "store")
         for topic in ("orders", "bills"):
             self.world.topic(topic, 3)
+            for queue_id in range(3):
+                self.world.fill(topic, queue_id, 50)
         self.now: dict[tuple[str, str], dict[int, int]] = {}
         self.recorded: dict[tuple[str, str], dict[int, int]] = {}
 

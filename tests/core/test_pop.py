@@ -301,6 +301,7 @@ def test_under_synchronous_flush_an_acknowledgement_is_told_when_it_is_on_disk(
     assert heard == []
     disk.flush()
     assert heard == [None]
+    monkeypatch.undo()
     reader.world.close()
 
 
@@ -318,6 +319,7 @@ def test_an_acknowledgement_that_does_not_get_to_the_disk_is_told_too(
         reader.world.advance(reader.world.broker_config.flush_timeout_ms)
     (error,) = heard
     assert isinstance(error, StoreFailedError if fails else FlushTimeoutError)
+    monkeypatch.undo()
     reader.world.close()
 
 

@@ -6,8 +6,10 @@ from unittest import mock
 
 import pytest
 
+from onelog.core import prepared_batches
 from onelog.core.prepared_batches import (
     IDLE_MS_MAX,
+    ONE_OFF_MS_MAX,
     PART_BYTES_MAX,
     RETRY_MS,
     Committed,
@@ -15,17 +17,20 @@ from onelog.core.prepared_batches import (
 )
 from onelog.errors import (
     BatchFencedError,
+    BrokerBusyError,
     InvalidQueueError,
     InvalidRequestError,
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
+    StoreError,
     StoreFullError,
     TopicNotFoundError,
     TopicPermissionError,
 )
 from onelog.message import LOOPBACK, NewRun
-from tests.core.world import TROUBLES, World
+from onelog.store.message_store import MessageStore
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 
 def unpack(part: Part) -> NewRun:
@@ -41,26 +46,29 @@ class Job:
         self.world = world
         self.query = query
         self.committed: list[tuple[Committed | None, OnelogError | None]] = []
-        self.attach()
 
-    def attach(self) -> None:
-        self.world.broker.prepared_batches.unpack = unpack
-
-    def stage(self, batch: int, *bodies: bytes, queue_id: int = 0, topic: str = "orders") -> int:
+    def stage(
+        self,
+        batch: int,
+        *bodies: bytes,
+        queue_id: int = 0,
+        topic: str = "orders",
+        one_off: bool = False,
+    ) -> int:
         part = Part(
             self.query, batch, "0", topic, queue_id, len(bodies), b",".join(bodies), 1, LOOPBACK
         )
-        self.world.broker.prepared_batches.stage(part, self.world.on_stored)
+        self.world.broker.prepared_batches.stage(part, self.world.on_stored, one_off=one_off)
         self.world.end_tick()
         told = self.world.told.pop()
         assert told.error is None
         return int(told.appended.queue_offset)
 
-    def commit(self, batch: int, *parts: int) -> None:
+    def commit(self, batch: int, *parts: int, one_off: bool = False) -> None:
         def told(_: Any, committed: Committed | None, error: OnelogError | None) -> None:
             self.committed.append((committed, error))
 
-        self.world.broker.prepared_batches.commit(self.query, batch, parts, told)
+        self.world.broker.prepared_batches.commit(self.query, batch, parts, told, one_off=one_off)
 
     def settle(self) -> None:
         while self.world.soon:
@@ -69,7 +77,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    world = World(tmp_path / "store")
+    world = World(tmp_path / "store", unpack=unpack)
     world.topic()
     return Job(world)
 
@@ -194,7 +202,6 @@ def test_what_is_committed_is_known_after_a_crash_and_after_a_restart(job: Job) 
     job.settle()
     for again in (job.world.crash, job.world.restart):
         again()
-        job.attach()
         job.settle()
         assert job.world.broker.prepared_batches.last_batch("copy") == 7
         assert job.world.bodies("orders") == [b"a"]
@@ -211,7 +218,6 @@ def test_a_crash_while_a_batch_is_published_leaves_neither_gaps_nor_duplicates(
     for _ in range(ticks):
         job.world.end_tick()
     job.world.crash()
-    job.attach()
     job.settle()
     expected = [b"%d%c" % (number, letter) for number in range(4) for letter in b"ab"]
     assert job.world.bodies("orders") == expected
@@ -220,21 +226,90 @@ def test_a_crash_while_a_batch_is_published_leaves_neither_gaps_nor_duplicates(
     assert job.world.bodies("orders") == expected
 
 
-def test_a_part_that_the_crash_cut_in_two_is_completed(job: Job) -> None:
-    world = job.world
-    world.send(body=b"before")
-    job.commit(0, job.stage(0, b"a", b"b", b"c"))
-    end = next(iter(world.store.entries("orders", 0, 2, 1)))[0]
+def tear(world: World, offset: int) -> None:
+    """Cut the log off, as a crash may do, before the message at an offset of queue 0."""
     store = world.store
+    end = next(iter(store.entries("orders", 0, offset, 1)))[0]
     segment = store.log.segment_at(end)
     with open(segment.path, "r+b") as file:
         file.seek(end - segment.start)
         file.write(bytes(int(store.log_end) - end))
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2])
+def test_a_part_that_the_crash_cut_in_two_is_completed_before_anything_else_is_written(
+    job: Job, whole: int
+) -> None:
+    world = job.world
+    world.send(body=b"before")
+    job.commit(0, job.stage(0, b"a", b"b", b"c"))
+    tear(world, 1 + whole)
     world.crash()
-    assert world.bodies("orders") == [b"before", b"a"]
-    job.attach()
+    assert world.bodies("orders") == [b"before", b"a", b"b", b"c"], "at once"
+    world.send(body=b"after")
     job.settle()
-    assert world.bodies("orders") == [b"before", b"a", b"b", b"c"]
+    world.crash()
+    job.settle()
+    assert world.bodies("orders") == [b"before", b"a", b"b", b"c", b"after"]
+
+
+def test_a_torn_part_is_completed_before_another_query_goes_on_in_the_same_queue(
+    job: Job,
+) -> None:
+    other = Job(job.world, "other")
+    mine, theirs = [job.stage(0, b"a"), job.stage(0, b"b")], other.stage(0, b"x", b"y")
+    job.commit(0, *mine)
+    other.commit(0, theirs)
+    tear(job.world, 2)
+    job.world.crash()
+    job.settle()
+    assert job.world.bodies("orders") == [b"a", b"x", b"y", b"b"]
+
+
+def test_a_broker_does_not_start_with_a_torn_part_that_cannot_be_completed(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(store: MessageStore, runs: object) -> None:
+        raise StoreFullError("no room")
+
+    job.commit(0, job.stage(0, b"a", b"b"))
+    tear(job.world, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "append_runs", refuse)
+        with pytest.raises(StoreError, match=r"batch 0 of query copy is half published.*no room"):
+            job.world.crash()
+    job.world.store.close()
+    job.world.start()
+    assert job.world.bodies("orders") == [b"a", b"b"]
+
+
+def test_decided_parts_outlive_the_files_of_the_log_until_they_are_published(job: Job) -> None:
+    world = job.world
+    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
+    orphan = job.stage(1, b"never committed")
+    for _ in range(30):
+        world.send(queue_id=1, body=b"x" * 100_000)
+    job.commit(0, *parts)
+    world.clock.advance(SMALL_STORE.retention_ms + 1)
+    world.store.retention.disk = lambda folder: 88.0
+    assert world.retain().segments_deleted == 0
+    world.crash()
+    world.store.retention.disk = lambda folder: 88.0
+    assert world.retain().segments_deleted == 0
+    job.settle()
+    assert world.bodies("orders") == [b"a", b"b"]
+    assert world.retain().segments_deleted > 0
+    with pytest.raises(StagedPartError, match="stage the batch again"):
+        job.commit(1, orphan)
+
+
+def test_decided_parts_are_published_on_a_disk_that_is_too_full_for_messages(job: Job) -> None:
+    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
+    job.commit(0, *parts)
+    job.world.store.retention.disk = lambda folder: 92.0
+    job.world.store.retain()
+    job.settle()
+    assert job.committed == [(Committed(0, False), None)]
 
 
 def test_a_batch_that_the_disk_refuses_is_told_of_and_published_later(
@@ -283,7 +358,6 @@ def test_a_broker_that_stops_while_it_publishes_goes_on_when_it_is_started(
         callback()
     assert "cannot be published" not in caplog.text
     job.world.start()
-    job.attach()
     job.settle()
     assert job.world.bodies("orders") == [b"a", b"b"]
 
@@ -294,3 +368,57 @@ def test_queries_that_rested_for_very_long_are_forgotten(job: Job) -> None:
     job.world.clock.advance(IDLE_MS_MAX + 1)
     job.world.broker.prepared_batches.expire()
     assert job.world.broker.prepared_batches.last_batch("copy") is None
+
+
+def test_batch_writes_take_no_place_from_queries_that_go_on(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_batches, "QUERIES_MAX", 2)
+    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 3)
+    batches = job.world.broker.prepared_batches
+    job.commit(0)
+    for number in range(10):
+        write = Job(job.world, f"write-{number}")
+        write.commit(0, write.stage(0, b"%d" % number, one_off=True), one_off=True)
+        write.settle()
+    job.world.crash()
+    batches = job.world.broker.prepared_batches
+    known = [n for n in range(10) if batches.last_batch(f"write-{n}") is not None]
+    assert known == [7, 8, 9], "the oldest are forgotten first"
+    assert len(job.world.bodies("orders")) == 10
+    assert batches.last_batch("copy") == 0
+    stream = Job(job.world, "stream")
+    stream.commit(0)
+    full = Job(job.world, "one too many")
+    with pytest.raises(BrokerBusyError, match="2 queries have committed here"):
+        full.commit(0)
+    write.query = "write-10"
+    write.commit(0, write.stage(0, b"10", one_off=True), one_off=True)
+
+
+def test_a_batch_write_that_is_being_published_is_not_forgotten(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 1)
+    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b"), one_off=True)
+    other = Job(job.world, "other")
+    part = other.stage(0, b"c", one_off=True)
+    with pytest.raises(BrokerBusyError, match="try again"):
+        other.commit(0, part, one_off=True)
+    job.settle()
+    other.commit(0, part, one_off=True)
+    other.settle()
+    assert job.world.bodies("orders") == [b"a", b"b", b"c"]
+
+
+def test_batch_writes_are_forgotten_after_a_day_also_those_of_older_writers(job: Job) -> None:
+    older = Job(job.world, f"spark-batch-{'0a' * 16}")
+    older.commit(0)
+    job.commit(0, one_off=True)
+    stream = Job(job.world, "stream")
+    stream.commit(0)
+    job.world.clock.advance(ONE_OFF_MS_MAX + 1)
+    batches = job.world.broker.prepared_batches
+    batches.expire()
+    assert [batches.last_batch(q) for q in (older.query, job.query)] == [None, None]
+    assert batches.last_batch("stream") == 0

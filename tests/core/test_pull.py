@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 
 from onelog.core.filters import Subscription, subscribe
 from onelog.core.pull import SCAN_MAX, PullStatus
+from onelog.core.waiting import Wait
 from onelog.errors import (
     FilterDisabledError,
     GroupPermissionError,
@@ -69,8 +72,7 @@ def test_the_statuses_of_rocketmq(orders: World, expression: str) -> None:
 def test_an_offset_below_the_oldest_message_is_sent_there(orders: World) -> None:
     fill(orders, *("a" * 30), size=100_000)
     orders.clock.advance(orders.store_config.retention_ms * 2)
-    orders.broker.prepare_retention()
-    orders.store.retention.run({}, manual=True)
+    orders.retain()
     start = orders.store.min_offset("orders", 0)
     assert start > 0
     for subscription in (None, subscribe("orders", "a")):
@@ -136,6 +138,57 @@ def test_a_sql_filter_looks_at_the_properties(orders: World) -> None:
     result = orders.pull(0, subscription=subscribe("orders", "number > 1 AND TAGS = 'a'", "SQL92"))
     assert pulled(result) == [b"3"]
     assert result.next_offset == 5
+
+
+def slow(world: World, wanted: str = "none") -> Subscription:
+    """A filter that takes 4 ms for a message, and wants those with this tag."""
+
+    def matches(properties: Mapping[str, str]) -> bool:
+        world.seconds += 0.004
+        return properties["TAGS"] == wanted
+
+    return replace(subscribe("orders"), kind="SQL92", predicate=matches)
+
+
+def test_a_pull_whose_filter_takes_too_long_answers_with_what_it_has(orders: World) -> None:
+    fill(orders, *"abaaaaaa")
+    first = orders.pull(0, subscription=slow(orders, "b"))
+    assert (first.status, first.next_offset) == (PullStatus.FOUND, 3)
+    assert pulled(first) == [b"1"]
+    orders.end_tick()
+    second = orders.pull(3, subscription=slow(orders, "b"))
+    assert (second.status, second.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 6)
+    orders.end_tick()
+    third = orders.pull(6, subscription=slow(orders, "b"))
+    assert (third.status, third.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 8)
+
+
+def test_a_filter_that_takes_longer_than_the_budget_gets_on_by_one_message(orders: World) -> None:
+    fill(orders, *"aaa")
+    orders.broker.filter_time.budget_ms = 1
+    for offset in range(3):
+        result = orders.pull(offset, subscription=slow(orders))
+        assert (result.status, result.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, offset + 1)
+        orders.end_tick()
+
+
+def test_a_pull_that_finds_the_time_of_filters_used_up_has_its_turn_later(orders: World) -> None:
+    fill(orders, *"aaaa")
+    missed = orders.broker.stats.totals.missed
+    orders.pull(0, subscription=slow(orders))
+    late = orders.pull(0, subscription=slow(orders))
+    assert (late.status, late.next_offset, late.slices) == (PullStatus.LATER, 0, [])
+    assert orders.broker.stats.totals.missed == missed + 1
+    assert orders.pull(0, subscription=subscribe("orders", "a")).status is PullStatus.FOUND
+    assert orders.pull(0).status is PullStatus.FOUND
+
+
+def test_an_inner_batch_is_never_cut_by_the_time_of_its_filter(orders: World) -> None:
+    properties = encode_properties({"TAGS": "b"})
+    for _ in range(4):
+        orders.store.append([NewMessage("orders", 0, b"batch", properties, inner_count=5)])
+    first = orders.pull(0, subscription=slow(orders, "b"))
+    assert (first.status, first.next_offset, first.messages) == (PullStatus.FOUND, 15, 15)
 
 
 def test_a_sql_filter_is_refused_where_it_is_switched_off(orders: World) -> None:
@@ -299,6 +352,27 @@ def test_a_held_pull_that_passed_over_very_many_messages_is_told_to_move_on(orde
     assert woken == []
     orders.broker.publisher.write_now([NewMessage("orders", 0, b"x")])
     assert woken == [False]
+
+
+def test_held_pulls_with_slow_filters_are_looked_at_in_several_ticks(orders: World) -> None:
+    woken: list[int] = []
+
+    def wake(number: int, wait: Wait, late: bool) -> None:
+        woken.append(number)
+
+    for number in range(4):
+        orders.broker.wait_for(
+            "orders", 0, 0, 60_000, partial(wake, number), "c", slow(orders, "b"),
+        )  # fmt: skip
+    for tag in "ab":
+        orders.store.append([NewMessage("orders", 0, b"x", encode_properties({"TAGS": tag}))])
+    orders.broker.waiting.arrived("orders", 0)
+    # Three tests fit into a tick, and each of the four needs two.
+    assert woken == [0]
+    orders.end_tick()
+    assert woken == [0, 1, 2]
+    orders.end_tick()
+    assert woken == [0, 1, 2, 3]
 
 
 @settings(

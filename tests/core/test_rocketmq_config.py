@@ -19,7 +19,9 @@ from onelog.core.rocketmq_config import (
 from onelog.core.tables import SNAPSHOT_FILE
 from onelog.core.topics import TopicConfig
 from onelog.errors import StoreCorruptError
-from tests.core.world import World
+from onelog.message import SCHEDULE_TOPIC, NewMessage
+from onelog.store.message_store import MessageStore
+from tests.core.world import SMALL_STORE, World
 
 TOPICS = """{
 	"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1690000000000},
@@ -92,8 +94,18 @@ def test_ordinary_json_is_read_as_ever(value: object) -> None:
     assert parse(msgspec.json.encode(value).decode()) == value
 
 
+def fill(folder: Path, **counts: int) -> None:
+    """Messages in queues, which are named "topic@queue id"."""
+    with MessageStore.open(folder, SMALL_STORE) as store:
+        for name, count in counts.items():
+            topic, _, queue_id = name.partition("@")
+            store.append([NewMessage(topic, int(queue_id), b"x")] * count)
+
+
 def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     leave_behind(tmp_path / "store")
+    counts = {"orders@0": 12, "orders@1": 9, "%RETRY%readers@0": 1, f"{SCHEDULE_TOPIC}@2": 2}
+    fill(tmp_path / "store", **counts)
     world = World(tmp_path / "store")
     topics = world.broker.topics
     assert topics.require("orders") == TopicConfig(
@@ -104,7 +116,7 @@ def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     assert world.broker.offsets.of("readers", "orders") == {0: 12, 1: 7, 2: 0}
     assert world.broker.offsets.of("readers", "%RETRY%readers") == {0: 1}
     assert len(world.broker.offsets.all()) == 2
-    assert world.broker.delay.progress()[3] == (2, 0)
+    assert world.broker.delay.progress()[3] == (2, 2)
     assert (world.folder / "config" / SNAPSHOT_FILE).exists()
     world.broker.admin.delete_topic("orders")
     world.crash()
@@ -145,6 +157,8 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders", 4, order=True, attributes={"k": "v"})
     world.broker.admin.update_group(GroupConfig("readers", retry_queues=3, consume_enable=False))
+    for _ in range(9):
+        world.send("orders", 1)
     world.commit("readers", "orders", 1, 9)
     world.broker.request_modes.set("readers", "orders", RequestMode("POP", 2))
     world.send("orders", DELAY="1")
@@ -159,6 +173,7 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     names = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "messageRequestMode")
     for name in names:
         (other / f"{name}.json").write_bytes((config / f"{name}.json").read_bytes())
+    fill(tmp_path / "other", **{"orders@1": 9, f"{SCHEDULE_TOPIC}@0": 1})
     again = World(tmp_path / "other")
     assert again.broker.topics.all() == world.broker.topics.all()
     assert again.broker.topics.version.counter == world.broker.topics.version.counter

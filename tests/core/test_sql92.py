@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.core.sql92 import EXPRESSION_CHARACTERS_MAX, compile_sql
+from onelog.core.sql92_conditions import TERMS_MAX
 from onelog.errors import FilterSyntaxError
 
 # Random filters and messages with the answers of RocketMQ 5.5.0's own SelectorParser; None means
@@ -148,9 +149,57 @@ def test_operators_are_nested_at_most_100_deep(expression: str) -> None:
 
 @pytest.mark.parametrize("word", ["and", "or"])
 def test_a_filter_may_be_long_without_being_deep(word: str) -> None:
-    expression = f" {word} ".join(f"a{at} = {at}" for at in range(900))
-    assert len(expression) > EXPRESSION_CHARACTERS_MAX * 0.75
-    assert compile_sql(expression)({f"a{at}": str(at) for at in range(900)})
+    expression = f" {word} ".join(f"a{at} = {at}" for at in range(TERMS_MAX))
+    assert compile_sql(expression)({f"a{at}": str(at) for at in range(TERMS_MAX)})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        " or ".join(["a = 1"] * 501),
+        " or ".join(["a"] * 501),
+        " and ".join(["a between 1 and 2"] * 251),
+        " or ".join(["a contains 'x'"] * 51),
+        "not (" + " or ".join(["a = 1"] * 500) + ")",
+        " = ".join(["(a <> 1 and a is not null)"] * 90 + ["a"] * 400),
+    ],
+)
+def test_a_filter_has_at_most_500_conditions(expression: str) -> None:
+    said = refusal(expression)
+    assert "more than 500 conditions" in said
+    assert "IN takes many values of one property" in said
+
+
+def test_a_condition_that_is_evaluated_twice_counts_twice() -> None:
+    # 2**30 comparisons for each message, if it were taken.
+    expression = "a"
+    for _ in range(30):
+        expression = f"-({expression} BETWEEN 1 AND 2)"
+    assert "more than 500 conditions" in refusal(f"{expression} BETWEEN 1 AND 2")
+
+
+def test_in_takes_thousands_of_texts() -> None:
+    texts = ",".join(f"'{at}'" for at in range(2_300))
+    assert compile_sql(f"a in ({texts})")({"a": "2299"})
+
+
+def test_a_filter_has_at_most_8000_words_and_signs() -> None:
+    assert refusal("a > " + "-" * 9_000 + "1") == (
+        "at character 8003: more than 8000 words and signs"
+    )
+
+
+def test_two_minus_signs_begin_a_comment_only_where_a_line_ends() -> None:
+    assert compile_sql("a = 1 -- the first\n or b = --2")({"b": "2"})
+    assert compile_sql("a = ----1")({"a": "1"})
+    assert compile_sql("-- all\r\na = 1")({"a": "1"})
+
+
+@pytest.mark.parametrize("condition", ["a = 0", "a = 0.0"])
+def test_what_has_more_than_100_characters_is_no_number(condition: str) -> None:
+    matches = compile_sql(condition)
+    assert matches({"a": "0" * 100})
+    assert not matches({"a": "0" * 101})
 
 
 # Words of the language in any order reach further into the parser than any characters do.

@@ -10,6 +10,7 @@ import pytest
 from onelog.core import timer_wheel
 from onelog.core.timers import COLLECT_MS, TICK_MS
 from onelog.core.topics import TIMER_TOPIC
+from onelog.errors import StoreFullError
 from onelog.message import NewMessage, decode_properties, encode_properties
 from tests.core.world import SMALL_STORE, TROUBLES, World
 
@@ -30,8 +31,7 @@ def orders(tmp_path: Path) -> Iterator[World]:
 
 def retain(world: World) -> int:
     """A round of retention, as the server does it; how many files were deleted."""
-    world.broker.prepare_retention()
-    return world.store.retention.run({}, manual=True).segments_deleted
+    return world.retain().segments_deleted
 
 
 def fill_a_segment(world: World) -> None:
@@ -102,10 +102,88 @@ def test_before_files_go_by_force_what_waits_in_them_is_renewed(orders: World) -
     orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(HOUR_MS))
     for _ in range(3):
         fill_a_segment(orders)
-    orders.store.retention.disk = lambda folder: 99.0
+    orders.store.retention.disk = lambda folder: 88.0
     assert retain(orders) == 3
-    orders.store.refuse_writes(None)
     orders.store.retention.disk = lambda folder: 10.0
+    orders.advance(HOUR_MS + TICK_MS)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_a_disk_that_is_too_full_for_messages_is_freed_although_some_wait(orders: World) -> None:
+    orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(HOUR_MS))
+    for _ in range(3):
+        fill_a_segment(orders)
+    percents = [92.0]
+    orders.store.retention.disk = lambda folder: percents[0]
+    orders.store.retain()
+    with pytest.raises(StoreFullError):
+        orders.store.append([NewMessage("orders", 0, b"refused")])
+    assert retain(orders) == 3
+    percents[0] = 60.0
+    retain(orders)
+    orders.advance(HOUR_MS + TICK_MS)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_when_nothing_can_be_written_the_files_that_hold_what_waits_stay_and_others_go(
+    orders: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        fill_a_segment(orders)
+    orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(2 * HOUR_MS))
+    for _ in range(2):
+        fill_a_segment(orders)
+    orders.broker.tables.snapshot(wait=True)
+    percents = [99.0]
+    orders.store.retention.disk = lambda folder: percents[0]
+    orders.store.retain()
+    for _ in range(3):
+        retain(orders)
+    holding = orders.store.log.segments[0]
+    assert holding.start <= orders.store.place_of(TIMER_TOPIC, 0, 0) < holding.start + holding.size
+    assert holding.start > 0
+    assert "renewing timed messages failed" in caplog.text
+    orders.crash()
+    orders.advance(2 * HOUR_MS + TICK_MS)
+    assert orders.bodies("orders") == [b"waits"]
+
+
+def test_what_waits_in_many_files_is_renewed_file_by_file_and_some_at_a_time(
+    orders: World,
+) -> None:
+    for segment in range(3):
+        for number in range(500):
+            own = encode_properties({"TIMER_DELAY_MS": str(HOUR_MS + number)})
+            body = b"%d-%d" % (segment, number)
+            orders.broker.submit(NewMessage("orders", 0, body, own), orders.on_stored)
+        orders.end_tick()
+        fill_a_segment(orders)
+    orders.broker.tables.snapshot(wait=True)
+    orders.store.retention.disk = lambda folder: 88.0
+    orders.broker.prepare_retention()
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 1_500 + 200
+    assert retain(orders) == 0
+    orders.advance(20)
+    assert retain(orders) == 1, "the first file is free, the second one not yet"
+    orders.advance(100)
+    assert retain(orders) == 2
+    orders.store.retention.disk = lambda folder: 10.0
+    orders.advance(HOUR_MS + 1_000)
+    assert len(set(orders.bodies("orders"))) == len(orders.bodies("orders")) == 1_500
+
+
+def test_files_go_only_when_what_was_renewed_is_on_disk(orders: World) -> None:
+    orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(HOUR_MS))
+    fill_a_segment(orders)
+    orders.broker.tables.snapshot(wait=True)
+    assert orders.store.wait_flushed(orders.store.log_end)
+    orders.store.retention.disk = lambda folder: 88.0
+    with mock.patch.object(orders.store, "when_flushed"):  # A disk that takes its time.
+        for _ in range(3):
+            orders.broker.prepare_retention()
+            assert orders.store.retain().segments_deleted == 0
+    assert orders.store.max_offset(TIMER_TOPIC, 0) == 2
+    orders.power_loss()
     orders.advance(HOUR_MS + TICK_MS)
     assert orders.bodies("orders") == [b"waits"]
 
@@ -142,9 +220,9 @@ def test_what_retention_took_all_the_same_is_reported(
     for _ in range(3):
         fill_a_segment(orders)
     orders.send("orders", 1, body=b"kept", TIMER_DELAY_MS=str(HOUR_MS))
-    orders.store.retention.disk = lambda folder: 99.0
-    assert orders.store.retention.run({}).segments_deleted == 3
-    orders.store.refuse_writes(None)
+    orders.store.retention.disk = lambda folder: 88.0
+    orders.store.retention.kept_from = None  # As if somebody had deleted the files by hand.
+    assert orders.store.retain().segments_deleted == 3
     orders.advance(2 * HOUR_MS)
     assert "1 timed messages were deleted by retention as soon as they came" in caplog.text
     assert "retention deleted it before it was due" in caplog.text

@@ -32,8 +32,12 @@ def run_now(work: Callable[[], None]) -> None:
     work()
 
 
+def no_barrier() -> Callable[[], None]:
+    return lambda: None
+
+
 def made(folder: Path, offload: Callable[[Callable[[], None]], None] = run_now) -> TimerWheel:
-    wheel = TimerWheel(folder, offload)
+    wheel = TimerWheel(folder, offload, no_barrier)
     wheel.load(0, 0, Progress(), place_of)
     return wheel
 
@@ -71,7 +75,7 @@ def leave_all(wheel: TimerWheel, now_ms: int) -> list[Entry]:
 
 
 def reloaded(wheel: TimerWheel, folder: Path, position: int | None = None) -> TimerWheel:
-    again = TimerWheel(folder, run_now)
+    again = TimerWheel(folder, run_now, no_barrier)
     at = wheel.position if position is None else position
     again.load(at, wheel.end, wheel.progress, place_of)
     return again
@@ -193,7 +197,7 @@ def test_a_run_about_messages_that_are_not_there_is_not_used(tmp_path: Path, sma
     add(wheel, *range(16))
     wheel.close()
     for end, place in ((15, place_of), (16, lambda offset: 7)):
-        again = TimerWheel(tmp_path, run_now)
+        again = TimerWheel(tmp_path, run_now, no_barrier)
         again.load(0, end, Progress(), place)
         assert again.end == 0
         assert list(tmp_path.iterdir()) == []
@@ -435,7 +439,7 @@ class WheelMachine(RuleBasedStateMachine):
             self.position = self.wheel.position
         progress = self.wheel.progress
         self.slowly = Slowly()
-        self.wheel = TimerWheel(self.folder, self.slowly)
+        self.wheel = TimerWheel(self.folder, self.slowly, no_barrier)
         self.wheel.load(self.position, len(self.queue), progress, place_of)
         assert not cleanly or self.wheel.end == len(self.queue)
         self.told.clear()

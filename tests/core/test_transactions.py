@@ -277,14 +277,20 @@ def test_a_full_disk_keeps_a_transaction_open(
     assert producers.world.bodies("orders") == [b"x"]
 
 
-def test_a_commit_that_the_store_refuses_spoils_no_other(producers: Producers) -> None:
+def test_a_commit_that_the_store_refuses_spoils_no_other(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = producers.world
-    good, bad = producers.begin(b"good"), producers.begin(b"b" * 5_000)
+    good, bad = producers.begin(b"good"), producers.begin(b"bad")
     rolled_back = producers.begin(b"rolled back")
-    world.close()
-    world.store_config = replace(SMALL_STORE, body_bytes_max=1_000)
-    world.start()
-    producers.connect()
+    append = world.store.append
+
+    def picky(messages: list[NewMessage]) -> list[Appended]:
+        if any(bytes(message.body) == b"bad" for message in messages):
+            raise MessageTooLargeError("no segment has room for it")
+        return append(messages)
+
+    monkeypatch.setattr(world.store, "append", picky)
     for half, commit in ((good, True), (bad, True), (rolled_back, False)):
         producers.end(half, commit, tick=False)
     world.end_tick()
@@ -296,6 +302,19 @@ def test_a_commit_that_the_store_refuses_spoils_no_other(producers: Producers) -
     ]
     assert world.bodies("orders") == [b"good"]
     assert list(world.broker.transactions.table.places) == [bad.queue_offset]
+
+
+def test_a_message_that_waited_while_the_limit_on_bodies_was_lowered_is_committed(
+    producers: Producers,
+) -> None:
+    world = producers.world
+    half = producers.begin(b"b" * 5_000)
+    world.close()
+    world.store_config = replace(SMALL_STORE, body_bytes_max=1_000)
+    world.start()
+    producers.connect()
+    producers.commit(half)
+    assert world.bodies("orders") == [b"b" * 5_000]
 
 
 def test_a_commit_behind_a_disk_that_is_slow_is_a_commit(tmp_path: Path) -> None:

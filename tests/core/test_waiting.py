@@ -169,6 +169,18 @@ def test_one_that_fails_to_end_does_not_keep_the_others_waiting() -> None:
     assert room.ended == [("a", False)]
 
 
+def test_one_that_cannot_tell_whether_it_is_ready_ends_and_so_do_the_others() -> None:
+    room = Room()
+
+    def broken() -> bool:
+        raise KeyError("a bug of ours")
+
+    room.wait("broken", ready=broken)
+    room.wait("whole")
+    room.waiting.arrived("orders", 0)
+    assert room.ended == [("broken", False), ("whole", False)]
+
+
 def test_a_stopping_broker_lets_everyone_answer() -> None:
     room = Room()
     room.wait("a", 0)

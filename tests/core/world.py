@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import os
 import queue
 import shutil
 import time
@@ -14,12 +15,14 @@ from typing import Any
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
+from onelog.core.prepared_batches import Part
 from onelog.core.pull import PullResult
 from onelog.core.topics import TopicConfig
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
+from onelog.store.retention import RetentionRound
 
 TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))
 """What a background job may meet, and has to survive."""
@@ -85,6 +88,10 @@ class World:
     broker_config: BrokerConfig = field(default_factory=BrokerConfig)
     clock: ManualClock = field(default_factory=ManualClock)
     memory_bytes: int = 1 << 30
+    seconds: float = 0.0
+    """What the broker measures short spans with; it stands still, too."""
+    unpack: Callable[[Part], NewRun] | None = None
+    """What the gateway gives to the prepared batches."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -107,7 +114,9 @@ class World:
             offload=self.timer.offload,
             random=Random(7),
             memory_bytes=self.memory_bytes,
+            seconds=lambda: self.seconds,
         )
+        self.broker.prepared_batches.unpack = self.unpack
         self.broker.open()
 
     def close(self) -> None:
@@ -127,6 +136,28 @@ class World:
         self.store.close()
         self.folder = copy
         self.start()
+
+    def power_loss(self) -> None:
+        """Go on with what the disk has for sure: the log up to its last flush, and other files."""
+        flushed = int(self.store.log.flushed)
+        first = self.folder.name.partition("-crash-")[0]
+        copy = self.folder.with_name(f"{first}-crash-{next(self._crashes)}")
+        shutil.copytree(self.folder, copy)
+        self.store.close()
+        for path in (copy / "commitlog").iterdir():
+            size, start = path.stat().st_size, int(path.name)
+            if flushed < start + size:
+                os.truncate(path, max(0, flushed - start))
+                os.truncate(path, size)
+        self.folder = copy
+        self.start()
+
+    def retain(self, *, manual: bool = True) -> RetentionRound:
+        """A round of retention, as the server does it, and all that has to come before it."""
+        for _ in range(2):  # What the first one moves is on disk for the second one.
+            self.broker.prepare_retention()
+            assert self.store.wait_flushed(self.store.log_end)
+        return self.store.retention.run(self.broker.topics.retention_ms(), manual=manual)
 
     def advance(self, ms: int) -> None:
         """Let time pass."""
@@ -166,6 +197,10 @@ class World:
         assert told.error is None
         assert isinstance(told.appended, Appended)
         return told.appended
+
+    def fill(self, topic: str, queue_id: int, count: int) -> None:
+        """Messages that somebody can have a position behind."""
+        self.store.append([NewMessage(topic, queue_id, b"x")] * count)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A commit of a group, which is made if it is the first."""

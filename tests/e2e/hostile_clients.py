@@ -12,12 +12,18 @@ from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.frame import encode_request
+from onelog.wire.remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicTable,
+)
 from tests.gateways.remoting.live import Client, bodies
 from tests.gateways.remoting.samples import CLIENT, GROUP, TOPIC
 from tests.wire.remoting.mutation import Mutation
 
 ANSWER_SECONDS_MAX = 30.0
-SENDERS = 8
+SENDERS = 32
 
 
 async def send_all(port: int, frames: Sequence[bytes], *, rude: bool) -> bytes:
@@ -87,23 +93,59 @@ class Witness:
         self.count += 1
         self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - began) * 1000)
 
+    async def stay(self) -> None:
+        """Be a live member of the sampled group."""
+        await self.words.heartbeat(CLIENT, GROUP, TOPIC)
+
     async def watch(self) -> None:
         """Go on until cancelled."""
         while True:
+            await self.stay()
             await self.step()
-            await self.words.heartbeat(CLIENT, GROUP, TOPIC)
             await asyncio.sleep(0.02)
 
 
+class WitnessBroker(Witness):
+    """The same for a name server: a broker that registers, and finds the way to itself."""
+
+    async def stay(self) -> None:
+        """Register again."""
+        ext = {
+            "brokerName": "witness", "brokerAddr": "192.0.2.9:10911", "clusterName": "witnesses",
+            "haServerAddr": "192.0.2.9:10912", "brokerId": 0,
+        }  # fmt: skip
+        topics = TopicTable(
+            data_version=DataVersion(counter=1, timestamp=7),
+            topic_config_table={
+                # One alone would be a change of what it has registered before.
+                name: TopicConfig(topic_name=name)
+                for name in (self.topic, "others")
+            },
+        )
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=topics)
+        answer = await self.words.ask(RequestCode.REGISTER_BROKER, body.encode(), **ext)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    async def step(self) -> None:
+        """The route must be there."""
+        began = time.perf_counter()
+        found = await self.words.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=self.topic)
+        assert found.code == ResponseCode.SUCCESS, found.remark
+        assert b"192.0.2.9:10911" in found.body
+        self.count += 1
+        self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - began) * 1000)
+
+
 @contextlib.asynccontextmanager
-async def witness(port: int) -> AsyncIterator[Witness]:
-    """A witness that watches while the block lasts, and is a live member of the sampled group."""
+async def witness(port: int, kind: type[Witness] = Witness) -> AsyncIterator[Witness]:
+    """A witness that watches while the block lasts."""
 
     def refuse(peer: Peer, command: Command) -> None:
         peer.reply(command, ResponseCode.SYSTEM_ERROR, remark="the witness will not")
 
     peer = await Peer.connect("127.0.0.1", port, on_request=refuse)
-    found = Witness(Client(peer, []))
+    found = kind(Client(peer, []))
+    await found.stay()
     watching = asyncio.create_task(found.watch())
     try:
         yield found
@@ -159,6 +201,31 @@ class Crowd:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 found += bool(await loop.sock_recv(each, 4096))
         return found
+
+    def leave(self) -> None:
+        """All of them hang up."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+class Unfinished:
+    """Connections that send nearly all of a large request each, and never the rest."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._sockets: list[socket.socket] = []
+
+    async def send(self, count: int, size: int) -> None:
+        """So many connections, with so many bytes each; one that is cut off meanwhile is fine."""
+        loop = asyncio.get_running_loop()
+        part = (16 << 20).to_bytes(4, "big") + bytes(size - 4)
+        for _ in range(count):
+            each = socket.socket()
+            self._sockets.append(each)
+            each.setblocking(False)
+            await loop.sock_connect(each, ("127.0.0.1", self._port))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(each, part)
 
     def leave(self) -> None:
         """All of them hang up."""

@@ -5,6 +5,7 @@ Everything that Java code would write to the home of its user goes to a folder o
 
 import json
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -108,6 +109,11 @@ class Scenario:
         said = f"scenario {self.name} {what}; the last it said was {self._last}"
         return ChildError(f"{said}\n{log_tail(self.log)}")
 
+    def kill(self) -> None:
+        """End it as a power cut would; what it said before can still be read."""
+        stop(self._child, signal.SIGKILL)
+        self._reader.join()
+
     def __enter__(self) -> Self:
         return self
 
@@ -134,7 +140,13 @@ def run_scenario(
     return seen
 
 
-def mqadmin(home: Path, nameservers: str, *command: str, timeout_s: float = 60) -> str:
+def mqadmin(
+    home: Path,
+    nameservers: str,
+    *command: str,
+    timeout_s: float = 60,
+    options: tuple[str, ...] = (),
+) -> str:
     """What mqadmin prints for one sub-command (both outputs; it reports errors on either)."""
     argv = jvm(
         home,
@@ -143,7 +155,7 @@ def mqadmin(home: Path, nameservers: str, *command: str, timeout_s: float = 60) 
         *command,
         "-n",
         nameservers,
-        options=SHORT_JVM,
+        options=(*SHORT_JVM, *options),
     )
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, text=True

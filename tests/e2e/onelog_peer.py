@@ -6,8 +6,10 @@ two it is given.
 
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,6 +42,8 @@ class OnelogPeer:
         nameservers: str | None = None,
         delay_levels: str | None = None,
         broker_name: str = "broker-a",
+        settings: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
         may_stall: bool = False,
     ) -> None:
         """Unless it `may_stall`, it is an error when its event loop was held for long."""
@@ -54,7 +58,9 @@ class OnelogPeer:
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,
             "HOME": str(folder),
+            **(settings or {}),
         }
+        self._tls = tls
         if delay_levels is not None:
             self._environment["ONELOG_STORE_DELAY_LEVELS"] = delay_levels
         self._children: list[subprocess.Popen[bytes]] = []
@@ -101,7 +107,7 @@ class OnelogPeer:
     def _is_ready(self) -> bool:
         if any(child.poll() is not None for child in self._children):
             raise ChildError(f"{COMMAND.name} ended by itself")
-        return has_route(self.nameservers)
+        return has_route(self.nameservers, tls=self._tls)
 
     @property
     def broker_pids(self) -> list[int]:

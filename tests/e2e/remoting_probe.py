@@ -3,8 +3,10 @@
 Tests use it to see whether a server is ready, so it must not depend on any client under test.
 """
 
+import contextlib
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ def call(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
     timeout_s: float = 3,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
     """Send one request to host:port and wait for its answer; OSError if there is none."""
     header = json.dumps(
@@ -45,7 +48,10 @@ def call(
         }
     ).encode()
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout_s) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout_s))
+        if tls is not None:
+            connection = stack.enter_context(tls.wrap_socket(connection, server_hostname=host))
         connection.sendall(
             struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
         )
@@ -68,19 +74,19 @@ def _exactly(data: bytes, size: int) -> bytes:
     return data
 
 
-def is_answering(address: str) -> bool:
+def is_answering(address: str, tls: ssl.SSLContext | None = None) -> bool:
     """Whether somebody there speaks the protocol; any answer will do."""
     try:
-        call(address, GET_BROKER_CLUSTER_INFO)
+        call(address, GET_BROKER_CLUSTER_INFO, tls=tls)
     except OSError:
         return False
     return True
 
 
-def has_route(nameserver: str, topic: str = "TBW102") -> bool:
+def has_route(nameserver: str, topic: str = "TBW102", tls: ssl.SSLContext | None = None) -> bool:
     """Whether the name server knows a broker for the topic (by default: for new topics)."""
     try:
-        return call(nameserver, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == 0
+        return call(nameserver, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, tls=tls).code == 0
     except OSError:
         return False
 

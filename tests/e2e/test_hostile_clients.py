@@ -1,4 +1,4 @@
-"""The whole broker, in a process of its own, among clients that mean no good.
+"""The whole broker and name server, in processes of their own, among clients that mean no good.
 
 A short run of each is among the fast tests; `make soak` makes them long, with a seed of its own
 (printed; ONELOG_SEED repeats it).
@@ -7,23 +7,33 @@ A short run of each is among the fast tests; `make soak` makes them long, with a
 import asyncio
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
+import uvloop
 
+from onelog.nameserver.kv import BYTES_MAX as KV_BYTES_MAX
+from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
 from onelog.server import HANDLERS
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
 from tests.e2e.hostile_clients import (
     Crowd,
     DeafConsumer,
+    Unfinished,
+    Witness,
+    WitnessBroker,
     bombard,
     topics_and_groups,
     witness,
 )
-from tests.e2e.watched_broker import WatchedBroker, raise_file_limit
+from tests.e2e.stall_probe import probing
+from tests.e2e.watched_broker import WatchedBroker, WatchedNameserver, raise_file_limit
 from tests.gateways.remoting.live import broker, client
 from tests.gateways.remoting.samples import SAMPLES
+from tests.nameserver.samples import SAMPLES as NAMESERVER_SAMPLES
 from tests.net.sessions import until
 from tests.wire.remoting.mutation import Mutation
 
@@ -40,7 +50,10 @@ DEAF = 10
 DEAF_BYTES_MAX = 4 * MIB
 """What one consumer that never reads may cost; messages are sent from where they are mapped."""
 
-LONG = [pytest.mark.soak, pytest.mark.timeout(900)]
+STALL_MS_MAX = 100
+"""How long a server may do nothing but one thing."""
+
+LONG = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 
 def seed(*, fresh: bool) -> int:
@@ -63,30 +76,95 @@ async def test_every_sample_is_a_request_that_the_broker_understands(tmp_path: P
             assert "not supported" not in str(answer.remark), sample
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=LONG)])
-async def test_mutated_requests_hurt_nobody_and_leave_nothing_behind(
-    tmp_path: Path, count: int
+def test_there_is_a_sample_of_every_request_that_the_name_server_answers() -> None:
+    assert {command.code for command in NAMESERVER_SAMPLES} == set(NAMESERVER_HANDLERS)
+
+
+@dataclass(frozen=True)
+class Siege:
+    """A server, what it is bombarded with, who must not notice, and what it may have to keep."""
+
+    server: type[WatchedBroker]
+    samples: list[Command]
+    witness: type[Witness]
+    kept_bytes_max: int = 0
+
+
+BROKER = Siege(WatchedBroker, SAMPLES, Witness)
+# Whatever is put into the key-value configuration stays, up to its limit.
+NAMESERVER = Siege(WatchedNameserver, NAMESERVER_SAMPLES, WitnessBroker, 3 * KV_BYTES_MAX)
+SIEGES = [
+    pytest.param(BROKER, 5_000, id="broker"),
+    pytest.param(NAMESERVER, 5_000, id="name-server"),
+    pytest.param(BROKER, 1_000_000, id="broker-long", marks=LONG),
+    pytest.param(NAMESERVER, 1_000_000, id="name-server-long", marks=LONG),
+]
+
+
+@pytest.mark.parametrize(("siege", "count"), SIEGES)
+def test_mutated_requests_hurt_nobody_stop_nothing_and_leave_nothing_behind(
+    tmp_path: Path, siege: Siege, count: int
 ) -> None:
     random = Random(seed(fresh=count > 5_000))
-    mutation = Mutation(SAMPLES, random)
-    with WatchedBroker(tmp_path) as watched:
-        async with witness(watched.port) as other:
-            await bombard(watched.port, mutation, random, WARM_UP_FRAMES)
-            before, files = watched.anonymous_bytes(), watched.open_files()
-            kept = sum(await topics_and_groups(other.words))
-            answered = await bombard(watched.port, mutation, random, count)
-            assert answered > count // 20, "nothing got through to the handlers"
-            kept = sum(await topics_and_groups(other.words)) - kept
-            after = watched.anonymous_bytes()
-        print(
-            f"{count} frames: {answered} connections answered; RssAnon {before / MIB:.1f} MiB "
-            f"before, {after / MIB:.1f} MiB after; {kept} topics and groups more; "
-            f"{watched.open_files() - files} open files more; the other client sent and read "
-            f"{other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
-        )
+    mutation = Mutation(siege.samples, random)
+    with siege.server(tmp_path) as watched:
+        # uvloop: what the clients need, the server does not get.
+        uvloop.run(besiege(watched, siege, mutation, random, count))
         assert watched.bugs() == []
         assert watched.is_running
-        assert after - before < GROWTH_BYTES_MAX + kept * KEPT_BYTES_MAX
+    assert watched.status == 0
+
+
+async def besiege(
+    watched: WatchedBroker, siege: Siege, mutation: Mutation, random: Random, count: int
+) -> None:
+    """Send so many changed requests, and see what that does to others and to the memory."""
+    port = watched.port
+    async with witness(port, siege.witness) as other:
+        await bombard(port, mutation, random, WARM_UP_FRAMES)
+        before, files = watched.anonymous_bytes(), watched.open_files()
+        known = await kept(siege, other)
+        with probing(port, watched.pid, watched.log.with_name("probe.log")) as probed:
+            answered = await bombard(port, mutation, random, count)
+        assert answered > count // 20, "nothing got through to the handlers"
+        more = await kept(siege, other) - known
+        after = watched.anonymous_bytes()
+    print(
+        f"{count} frames: {answered} connections answered; RssAnon {before / MIB:.1f} MiB "
+        f"before, {after / MIB:.1f} MiB after; {more} topics and groups more; "
+        f"{watched.open_files() - files} open files more; the other client did {other.count} "
+        f"things, the slowest in {other.slowest_ms:.0f} ms; {probed.asked} questions, the "
+        f"slowest in {probed.slowest_ms:.0f} ms, of which the server stalled "
+        f"{probed.stalled_ms:.0f} ms"
+    )
+    assert after - before < GROWTH_BYTES_MAX + siege.kept_bytes_max + more * KEPT_BYTES_MAX
+    assert probed.lost == 0
+    assert probed.stalled_ms < STALL_MS_MAX
+
+
+async def kept(siege: Siege, other: Witness) -> int:
+    """What a broker has to keep of requests that are right by chance."""
+    return sum(await topics_and_groups(other.words)) if siege is BROKER else 0
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=LONG)])
+async def test_unfinished_requests_of_many_connections_take_no_more_than_their_share(
+    tmp_path: Path, count: int
+) -> None:
+    share = 64 * MIB
+    with WatchedBroker(tmp_path, net__unread_bytes_max=share) as watched:
+        async with witness(watched.port) as other:
+            before = watched.anonymous_bytes()
+            crowd = Unfinished(watched.port)
+            await crowd.send(count, 15 * MIB)
+            grown = watched.anonymous_bytes() - before
+            crowd.leave()
+        print(
+            f"{count} connections with 15 MiB each: {grown / MIB:.0f} MiB; the other client sent "
+            f"and read {other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
+        )
+        assert grown < 2 * share
+        assert watched.bugs() == []
     assert watched.status == 0
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from onelog.store.record import decode_messages
 from tests.e2e.conftest import Server
 from tests.e2e.java_clients import SHORT_JVM, Facts, Scenario, mqadmin, run_scenario
 from tests.e2e.processes import stop
-from tests.e2e.remoting_probe import call, create_topic
+from tests.e2e.remoting_probe import Answer, call, create_topic
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
 
@@ -25,6 +26,9 @@ CLIENT = "5.5.0"
 GET_MAX_OFFSET = 30
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 SET_MESSAGE_REQUEST_MODE = 401
+POP_MESSAGE = 200_050
+ACK_MESSAGE = 200_051
+CHANGE_MESSAGE_INVISIBLETIME = 200_053
 QUEUES = 4
 RETRIES_MAX = 2
 
@@ -229,3 +233,62 @@ def test_mqadmin_switches_a_group_between_pop_and_pull(
     group.wait_until_handled(set(range(100)))
     assert not any(facts["leased"] for facts in group.received)
     assert {facts["member"] for facts in group.received} == {"a", "b"}
+
+
+class OrderedReader:
+    """Pops one queue in order, by requests written by hand, as RocketMQ's PopOrderlyIT does."""
+
+    def __init__(self, server: Server, topic: str) -> None:
+        self.server = server
+        self.about = {"topic": topic, "consumerGroup": f"{topic}-group", "queueId": "0"}
+        create_topic(server.broker_address, topic, 1)
+        config = json.dumps({"groupName": f"{topic}-group"}).encode()
+        self.ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
+
+    def ask(self, code: int, body: bytes = b"", /, **fields: object) -> Answer:
+        ext = {**self.about, **{name: str(value) for name, value in fields.items()}}
+        return call(self.server.broker_address, code, ext, body, timeout_s=20)
+
+    def pop(self, count_max: int, invisible_ms: int) -> dict[str, str]:
+        """The bodies of the messages that came, and the receipt of each."""
+        now_ms = time.time_ns() // 1_000_000
+        answer = self.ask(
+            POP_MESSAGE, maxMsgNums=count_max, invisibleTime=invisible_ms, pollTime=10_000,
+            bornTime=now_ms, initMode=0, expType="TAG", exp="*", order="true",
+        )  # fmt: skip
+        if answer.code != 0:
+            return {}
+        ext = answer.fields
+        start = ext["startOffsetInfo"].split(" ")[2]
+        given = f"{start} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0"
+        found = decode_messages(memoryview(answer.body))
+        return {
+            bytes(each.body).decode(): f"{given} {self.server.broker_name} 0 {each.queue_offset}"
+            for each in found
+        }
+
+    def end(self, code: int, receipt: str, **fields: object) -> None:
+        """Acknowledge a message, or change when it comes back."""
+        offset = receipt.rsplit(" ", 1)[1]
+        answer = self.ask(code, extraInfo=receipt, offset=offset, **fields)
+        assert answer.code == 0, answer
+
+
+def test_after_a_change_in_the_middle_an_ordered_batch_comes_again_from_there(
+    server: Server, topic: str
+) -> None:
+    reader = OrderedReader(server, topic[:60])
+    for number in range(1, 5):
+        send = {"a": "g", "b": reader.about["topic"], "c": "TBW102", "d": 1, "e": 0, "f": 0}
+        assert reader.ask(310, b"%d" % number, **send, g=1, h=0, i="").code == 0
+    first = reader.pop(3, 5_000)
+    assert list(first) == ["1", "2", "3"]
+    begun = time.monotonic()
+    reader.end(ACK_MESSAGE, first["1"])
+    reader.end(CHANGE_MESSAGE_INVISIBLETIME, first["2"], invisibleTime=3_000)
+    reader.end(ACK_MESSAGE, first["3"])
+    again = reader.pop(3, 5_000)
+    assert list(again) == ["2", "3", "4"]
+    assert 2.9 <= time.monotonic() - begun < 5
+    for receipt in again.values():
+        reader.end(ACK_MESSAGE, receipt)

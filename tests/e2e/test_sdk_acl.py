@@ -1,18 +1,24 @@
 """A RocketMQ broker that wants signatures takes those of the SDK, and nothing else."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onelog.client.acl import Credentials
+from onelog.client.groups import GroupChange
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.options import ProducerOptions
+from onelog.client.sync_admin import Admin
 from onelog.client.sync_producer import Producer
 from onelog.client.sync_push_consumer import PushConsumer
+from onelog.client.topics import TopicChange
 from onelog.client.transactions import TransactionState
 from onelog.errors import NotPermittedError
+from tests.e2e.onelog_peer import COMMAND
 from tests.e2e.processes import wait_until
 from tests.e2e.rocketmq_peer import RocketmqPeer
 
@@ -101,3 +107,41 @@ def test_whatever_else_is_refused_with_the_brokers_words(
         with pytest.raises(NotPermittedError, match=says) as refused:
             producer.send(Message("guarded-topic", b"x"))
     assert guarded.broker_address in str(refused.value)
+
+
+def test_an_administrator_is_known_by_its_signature(guarded: RocketmqPeer, topic: str) -> None:
+    with Admin.connect(guarded.nameservers, credentials=USER, timeout_ms=10_000) as admin:
+        assert admin.topics.create(topic, TopicChange()) == (guarded.broker_name,)
+        admin.groups.create(f"{topic}-group", GroupChange())
+        assert admin.topics.describe(topic).settings
+    with Admin.connect(guarded.nameservers, timeout_ms=10_000) as stranger:
+        with pytest.raises(NotPermittedError, match="username cannot be null"):
+            stranger.topics.delete(topic)
+
+
+def test_admin_commands_are_signed_with_what_the_environment_says(
+    guarded: RocketmqPeer, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text(USER.secret_key + "\n")
+    known = {
+        "ONELOG_NAMESERVER": guarded.nameservers,
+        "ONELOG_ACCESS_KEY": USER.access_key,
+        "ONELOG_SECRET_KEY_FILE": str(tmp_path / "secret"),
+    }
+
+    def onelog(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(COMMAND), *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    made = onelog(known, "topic", "create", topic)
+    assert (made.returncode, made.stderr) == (0, "")
+    unsigned = onelog({"ONELOG_NAMESERVER": guarded.nameservers}, "topic", "delete", topic, "-y")
+    assert unsigned.returncode == 2
+    assert "username cannot be null" in unsigned.stderr
+    deleted = onelog(known, "topic", "delete", topic, "-y")
+    assert (deleted.returncode, deleted.stderr) == (0, "")

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from onelog.client import AsyncProducer, Message, Producer, Receipt, SendStatus
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.errors import (
     MessageError,
     NotPermittedError,
@@ -29,7 +29,7 @@ QUEUES = 4
 async def stored(server: Server, topic: str, count: int, seconds: float = 60) -> list[Record]:
     """What is in a topic, queue by queue, when there is as much as expected."""
     deadline = time.monotonic() + seconds
-    async with Admin.connect(server.nameservers) as admin:
+    async with AsyncAdmin.connect(server.nameservers) as admin:
         while True:
             found: list[Record] = []
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.address import parse_address
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.message import Queue
 from onelog.client.topics import TopicChange
 from onelog.message import encode_properties
@@ -37,7 +37,7 @@ def orders(tmp_path: Path) -> Iterator[RocketmqPeer]:
 
 
 async def fill(peer: RocketmqPeer) -> None:
-    async with Admin.connect(peer.nameservers, timeout_ms=SEND_MS) as admin:
+    async with AsyncAdmin.connect(peer.nameservers, timeout_ms=SEND_MS) as admin:
         await admin.topics.create("orders", TopicChange(read_queues=2, write_queues=2))
     address = parse_address(peer.broker_address)
     connected = await Peer.connect(address.host, address.port)

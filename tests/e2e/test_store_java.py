@@ -204,6 +204,40 @@ def test_checksums_over_whole_records_are_the_same(rocketmq: RocketMq, tmp_path:
     assert differences(appended, rocketmq.run("read", folder, *checked)) == []
 
 
+def test_rocketmq_reads_records_with_checksums_of_their_own_unasked(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    # 4.9 does not know of them; to it they are a property like any other.
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, replace(CONFIG, record_crc=True)) as store:
+        append(store, 1, 200, long_topic=rocketmq.long_topic)
+        written = store_lines(store)
+    assert differences(written, rocketmq.run("read", folder)) == []
+    after = rocketmq.run("append", folder, "--seed", 2, "--count", 50)
+    assert_goes_on(written, after)
+    assert differences(after, lines_of(folder)) == []
+
+
+def test_rocketmq_steps_over_the_record_of_a_topic_s_deletion(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, CONFIG) as store:
+        append(store, 1, 200, long_topic=rocketmq.long_topic)
+        assert "Orders" in store.queues()
+        store.delete_topic("Orders")
+        append(store, 3, 100, long_topic=rocketmq.long_topic)
+        written = store_lines(store)
+    read = rocketmq.run("read", folder)
+    assert differences(written, read) == []
+    after = rocketmq.run("append", folder, "--seed", 2, "--count", 50)
+    assert_goes_on(written, after)
+    assert differences(after, lines_of(folder)) == []
+    # And OneLog, which makes the queues anew, still knows that the old messages are gone.
+    shutil.rmtree(folder / "consumequeue")
+    assert differences(after, lines_of(folder)) == []
+
+
 def test_rocketmq_counts_each_message_of_an_inner_batch(rocketmq: RocketMq, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", CONFIG) as store:
         batch, single = store.append(

@@ -1,4 +1,4 @@
-"""A broker in a process of its own whose memory, open files and complaints are looked at."""
+"""A broker or name server in a process of its own; its memory and complaints are looked at."""
 
 import resource
 import subprocess
@@ -36,6 +36,8 @@ BUGS = ("Traceback", "closed by a bug")
 class WatchedBroker:
     """`onelog broker`, without a name server."""
 
+    _greeting = b"broker  "
+
     def __init__(self, folder: Path, **settings: object) -> None:
         self._folder = folder
         self._settings = SETTINGS | {
@@ -43,11 +45,14 @@ class WatchedBroker:
         }
         self.port = free_ports()[1]
 
-    def __enter__(self) -> Self:
+    def _arguments(self) -> list[str]:
         arguments = ["broker", "--port", str(self.port), "--data", str(self._folder / "store")]
         for key, value in self._settings.items():
             arguments += ["--set", f"{key}={value}"]
-        self._child: subprocess.Popen[bytes] = spawn([str(COMMAND), *arguments], self.log)
+        return arguments
+
+    def __enter__(self) -> Self:
+        self._child: subprocess.Popen[bytes] = spawn([str(COMMAND), *self._arguments()], self.log)
         try:
             wait_until(self._is_ready, "a broker")
         except ChildError as error:
@@ -78,7 +83,12 @@ class WatchedBroker:
     def _is_ready(self) -> bool:
         if not self.is_running:
             raise ChildError("the broker ended by itself")
-        return b"broker  " in self.log.read_bytes()
+        return self._greeting in self.log.read_bytes()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._child.pid
 
     def anonymous_bytes(self) -> int:
         """RssAnon: memory of its own, without files that it has mapped."""
@@ -98,6 +108,15 @@ class WatchedBroker:
             for number, line in enumerate(lines)
             if any(word in line for word in BUGS)
         ]
+
+
+class WatchedNameserver(WatchedBroker):
+    """`onelog nameserver`."""
+
+    _greeting = b"name server  "
+
+    def _arguments(self) -> list[str]:
+        return ["nameserver", "--port", str(self.port), "--data", str(self._folder / "store")]
 
 
 def raise_file_limit(wanted: int) -> int:

@@ -152,6 +152,8 @@ async def test_messages_sent_by_line_and_by_frame_share_a_queue(live: Live) -> N
         ("topic", 0, b"x", UNIQUE + "TIMER_DELAY_MS\x011000\x02"),
         ("topic", 0, b"x", UNIQUE + "TRAN_MSG\x01true\x02PGROUP\x01g\x02"),
         ("topic", 0, b"x", UNIQUE + "INNER_NUM\x012\x02"),
+        ("topic", 0, b"x", UNIQUE + "POP_CK\x010 1 2 3 0 b 0 0\x02"),
+        ("topic", 0, b"x", UNIQUE + "__CRC32#\x010000000000\x02"),
         ("%RETRY%group", 0, b"x", UNIQUE),
         ("SCHEDULE_TOPIC_XXXX", 0, b"x", UNIQUE),
     ],

@@ -1,9 +1,7 @@
 import asyncio
 import dataclasses
 import logging
-import os
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -17,8 +15,6 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from tests.nameserver.test_session import BROKER, register
 from tests.net.sessions import Client, until
-from tests.wire.remoting import captured
-from tests.wire.remoting.mutation import Mutation, commands
 
 KEY = {"namespace": "ns", "key": "k"}
 
@@ -174,36 +170,3 @@ async def test_garbage_hurts_nobody_else(
         client.close()
     assert caplog.text.count("sent what is no request") == 3
     assert await has_route(peer)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-@pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_a_hundred_thousand_mutated_frames_hurt_nobody(
-    server: NameServer, peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    await register(peer)
-    frames = [
-        captured.ROUTE_JSON_498,
-        captured.ROUTE_COMPACT_550,
-        captured.REGISTER_JSON_550,
-        captured.SEND_COMPACT_550,
-        captured.HEARTBEAT_JSON_498,
-    ]
-    mutation = Mutation(commands(frames), Random(20_240_711))
-    open_before = len(os.listdir("/proc/self/fd"))
-    for number in range(100_000):
-        client = Client(*await asyncio.open_connection(*server.address))
-        client.writer.write(mutation.frame())
-        client.writer.write_eof()
-        async with asyncio.timeout(10):
-            try:
-                await client.reader.read()
-            except ConnectionError:
-                pass
-        client.close()
-        if number % 1000 == 0:
-            assert await has_route(peer)
-    await until(lambda: len(os.listdir("/proc/self/fd")) <= open_before + 1)
-    assert len(server.registry.routes.topics().topic_list) < 10_000

@@ -1,18 +1,25 @@
 import ast
 import asyncio
+import contextlib
 import inspect
 import logging
 import zlib
+from collections.abc import AsyncIterator
 
 import pytest
 
 from onelog import errors
+from onelog.clock import SystemClock
+from onelog.config import NameserverConfig
 from onelog.nameserver import kv, routes, session
-from onelog.nameserver.server import NameServer
-from onelog.nameserver.session import ERROR_CODES, HANDLERS
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.nameserver.session import ERROR_CODES, HANDLERS, NameserverSession
+from onelog.net.connection import Connection
+from onelog.net.listener import Listener
 from onelog.net.peer import Peer
 from onelog.wire.remoting import body as body_module
 from onelog.wire.remoting import fastjson, fields, registration
+from onelog.wire.remoting.administration import KINDS, Kind
 from onelog.wire.remoting.codes import RequestCode as Code
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -322,3 +329,83 @@ def test_every_error_that_can_be_raised_has_its_code() -> None:
 def test_handlers_cover_what_clients_and_brokers_ask_name_servers() -> None:
     asked = {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313}
     assert HANDLERS.keys() == asked | {318, 319, 322, 327, 901, 904}
+
+
+# -- peers on other machines ---------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def far_peer(server: NameServer, host: str) -> AsyncIterator[Peer]:
+    """A peer that the name server takes for one on another machine."""
+
+    def make_session(connection: Connection) -> NameserverSession:
+        connection.remote = (host, connection.remote[1])
+        return NameserverSession(connection, server.registry)
+
+    listener = await Listener.open("127.0.0.1", 0, make_session, clock=SystemClock())
+    peer = await Peer.connect(*listener.address)
+    try:
+        yield peer
+    finally:
+        await peer.close()
+        await listener.close()
+
+
+async def test_what_administers_is_refused_from_other_machines(
+    server: NameServer, peer: Peer
+) -> None:
+    codes = [Code(code) for code in HANDLERS if KINDS[code] is Kind.ADMINISTRATION]
+    assert len(codes) == 7
+    async with far_peer(server, "10.1.2.3") as far:
+        await register(far)
+        for code in codes:
+            refused = await ask(far, code, topic="orders", brokerName="broker-a")
+            assert refused.code == ResponseCode.NO_PERMISSION, code
+            assert "set security.remote_admin=true" in str(refused.remark)
+        assert (await ask(far, Code.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0
+        answer = await ask(peer, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+        assert answer.code == 0
+
+
+async def test_other_machines_administer_if_they_are_allowed_to(config: NameserverConfig) -> None:
+    server = await serve_nameserver(config, remote_admin=True)
+    async with far_peer(server, "10.1.2.3") as far:
+        answer = await ask(far, Code.PUT_KV_CONFIG, namespace="n", key="k", value="v")
+        assert answer.code == 0
+    await server.close()
+
+
+async def test_brokers_on_other_machines_come_and_go_but_do_not_send_one_another_away(
+    server: NameServer, peer: Peer
+) -> None:
+    def is_there() -> bool:
+        return server.registry.routes.route("orders") is not None
+
+    async with (
+        far_peer(server, "10.0.0.1") as own,
+        far_peer(server, "10.0.0.1") as again,
+        far_peer(server, "10.0.0.2") as other,
+    ):
+        assert (await register(own)).code == 0
+        for disguise in ({}, {"clusterName": "another"}, {"brokerName": "another"}):
+            refused = await other.ask(Code.UNREGISTER_BROKER, BROKER | disguise)
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert "was registered by another machine than 10.0.0.2" in str(refused.remark)
+        assert is_there()
+        # A broker whose connection broke says goodbye over a new one.
+        assert (await again.ask(Code.UNREGISTER_BROKER, BROKER)).code == 0
+        assert not is_there()
+        assert (await register(own)).code == 0
+        # An administrator on the name server's machine may send any broker away.
+        assert (await peer.ask(Code.UNREGISTER_BROKER, BROKER)).code == 0
+        assert not is_there()
+        # Nobody is there: nothing to refuse.
+        assert (await other.ask(Code.UNREGISTER_BROKER, BROKER)).code == 0
+
+
+async def test_a_registration_whose_references_grow_without_end_is_refused(peer: Peer) -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 1_000)
+    body = f"{{'a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
+    answer = await ask(peer, Code.REGISTER_BROKER, body, **BROKER)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "references counted as what they stand for" in str(answer.remark)

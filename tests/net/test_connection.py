@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from onelog.errors import WireError
+from onelog.net.capacity import Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, Limits, Outbox
 from tests.net.conftest import Listen
 from tests.net.sessions import Client, Echo, until
@@ -200,6 +201,30 @@ async def test_writing_to_a_peer_that_does_not_read_is_no_sign_of_life() -> None
         connection.sweep(now)
     connection.sweep(1000)
     assert wire.ended == ["aborted"]
+
+
+async def test_slow_readers_of_all_connections_have_a_limit() -> None:
+    capacity = Capacity(unsent_bytes_max=1_000)
+    ends = [connected(Limits(capacity=capacity)) for _ in range(3)]
+    for connection, wire, _ in ends[:2]:
+        wire.unsent = 400
+        connection.pause_writing()
+    assert capacity.unsent.total == 800
+    first, wire, _ = ends[0]
+    wire.unsent = 500
+    first.write(b"more")
+    first.flush()
+    assert capacity.unsent.total == 900
+    first.resume_writing()
+    assert capacity.unsent.total == 400
+    third, wire, _ = ends[2]
+    wire.unsent = 700
+    third.pause_writing()
+    assert wire.ended == ["aborted"]
+    assert capacity.unsent.total == 400
+    for connection, _, _ in ends:
+        connection.connection_lost(None)
+    assert capacity.unsent.total == 0
 
 
 async def test_a_peer_that_stops_sending_still_gets_its_answers() -> None:

@@ -1,8 +1,11 @@
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
+from functools import partial
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 import pytest
@@ -10,9 +13,13 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import ListenError
+from onelog.net import listener as listener_module
+from onelog.net.capacity import Capacity
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
 from onelog.net.tls import Tls, client_context
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.frame import encode_request
 from tests.net.conftest import Listen
 from tests.net.sessions import Answering, Client, Echo, until
 
@@ -128,6 +135,81 @@ async def test_half_a_frame_and_then_silence_is_closed_when_the_time_is_up(
     client.close()
 
 
+def keeps(capacity: Capacity, size: int) -> bool:
+    return capacity.unread.total == size
+
+
+@pytest.mark.parametrize("tls", [None, "permissive"])
+async def test_a_byte_now_and_then_does_not_keep_an_unfinished_frame_alive(
+    listen: Listen, clock: ManualClock, tls: Literal["permissive"] | None
+) -> None:
+    capacity = Capacity(clock=clock)
+    listener = await listen(
+        Answering,
+        limits=Limits(capacity=capacity),
+        tls=Tls(TlsConfig(mode=tls)) if tls is not None else None,
+    )
+    client = await Client.connect(listener, client_context() if tls is not None else None)
+    await client.send(struct.pack(">i", 1000))
+    for size in range(5, 10):
+        await client.send(b"x")
+        await until(partial(keeps, capacity, size))
+        clock.advance(11_999)
+        listener.sweep()
+    assert len(listener.connections) == 1
+    clock.advance(5)
+    listener.sweep()
+    assert await client.is_closed()
+    await until(lambda: not listener.connections)
+    assert capacity.unread.total == 0
+    client.close()
+
+
+async def test_frames_one_after_the_other_may_take_their_time(
+    listen: Listen, clock: ManualClock
+) -> None:
+    capacity = Capacity(clock=clock)
+    listener = await listen(Answering, limits=Limits(capacity=capacity))
+    client = await Client.connect(listener)
+    frame = b"".join(encode_request(RequestCode.HEART_BEAT, 1, {}, bytes(10)))
+    await client.send(frame[:10])
+    for _ in range(5):
+        await until(lambda: capacity.unread.total == 10)
+        clock.advance(59_000)
+        listener.sweep()
+        await client.send(frame[10:] + frame[:10])
+        await client.receive_command()
+    client.close()
+    await until(lambda: not capacity.unread.total)
+
+
+async def test_unfinished_frames_of_all_ports_have_a_limit_and_others_are_served(
+    listen: Listen, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    capacity = Capacity(unread_bytes_max=10_000_000, clock=clock)
+    ports = [await listen(Answering, limits=Limits(capacity=capacity)) for _ in range(2)]
+    large = struct.pack(">i", 8_000_000)
+    hostile = []
+    for number in range(6):
+        client = await Client.connect(ports[number % 2])
+        hostile.append(client)
+        clock.advance(100)
+        with contextlib.suppress(ConnectionError):
+            await client.send(large + bytes(3_000_000 - 4))
+        await until(lambda: sum(len(port.connections) for port in ports) <= 3)
+        assert capacity.unread.total <= 10_000_000
+    healthy = await Client.connect(ports[0])
+    body = bytes(2_000_000)
+    await healthy.send(b"".join(encode_request(RequestCode.HEART_BEAT, 1, {}, body)))
+    assert (await healthy.receive_command()).body == body
+    assert await hostile[0].is_closed()
+    assert caplog.text.count("unread bytes of all connections are its") == 1
+    assert "net.unread_bytes_max = 10000000 allows no more" in caplog.text
+    for client in (*hostile, healthy):
+        client.close()
+    await until(lambda: not capacity.unread.total)
+
+
 async def test_a_client_that_never_says_anything_is_closed_when_the_time_is_up(
     listen: Listen, clock: ManualClock
 ) -> None:
@@ -158,7 +240,7 @@ async def test_connections_beyond_the_limit_are_refused_and_said_once(
 ) -> None:
     listener = await listen(
         Echo,
-        limits=Limits(connections_max=2),
+        limits=Limits(capacity=Capacity(connections_max=2)),
         tls=Tls(TlsConfig(mode=mode)),  # type: ignore[arg-type]
     )
     first, second = await Client.connect(listener), await Client.connect(listener)
@@ -167,16 +249,75 @@ async def test_connections_beyond_the_limit_are_refused_and_said_once(
         refused = await Client.connect(listener)
         assert await refused.is_closed()
         refused.close()
+    assert caplog.text.count("connection refused: 2 are open already; net.connections_max") == 1
     listener.sweep()
     listener.sweep()
-    assert caplog.text.count("3 connections refused: 2 are open already") == 1
+    assert caplog.text.count("2 more connections refused") == 1
     first.close()
     await until(lambda: not listener.connections or mode == "disabled")
     second.close()
 
 
+async def test_connections_of_all_ports_count_together(listen: Listen) -> None:
+    capacity = Capacity(connections_max=2)
+    ports = [await listen(Echo, limits=Limits(capacity=capacity)) for _ in range(3)]
+    first, second = await Client.connect(ports[0]), await Client.connect(ports[1])
+    assert await say(first, b"x") == await say(second, b"x") == b"x"
+    third = await Client.connect(ports[2])
+    assert await third.is_closed()
+    first.close()
+    await until(lambda: not ports[0].connections)
+    fourth = await Client.connect(ports[2])
+    assert await say(fourth, b"x") == b"x"
+    await ports[1].close()
+    assert len(capacity.listeners) == 2
+    for client in (second, third, fourth):
+        client.close()
+
+
+async def test_connections_that_would_take_the_files_of_the_store_are_refused(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as probe:
+        descriptors = probe.fileno()
+    listener = await listen(Echo, limits=Limits(capacity=Capacity(files_max=descriptors)))
+    client = await Client.connect(listener)
+    assert await client.is_closed()
+    assert "raise the limit of open files (ulimit -n)" in caplog.text
+    client.close()
+
+
+async def test_a_handshake_that_never_ends_is_closed_when_its_time_is_up(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS_MAX", 0.2)
+    listener = await listen(Echo, tls=Tls(TlsConfig(mode="permissive")))
+    client = await Client.connect(listener)
+    await client.send(b"\x16\x03\x01")
+    assert await client.is_closed()
+    await until(lambda: not listener.open_count)
+    assert "no TLS" in caplog.text
+    client.close()
+
+
+async def test_a_client_that_says_goodbye_and_does_not_read_its_answer_is_closed(
+    listen: Listen, clock: ManualClock
+) -> None:
+    listener = await listen(Echo)
+    client = await Client.connect(listener)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.writer.write(bytes(8 << 20))
+    client.writer.write_eof()
+    await until(lambda: any(each.congested for each in listener.connections))
+    listener.sweep()
+    clock.advance(120_000)
+    listener.sweep()
+    await until(lambda: not listener.connections)
+    client.close()
+
+
 async def test_a_place_that_becomes_free_is_taken_again(listen: Listen) -> None:
-    listener = await listen(Echo, limits=Limits(connections_max=1))
+    listener = await listen(Echo, limits=Limits(capacity=Capacity(connections_max=1)))
     for _ in range(3):
         client = await Client.connect(listener)
         assert await say(client, b"x") == b"x"

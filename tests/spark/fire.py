@@ -13,7 +13,7 @@ from typing import Self
 from deltalake import DeltaTable
 
 from onelog.client import Message, Producer, Queue
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.topics import TopicChange
 from onelog.store.readonly import open_readonly
 from tests.e2e.onelog_peer import OnelogPeer
@@ -62,7 +62,7 @@ class Cluster:
         """A topic with a few queues."""
 
         async def create() -> None:
-            async with Admin.connect(self.nameservers) as admin:
+            async with AsyncAdmin.connect(self.nameservers) as admin:
                 change = TopicChange(read_queues=QUEUES, write_queues=QUEUES)
                 await admin.topics.create(topic, change, cluster="DefaultCluster")
 

@@ -86,6 +86,25 @@ def fired(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+def test_a_plain_session_finds_the_source_in_an_environment_that_is_not_activated(
+    fired: Cluster,
+) -> None:
+    fired.create("in")
+    fired.fill("in", 10, random.Random(1))
+    code = (
+        "import onelog.client\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        f"options = dict(nameserver={fired.nameservers!r}, subscribe='in')\n"
+        "print(spark.read.format('onelog').options(**options).load().count())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        timeout=JOB_SECONDS, env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(java_home())},
+    )  # fmt: skip
+    assert ended.stdout.split()[-1:] == ["10"], ended.stderr[-6000:]
+
+
 def test_a_spark_connect_server_reads_and_writes_topics(fired: Cluster, tmp_path: Path) -> None:
     port, _ = free_ports()
     server = (

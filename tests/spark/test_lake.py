@@ -50,6 +50,42 @@ def test_a_table_follows_its_topic_also_without_its_checkpoint(
     cluster.send("orders", [b"101"], queue=1)
     assert sync(spark, cluster, folder, "orders", form=form).rows == 1
     assert numbers(spark, folder / "orders") == list(range(102))
+    assert "_incarnation" not in lake.read(spark, folder / "orders").columns
+    if form == "delta":
+        made = DeltaTable(folder / "orders").transaction_version("onelog-last orders broker-a")
+        assert made
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_a_topic_may_be_synced_together_with_others_and_alone(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path, form: Form
+) -> None:
+    for topic in ("orders", "payments"):
+        cluster.topic(topic, 2)
+        cluster.fill(topic, 10)
+    assert sync(spark, cluster, tmp_path, "orders", "payments", form=form).rows == 20
+    cluster.send("orders", [b"10", b"11"])
+    assert sync(spark, cluster, tmp_path, "orders", form=form).rows == 2
+    cluster.send("payments", [b"10"])
+    sync(spark, cluster, tmp_path, "orders", "payments", form=form)
+    cluster.send("orders", [b"12"])
+    for topics in (["payments", "orders"], ["orders"]):
+        sync(spark, cluster, tmp_path, *topics, form=form)
+    assert numbers(spark, tmp_path / "orders") == list(range(13))
+    assert numbers(spark, tmp_path / "payments") == list(range(11))
+
+
+def test_dead_letters_are_there_once_also_without_the_checkpoint(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    cluster.topic("orders", 1)
+    cluster.send("orders", [b'{"amount": 5}', b"no json", b"neither"])
+    sync(spark, cluster, tmp_path, "orders", decode="json", schema="amount bigint")
+    shutil.rmtree(tmp_path / lake.CHECKPOINTS)
+    cluster.send("orders", [b"nor this"])
+    sync(spark, cluster, tmp_path, "orders", decode="json", schema="amount bigint")
+    letters = DeltaTable(tmp_path / "orders.dead_letters").to_pandas()
+    assert sorted(letters["body"]) == [b"neither", b"no json", b"nor this"]
 
 
 def test_decoded_bodies_are_columns_and_the_others_dead_letters(

@@ -1,6 +1,7 @@
 """Options: every mistake is named, with what to do about it."""
 
 import pickle
+import ssl
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_secrets_are_not_shown() -> None:
     assert "hidden" not in repr(found)
     options = found.link.client_options()
     assert options["credentials"].secret_key == "hidden"
-    assert options["tls"] is True
+    assert isinstance(options["tls"], ssl.SSLContext)
 
 
 def test_a_group_can_be_where_a_query_begins() -> None:

@@ -38,8 +38,12 @@ def test_a_run_is_on_this_machine_or_on_a_connect_server(tmp_path: Path) -> None
 
 
 def test_a_run_is_told_where_everything_is() -> None:
-    found = pipelines.environment({"PATH": "x", "ONELOG_NAMESERVER": "other"}, "host:9876")
+    before = {"PATH": "x", "ONELOG_NAMESERVER": "other", "ONELOG_SECRET_KEY_FILE": "y"}
+    link = {"nameserver": "host:9876", "requestTimeoutMs": "5", "accessKey": "me", "secretKey": "s"}
+    found = pipelines.environment(before, link)
     assert found["ONELOG_NAMESERVER"] == "host:9876"
+    assert (found["ONELOG_ACCESS_KEY"], found["ONELOG_SECRET_KEY"]) == ("me", "s")
+    assert "ONELOG_SECRET_KEY_FILE" not in found
     assert "--conf spark.sql.catalogImplementation=hive" in found["PYSPARK_SUBMIT_ARGS"]
     assert (found["PATH"], found["PYSPARK_PYTHON"]) == ("x", sys.executable)
     assert (Path(found["JAVA_HOME"]) / "bin" / "java").exists()

@@ -30,6 +30,39 @@ def test_nobody_pays_for_spark_who_does_not_use_it() -> None:
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        ({"PATH": "/usr/bin:/bin"}, sys.executable),
+        ({"PATH": os.path.dirname(sys.executable)}, None),
+        ({"PATH": "/usr/bin:/bin", "PYSPARK_PYTHON": "python3.11"}, "python3.11"),
+        ({"PATH": "/usr/bin:/bin", "PYSPARK_DRIVER_PYTHON": "ipython"}, None),
+        ({"PATH": "/usr/bin:/bin", "PYSPARK_GATEWAY_PORT": "1"}, None),
+    ],
+    ids=["not activated", "activated", "chosen", "driver chosen", "JVM runs"],
+)
+def test_who_imports_onelog_has_spark_run_the_same_python_unless_another_is_chosen(
+    environment: dict[str, str], chosen: str | None
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", "import onelog.errors, os; print(os.environ.get('PYSPARK_PYTHON'))"],
+        capture_output=True, text=True, check=True, timeout=100, env=environment,
+    )  # fmt: skip
+    assert ran.stdout.strip() == str(chosen)
+
+
+def test_where_there_is_no_spark_nothing_is_said_to_it() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c",
+         "import sys; sys.modules['pyspark'] = None\n"
+         "import importlib.util as util; find = util.find_spec\n"
+         "util.find_spec = lambda name: None if name == 'pyspark' else find(name)\n"
+         "import onelog, os; print(os.environ.get('PYSPARK_PYTHON'))"],
+        capture_output=True, text=True, check=True, timeout=100, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert ran.stdout.strip() == "None"
+
+
 def test_the_session_that_is_there_is_used(spark: SparkSession) -> None:
     # Spark may wrap its session anew; it is the application that must be the same.
     assert session().sparkContext.applicationId == spark.sparkContext.applicationId

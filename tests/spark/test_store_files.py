@@ -91,6 +91,21 @@ def test_a_store_with_checksums_over_whole_records_is_read(tmp_path: Path) -> No
         assert rows_from_files(tmp_path, ranges, by=by) == expected
 
 
+@pytest.mark.parametrize("by", WAYS)
+def test_neither_a_topic_s_deletion_nor_what_it_had_before_is_a_row(
+    tmp_path: Path, by: SplitBy
+) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        store.append([NewMessage("before", 0, b"x")])
+        store.append([NewMessage("made-anew", 1, b"old")])
+        store.delete_topic("made-anew")
+        store.append([NewMessage("made-anew", n % 3, b"new %d" % n) for n in range(9)])
+    ranges = all_ranges(tmp_path)
+    expected = rows_by_reader(tmp_path, ranges)
+    assert len(expected) == 10
+    assert rows_from_files(tmp_path, ranges, by=by) == expected
+
+
 def test_nothing_is_changed_in_the_folder(rich: Path) -> None:
     def state() -> dict[str, int]:
         return {str(path): path.stat().st_mtime_ns for path in rich.rglob("*")}

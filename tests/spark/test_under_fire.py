@@ -19,16 +19,15 @@ from tests.e2e.processes import ChildError, wait_until
 from tests.spark.copying_driver import Copy
 from tests.spark.fire import Cluster, Driver, table_bodies
 
-MESSAGES = 20_000
 ROWS_PER_BATCH = 1_000
-BATCHES = MESSAGES // ROWS_PER_BATCH
 ROUNDS, ROUNDS_SOAK = 3, 30
+BATCHES, BATCHES_SOAK = 9, 20
 TRIES = 3
 """A shot that came when everything had been copied says nothing, and is tried again."""
 DELAY_SECONDS_MAX = 0.5
 """About the time of a batch, so that every part of it is hit."""
 LIMIT_SECONDS = 240
-WORKERS_SHOT = 3
+WORKERS_SHOT, WORKERS_SHOT_SOAK = 1, 3
 
 Victim = Literal["driver", "worker", "broker"]
 Target = Literal["topic", "table"]
@@ -58,9 +57,11 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
         driver.close()
 
 
-def fire_round(shooting: Range, victim: Victim, target: Target, seed: int) -> bool:
+def fire_round(shooting: Range, victim: Victim, target: Target, seed: int, long: bool) -> bool:
     """Copy under fire, and check; False if everything had been copied before the first shot."""
     chance = random.Random(seed)
+    batches = BATCHES_SOAK if long else BATCHES
+    workers_shot = WORKERS_SHOT_SOAK if long else WORKERS_SHOT
     cluster, driver, _ = shooting
     source = f"in-{seed}"
     folder = shooting.folder / f"copy-{seed}"
@@ -68,13 +69,13 @@ def fire_round(shooting: Range, victim: Victim, target: Target, seed: int) -> bo
     out = f"out-{seed}" if target == "topic" else ""
     copy = Copy(cluster.nameservers, source, out, str(folder), ROWS_PER_BATCH)
     cluster.create(source)
-    sent = cluster.fill(source, MESSAGES, chance)
+    sent = cluster.fill(source, batches * ROWS_PER_BATCH, chance)
     if out:
         cluster.create(out)
     driver.begin(copy)
     in_time = all(
         shoot(shooting, copy, victim, chance, after=first + chance.randrange(4))
-        for first in range(1, 1 + 4 * (WORKERS_SHOT if victim == "worker" else 1), 4)
+        for first in range(1, 1 + 4 * (workers_shot if victim == "worker" else 1), 4)
     )
     try:
         wait_until(lambda: driver.is_done(copy), "the end of the copy", LIMIT_SECONDS)
@@ -107,7 +108,7 @@ def shoot(
         what = f", {driver.kill_worker(chance)}"
     else:
         cluster.kill_broker()
-    print(f"  killed the {victim}{what}, when {begun} of {BATCHES} batches had begun")
+    print(f"  killed the {victim}{what}, when {begun} batches had begun")
     return not late
 
 
@@ -123,13 +124,13 @@ def differences(sent: list[bytes], there: list[bytes]) -> str:
     )
 
 
-def fire(shooting: Range, number: int) -> None:
+def fire(shooting: Range, number: int, *, long: bool = False) -> None:
     """One round, whose shot has hit."""
     victim, target = CASES[number % len(CASES)]
     for _ in range(TRIES):
         seed = int(os.environ.get("FIRE_SEED") or random.randrange(1 << 31))
         print(f"round {number}: {victim}, topic -> {target}, FIRE_SEED={seed}")
-        if fire_round(shooting, victim, target, seed):
+        if fire_round(shooting, victim, target, seed, long):
             return
     pytest.fail(f"in {TRIES} tries everything was copied before the shot")
 
@@ -142,7 +143,7 @@ def test_every_message_is_there_once_whoever_was_killed(shooting_range: Range, n
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(ROUNDS_SOAK))
 def test_every_message_is_there_once_in_many_rounds(shooting_range: Range, number: int) -> None:
-    fire(shooting_range, number)
+    fire(shooting_range, number, long=True)
 
 
 def test_what_is_lost_or_there_twice_is_noticed() -> None:

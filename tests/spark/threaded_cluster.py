@@ -1,6 +1,7 @@
 """A name server and brokers on a thread of their own, while the test waits for Spark."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.topics import TopicChange
 from onelog.config import Value, load
 from onelog.message import NewMessage, encode_properties
 from onelog.nameserver.server import NameServer
+from onelog.net.tls import client_context
 from onelog.server import BrokerServer, running_broker, running_nameserver
 from tests.gateways.remoting.live import SMALL
 
@@ -45,9 +47,13 @@ class ThreadedCluster:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        given = {key.replace("__", "."): value for key, value in self.settings.items()}
+        tls = {key: value for key, value in given.items() if key.startswith("tls.")}
         loaded = load(
-            overrides={"nameserver.port": 0, "nameserver.kv_path": str(self.folder / "kv.json")}
-        )
+            overrides={
+                "nameserver.port": 0, "nameserver.kv_path": str(self.folder / "kv.json"), **tls
+            }
+        )  # fmt: skip
         self._nameserver = self.run(self._start(running_nameserver(loaded)))
         for number in range(self.brokers_count):
             self._brokers.append(None)
@@ -129,11 +135,14 @@ class ThreadedCluster:
         if running is not None:
             self.run(self._stop(running))
 
+    def _tls(self) -> ssl.SSLContext | None:
+        return client_context() if "tls__cert_path" in self.settings else None
+
     # -- topics --------------------------------------------------------------------------------
 
     def topic(self, name: str, queues: int = 2, broker: int | None = None) -> None:
         async def create() -> None:
-            async with Admin.connect(self.nameserver) as admin:
+            async with AsyncAdmin.connect(self.nameserver, tls=self._tls()) as admin:
                 change = TopicChange(read_queues=queues, write_queues=queues)
                 named = None if broker is None else f"broker-{'abc'[broker]}"
                 cluster = "DefaultCluster" if broker is None else None
@@ -143,7 +152,7 @@ class ThreadedCluster:
 
     def delete_topic(self, name: str) -> None:
         async def delete() -> None:
-            async with Admin.connect(self.nameserver) as admin:
+            async with AsyncAdmin.connect(self.nameserver) as admin:
                 await admin.topics.delete(name)
 
         self.run(delete())

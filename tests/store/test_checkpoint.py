@@ -102,3 +102,11 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path.write_text("not json")
     with pytest.raises(StoreVersionError, match="does not say which format"):
         check_version(path)
+
+
+def test_a_version_that_nobody_came_to_write_is_written_later(tmp_path: Path) -> None:
+    path = tmp_path / "onelog.json"
+    path.touch()
+    check_version(path)
+    write_version(path)
+    assert json.loads(path.read_text())["format"] == 1

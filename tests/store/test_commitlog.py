@@ -119,15 +119,16 @@ def test_reopening_finds_the_same_records(tmp_path: Path) -> None:
     assert bodies_of(new_log(tmp_path)) == [b"m%d" % n for n in range(100)]
 
 
-def test_scanning_says_what_ended_it(tmp_path: Path) -> None:
+def test_scanning_goes_over_damage_and_says_what_is_there(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     put(log, b"whole", b"damaged", b"after")
     at = log.message_at(0).size
     log.segments[0].write([b"\xff"], at + 90, 1)
-    *whole, last = log.scan(0)
-    assert [bytes(m.body) for m in whole if isinstance(m, Message)] == [b"whole"]
+    whole, damaged, after, last = log.scan(0)
+    assert [bytes(m.body) for m in (whole, after) if isinstance(m, Message)] == [b"whole", b"after"]
+    assert damaged == Broken(at, "the body's CRC does not match")
     assert isinstance(last, Broken)
-    assert (last.log_offset, last.reason) == (at, "the body's CRC does not match")
+    assert last.empty
 
 
 def test_truncating_drops_later_segments(tmp_path: Path) -> None:

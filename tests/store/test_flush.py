@@ -1,15 +1,18 @@
 """When bytes reach the disk, and who is told."""
 
+import errno
 import os
+import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onelog.config import StoreConfig
-from onelog.errors import StoreClosedError, StoreError, StoreFailedError
-from onelog.message import NewMessage
+from onelog.errors import FlushFailedError, StoreClosedError, StoreError, StoreFailedError
+from onelog.message import NewMessage, encode_properties
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
 from onelog.store.flush import Flusher, sync_filesystem
@@ -119,7 +122,7 @@ def test_a_failed_flush_is_told_to_all_and_ends_writing(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", broken)
-    with pytest.raises(StoreFailedError, match="the disk failed to flush"):
+    with pytest.raises(FlushFailedError, match="the disk failed to flush"):
         store.wait_flushed(store.log_end)
     with pytest.raises(StoreFailedError):
         store.append([NewMessage("t", 0, b"y")])
@@ -171,3 +174,191 @@ def test_many_dirty_queues_are_flushed_together(
     store.flush()
     assert calls == [store.folder]
     assert not any(queue.dirty for queue in store.queue_table)
+
+
+# -- what fails ----------------------------------------------------------------------------------
+
+
+def failing_fdatasync(
+    monkeypatch: pytest.MonkeyPatch, part: str, code: int, times: int = 1
+) -> list[str]:
+    """Let flushes of files with `part` in their name fail, the first so many times."""
+    fdatasync = os.fdatasync
+    failed: list[str] = []
+
+    def sync(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if part in path and len(failed) < times:
+            failed.append(path)
+            raise OSError(code, os.strerror(code))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    return failed
+
+
+@pytest.mark.parametrize("part", ["/commitlog/", "/consumequeue/", "/index/", "/checkpoint"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_flush_that_failed_in_a_checkpoint_is_final_whatever_the_reason(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, part: str, code: int
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"x", encode_properties({"KEYS": "k"}))])
+    safe = Checkpoint(store.folder / "checkpoint").safe_offset
+    failed = failing_fdatasync(monkeypatch, part, code)
+    with pytest.raises(FlushFailedError, match="the disk failed to flush"):
+        store.flush()
+    assert len(failed) == 1
+    # From now on the disk does as it should, which proves nothing.
+    with pytest.raises(FlushFailedError, match="look after the disk, then start again"):
+        store.append([NewMessage("t", 0, b"y")])
+    with pytest.raises(FlushFailedError):
+        store.flush()
+    if store.log.flushed < store.log_end:
+        with pytest.raises(FlushFailedError):
+            store.wait_flushed(store.log_end)
+    store.close()
+    assert (store.folder / "abort").exists()
+    assert Checkpoint(store.folder / "checkpoint").safe_offset == safe or part == "/checkpoint"
+    again = open_store()
+    assert again.recovery.records_replayed == 1 or part == "/checkpoint"
+    assert again.append([NewMessage("t", 0, b"again")])[0].queue_offset == 1
+
+
+def test_a_flush_that_failed_in_the_flush_thread_s_own_checkpoint_is_final(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(replace(SMALL, checkpoint_interval_ms=10, flush_interval_ms=10))
+    failed = failing_fdatasync(monkeypatch, "/consumequeue/", errno.ENOSPC)
+    store.append([NewMessage("t", 0, b"x")])
+    assert eventually(lambda: bool(failed))
+    refused: list[BaseException] = []
+
+    def is_refused() -> bool:
+        try:
+            store.append([NewMessage("t", 0, b"y")])
+        except FlushFailedError as error:
+            refused.append(error)
+        return bool(refused)
+
+    assert eventually(is_refused)
+    with pytest.raises(FlushFailedError):
+        store.wait_flushed(store.log_end + 1)
+
+
+def test_queues_and_folders_that_were_not_flushed_stay_to_be_flushed(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", n, b"x") for n in range(3)])
+    folders = set(store.queue_table.unsynced)
+    assert len(folders) > 4
+    failing_fdatasync(monkeypatch, "/consumequeue/t/", errno.EIO)
+    with pytest.raises(FlushFailedError):
+        store.flush()
+    assert all(queue.dirty for queue in store.queue_table)
+    assert set(store.queue_table.unsynced) == folders
+
+
+def test_one_whom_the_kernel_did_not_tell_does_not_take_a_failed_flush_for_a_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CommitLog(tmp_path, 4096)
+    log.append([NewMessage("t", 0, b"x")], [0], 1)
+    failing_fdatasync(monkeypatch, str(tmp_path), errno.ENOSPC)
+    for _ in range(2):
+        with pytest.raises(FlushFailedError):
+            log.flush()
+    assert log.flushed == 0
+
+
+def test_a_moment_without_file_descriptors_is_waited_for(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(replace(SMALL, checkpoint_interval_ms=10, flush_interval_ms=10))
+    store.append([NewMessage("t", 0, b"x")])
+    store.flush()
+    opened, failures = os.open, 0
+
+    def open_none(path: object, flags: int, *rest: object, **more: object) -> int:
+        nonlocal failures
+        if str(path).endswith("checkpoint") and failures < 2:
+            failures += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, flags, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_none)
+    store.append([NewMessage("t", 0, b"y")])
+    end = store.log_end
+    assert eventually(lambda: Checkpoint(store.folder / "checkpoint").safe_offset == end)
+    assert failures == 2
+    store.append([NewMessage("t", 0, b"z")])
+
+
+def synced_folders(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    fsync = os.fsync
+    synced: set[str] = set()
+
+    def sync(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    return synced
+
+
+def test_the_names_of_new_files_are_durable_before_anybody_is_told(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    synced = synced_folders(monkeypatch)
+    folder = tmp_path / "not" / "there"
+    store = open_store(folder=folder)
+    assert {str(tmp_path), str(tmp_path / "not")} <= synced
+    synced.clear()
+    store.append([NewMessage("t", 3, b"x", encode_properties({"KEYS": "k"}))])
+    assert store.wait_flushed(store.log_end)
+    assert {str(folder), str(folder / "commitlog")} <= synced
+    store.flush()
+    for name in ("consumequeue", "consumequeue/t", "consumequeue/t/3", "index"):
+        assert str(folder / name) in synced
+    synced.clear()
+    store.append([NewMessage("t", 3, b"x" * 4000)] * 5)
+    assert len(store.log.segments) == 2
+    assert store.wait_flushed(store.log_end)
+    assert str(folder / "commitlog") in synced
+    store.flush()
+    synced.clear()
+    store.append([NewMessage("t", 3, b"y")])
+    store.flush()
+    assert synced == set(), "nothing new was made"
+
+
+def test_names_that_a_crash_left_are_made_durable_when_they_are_found(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"x")])
+    shutil.copytree(store.folder, tmp_path / "crashed")
+    synced = synced_folders(monkeypatch)
+    open_store(folder=tmp_path / "crashed")
+    names = ("commitlog", "consumequeue", "consumequeue/t", "consumequeue/t/0")
+    assert {str(tmp_path / "crashed" / name) for name in names} <= synced
+
+
+def test_a_crash_leaves_every_segment_since_the_checkpoint_to_be_flushed(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = open_store(replace(SMALL, checkpoint_interval_ms=600_000, flush_interval_ms=60_000))
+    store.append([NewMessage("t", 0, b"x" * 4000)] * 10)
+    assert len(store.log.segments) == 3
+    shutil.copytree(store.folder, tmp_path / "crashed")
+    fdatasync = os.fdatasync
+    synced: set[str] = set()
+
+    def sync(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    again = open_store(folder=tmp_path / "crashed")
+    assert {str(segment.path) for segment in again.log.segments} <= synced

@@ -1,5 +1,7 @@
 """The key index: what goes in is found, newest first, in every file."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ from onelog.message import (
     LogOffset,
     NewMessage,
     QueueOffset,
-    SysFlag,
     encode_properties,
     java_hash,
 )
@@ -26,8 +27,8 @@ def new_index(folder: Path, entries: int = 100, slots: int = 16) -> KeyIndex:
     return KeyIndex(folder, slots, entries)
 
 
-def add(index: KeyIndex, log_offset: int, keys: str, store_ms: int = 5_000, flags: int = 0) -> None:
-    message = NewMessage("t", 0, b"", encode_properties({"KEYS": keys}), sys_flag=flags)
+def add(index: KeyIndex, log_offset: int, keys: str, store_ms: int = 5_000) -> None:
+    message = NewMessage("t", 0, b"", encode_properties({"KEYS": keys}))
     index.add([message], [Appended(LogOffset(log_offset), QueueOffset(0), 100)], store_ms)
 
 
@@ -70,6 +71,19 @@ def test_look_ups_go_over_all_files(tmp_path: Path) -> None:
     assert all(len(file.path.name) == 17 for file in index.files)
 
 
+def test_a_clock_that_is_set_back_begins_a_file_with_its_own_times(tmp_path: Path) -> None:
+    year_ms = 365 * 86_400_000
+    index = new_index(tmp_path)
+    add(index, 0, "k", store_ms=2 * year_ms)
+    index.build()
+    add(index, 1, "k", store_ms=year_ms)
+    add(index, 2, "k", store_ms=year_ms + 1_000)
+    assert list(index.find("t", "k", year_ms - 1_000, year_ms + 9_000)) == [2, 1]
+    assert list(index.find("t", "k", *ALWAYS)) == [2, 1, 0]
+    assert [file.path for file in index.files] == sorted(file.path for file in index.files)
+    assert len(index.files) == 2
+
+
 def test_a_time_range_is_kept_to_the_second(tmp_path: Path) -> None:
     index = new_index(tmp_path)
     for number in range(10):
@@ -77,13 +91,6 @@ def test_a_time_range_is_kept_to_the_second(tmp_path: Path) -> None:
     assert list(index.find("t", "k", 120_000, 150_500)) == [5, 4, 3, 2]
     assert list(index.find("t", "k", 0, 99_000)) == []
     assert list(index.find("t", "k", 300_000, 400_000)) == []
-
-
-def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
-    index = new_index(tmp_path)
-    add(index, 0, "k", flags=SysFlag.ROLLED_BACK)
-    add(index, 100, "k", flags=SysFlag.PREPARED)
-    assert list(index.find("t", "k", *ALWAYS)) == [100]
 
 
 def test_the_header_counts_as_rocketmq_counts(tmp_path: Path) -> None:
@@ -132,6 +139,31 @@ def test_truncating_relinks_what_is_kept(
         assert list(index.find("t", f"k{key}", *ALWAYS)) == expected
     add(index, 1000, "k0")
     assert next(index.find("t", "k0", *ALWAYS)) == 1000
+
+
+def test_whoever_dies_while_truncating_leaves_files_that_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = new_index(tmp_path)
+    for number in range(30):
+        add(index, number, f"k{number}")
+    index.build()
+
+    def die_after(change: Callable[..., int | None]) -> Callable[..., None]:
+        def changed(*arguments: object) -> None:
+            change(*arguments)
+            raise KeyboardInterrupt
+
+        return changed
+
+    for name in ("ftruncate", "pwrite"):
+        monkeypatch.setattr(os, name, die_after(getattr(os, name)))
+    with pytest.raises(KeyboardInterrupt):
+        index.truncate(10)
+    monkeypatch.undo()
+    again = new_index(tmp_path)
+    again.truncate(10)
+    assert [n for n in range(30) if list(again.find("t", f"k{n}", *ALWAYS))] == list(range(10))
 
 
 def test_files_whose_messages_are_gone_are_deleted(tmp_path: Path) -> None:

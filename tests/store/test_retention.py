@@ -6,8 +6,8 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
-from onelog.errors import ConfigError, StoreFullError
-from onelog.message import NewMessage, encode_properties
+from onelog.errors import ConfigError, StoreClosedError, StoreFailedError, StoreFullError
+from onelog.message import NewMessage, NewRun, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import parse_hours
 from tests.store.conftest import SMALL, OpenStore
@@ -168,3 +168,97 @@ def test_hours_are_checked() -> None:
     for bad in ("24", "x", "-1"):
         with pytest.raises(ConfigError, match=bad):
             parse_hours(bad)
+
+
+# -- clocks --------------------------------------------------------------------------------------
+
+
+def test_what_was_stored_while_the_clock_was_ahead_expires_with_what_came_after_it(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 2)
+    clock.advance(8_760 * HOUR_MS)
+    fill(store, clock, 3)
+    clock.advance(-8_763 * HOUR_MS)
+    fill(store, clock, 14)
+    store.retain()
+    left = store.messages("t", 0, int(store.min_offset("t", 0)), 999)
+    assert store.min_offset("t", 0) > 5 * 15
+    assert max(message.store_ms for message in left) <= clock.now_ms()
+
+
+def test_while_nothing_came_after_the_clock_was_corrected_nothing_counts_as_old(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    clock.advance(8_760 * HOUR_MS)
+    fill(store, clock, 3)
+    clock.advance(-8_763 * HOUR_MS)
+    clock.advance(100 * HOUR_MS)
+    assert store.retain().segments_deleted == 0
+
+
+def test_a_damaged_first_record_does_not_keep_the_file_before_it_for_ever(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 14)
+    second = store.log.segments[1]
+    with open(second.path, "r+b") as file:
+        file.seek(0)
+        file.write(bytes(200))
+    store.retain()
+    assert store.log_min > second.start
+
+
+# -- what the owner needs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [50.0, 86.0])
+def test_what_the_owner_still_needs_is_kept_whatever_its_age(
+    open_store: OpenStore, clock: ManualClock, caplog: pytest.LogCaptureFixture, percent: float
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 14)
+    third = store.log.segments[2]
+    store.retention.disk = lambda _: percent
+    store.retention.kept_from = third.start + 100
+    for _ in range(3):
+        store.retain()
+    assert store.log_min == third.start
+    assert caplog.text.count(f"{third.path} should be deleted, but holds what still") == 1
+    store.retention.kept_from = int(store.log_end)
+    store.retain()
+    assert store.log_min > third.start
+
+
+def test_the_owner_writes_on_for_a_while_when_others_are_refused(open_store: OpenStore) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    message = NewMessage("t", 0, b"x")
+    store.retention.disk = lambda _: 94.0
+    store.retain()
+    store.append_own([message])
+    with store.head_room():
+        store.append_runs([NewRun.of(message)])
+    with pytest.raises(StoreFullError):
+        store.append([message])
+    store.retention.disk = lambda _: 96.0
+    with pytest.raises(StoreFullError):
+        store.append_own([message])
+    assert store.max_offset("t", 0) == 2
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.append_own([message])
+
+
+def test_a_disk_that_fails_during_the_owners_write_is_not_forgiven(open_store: OpenStore) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    store.retention.disk = lambda _: 91.0
+    store.retain()
+    with store.head_room():
+        store._refuse_from_now(StoreFailedError("the disk is gone"))
+    store.retention.disk = lambda _: 10.0
+    store.retain()
+    with pytest.raises(StoreFailedError):
+        store.append([NewMessage("t", 0, b"x")])

@@ -99,10 +99,9 @@ def test_keys_and_tags_of_a_run_are_found(tmp_path: Path) -> None:
 
 
 def test_a_run_with_a_part_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
-    small, large = (0, b"x", b""), (0, b"x" * 101, b"")
-    config = replace(SAMPLE, body_bytes_max=100)
-    with MessageStore.open(tmp_path, config) as store:
-        with pytest.raises(MessageTooLargeError, match="101 bytes"):
+    small, large = (0, b"x", b""), (0, b"x" * SAMPLE.segment_bytes, b"")
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        with pytest.raises(MessageTooLargeError, match="a segment of"):
             store.append_runs([new_run(small), new_run(small, large)])
         with pytest.raises(PropertiesTooLargeError):
             store.append_runs([new_run((0, b"x", b"p" * 32_768))])

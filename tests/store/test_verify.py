@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.clock import ManualClock
 from onelog.errors import NotAStoreError
 from onelog.message import Message
 from onelog.store.consumequeue import ENTRY, PADDING
@@ -300,6 +301,21 @@ def test_a_crashed_store_is_clean_up_to_what_recovery_makes_anew(tmp_path: Path)
     assert any(f"from log offset {safe_offset} on" in note for note in found.notes)
     assert any("13 bytes that are none" in note for note in found.notes)
     assert found.log_end == end
+
+
+@pytest.mark.parametrize("made", ["folder", "file"])
+def test_a_new_queue_of_an_old_name_in_a_crashed_store_is_no_damage(
+    tmp_path: Path, made: str
+) -> None:
+    with MessageStore.open(tmp_path / "store", SAMPLE, ManualClock()) as store:
+        append_plain(store, "Orders", 10)
+        store.delete_topic("Orders")
+        crashed = shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+    queue = crashed / "consumequeue" / "Orders" / "0"
+    queue.mkdir(parents=True)
+    if made == "file":
+        (queue / FIRST).write_bytes(bytes(SAMPLE.queue_file_entries * ENTRY.size))
+    assert verify(crashed).problems == ()
 
 
 def test_damage_below_the_safe_offset_of_a_crashed_store_is_reported(tmp_path: Path) -> None:

@@ -36,11 +36,13 @@ from onelog.client.trace_hook import TraceHook
 from onelog.client.transactions import TransactionReceipt, TransactionState
 
 if TYPE_CHECKING:
-    from onelog.client.admin import Admin
+    from onelog.client.admin import AsyncAdmin
+    from onelog.client.sync_admin import Admin
 
 __all__ = [
     "Admin",
     "AllocationStrategy",
+    "AsyncAdmin",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
@@ -80,7 +82,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Most programs send or consume and never administer, and that half is the larger one.
     if name == "Admin":
-        from onelog.client.admin import Admin
+        from onelog.client.sync_admin import Admin
 
         return Admin
+    if name == "AsyncAdmin":
+        from onelog.client.admin import AsyncAdmin
+
+        return AsyncAdmin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,9 +11,12 @@ import base64
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from onelog.errors import ConfigError
 from onelog.wire.remoting.command import Buffer
 
+SECRET_BYTES_MAX = 64 << 10
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
@@ -42,3 +45,19 @@ class Credentials:
         digest = hmac.digest(self.secret_key.encode(), values + body, "sha1")
         signed[SIGNATURE] = base64.b64encode(digest).decode("ascii")
         return signed
+
+
+def read_secret(path: Path, named_by: str) -> str:
+    """A secret from the file that holds it; `ConfigError`, without the secret, if it does not."""
+    try:
+        with path.expanduser().open("rb") as file:
+            content = file.read(SECRET_BYTES_MAX + 1)
+        text = content.decode().strip()
+    except OSError as error:
+        raise ConfigError(f"{named_by} {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{named_by} {path} is no text") from None
+    if not text or len(content) > SECRET_BYTES_MAX:
+        what = "is empty" if not text else f"is over {SECRET_BYTES_MAX} bytes, too long for a key"
+        raise ConfigError(f"{named_by} {path} {what}")
+    return text

@@ -1,30 +1,38 @@
 """What an administrator does with a cluster, OneLog's or RocketMQ's, over the network.
 
-    async with Admin.connect("127.0.0.1:9876") as admin:
+    async with AsyncAdmin.connect("127.0.0.1:9876") as admin:
         for queue in (await admin.topics.status("orders")).queues: ...
 
 Nothing is connected before the first question; then connections are kept until the end.
+`sync_admin` has the same for threads.
 """
 
 import ssl
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from onelog.client.address import parse_addresses
 from onelog.client.cluster import Clusters
 from onelog.client.dead_letters import DeadLetters
 from onelog.client.delays import Delays
 from onelog.client.groups import Groups
 from onelog.client.messages import Messages
 from onelog.client.nodes import TIMEOUT_MS, Nodes
+from onelog.client.options import client_settings
 from onelog.client.positions import Positions
 from onelog.client.topics import Topics
 from onelog.client.traces import Traces
 from onelog.clock import SystemClock
 
+if TYPE_CHECKING:
+    from onelog.client.acl import Credentials
 
-class Admin:
-    """A client of one or more clusters that share their name servers. Its parts are public."""
+
+class AsyncAdmin:
+    """A client of one or more clusters that share their name servers.
+
+    Its parts are `clusters`, `topics`, `groups`, `positions`, `messages`, `dead_letters`, `traces`
+    and `delays`.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
@@ -43,10 +51,23 @@ class Admin:
 
     @staticmethod
     def connect(
-        nameservers: str, *, timeout_ms: int = TIMEOUT_MS, tls: ssl.SSLContext | None = None
-    ) -> "Admin":
-        """A client of these name servers, `host:port` between semicolons."""
-        return Admin(Nodes(parse_addresses(nameservers), timeout_ms=timeout_ms, tls=tls))
+        nameserver: str = "",
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        tls: bool | ssl.SSLContext | None = None,
+        credentials: "Credentials | None" = None,
+    ) -> "AsyncAdmin":
+        """A client of these name servers, `host:port` between semicolons.
+
+        Without any, those of ONELOG_NAMESERVER or NAMESRV_ADDR in the environment, else
+        127.0.0.1:9876. `tls=True` encrypts, but takes any certificate; a context verifies as it
+        says (see `client.tls`). With `credentials` all requests are signed.
+        """
+        settings = client_settings({"nameserver": nameserver, "tls": tls or False})
+        sign = None if credentials is None else credentials.sign
+        return AsyncAdmin(
+            Nodes(settings.nameservers, timeout_ms=timeout_ms, tls=settings.tls, sign=sign)
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,12 +11,16 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from onelog.errors import ClientClosedError, ForkedError, WrongLoopError
 
 STOP_SECONDS_MAX = 2.0
+LOOK_SECONDS = 0.5
+"""How often whoever waits looks whether somebody pressed Ctrl-C."""
 
 T = TypeVar("T")
 
@@ -104,10 +108,26 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         coroutine.close()
         raise
     try:
-        return future.result(timeout)
+        return _result(future, timeout)
     except BaseException:
         future.cancel()
         raise
+
+
+def _result(future: Future[T], timeout: float | None) -> T:
+    """What a future comes to.
+
+    Ctrl-C in the moment in which the waiting begins, or that the system told another thread of,
+    does not end the waiting: Python notices only when it looks again. So it looks now and then.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while deadline is None or deadline - time.monotonic() > LOOK_SECONDS:
+        try:
+            return future.result(LOOK_SECONDS)
+        except TimeoutError:
+            if future.done():  # Its own, or it was done just now.
+                return future.result()
+    return future.result(max(0.0, deadline - time.monotonic()))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

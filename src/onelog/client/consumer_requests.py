@@ -54,7 +54,7 @@ class ConsumerRequests:
         if command.ext.get("group") != self._member.group:
             return
         try:
-            table = ResetOffsets.decode(command.body).offset_table
+            table = ResetOffsets.decode_answer(command.body).offset_table
         except OnelogError as error:
             log.warning("offsets cannot be reset: %s", error)
             return

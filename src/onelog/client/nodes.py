@@ -361,6 +361,6 @@ def refusal(
 
 def _decoded(address: Address, answer: Command, kind: type[B]) -> B:
     try:
-        return kind.decode(answer.body)
+        return kind.decode_answer(answer.body)
     except WireError as error:
         raise WireError(f"{address} answered what cannot be read: {error}") from None

@@ -36,6 +36,7 @@ class ClientOptions(TypedDict, total=False):
     """`host:port`, several between semicolons. Else the environment's ONELOG_NAMESERVER or
     NAMESRV_ADDR, else 127.0.0.1:9876."""
     credentials: "Credentials"
+    """Whose requests they are: they are signed."""
     tls: bool | ssl.SSLContext
     """True encrypts, but takes any certificate; a context verifies as it says. See `client.tls`."""
     timeout: timedelta | float

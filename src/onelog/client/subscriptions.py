@@ -45,7 +45,8 @@ def read_running_info(
     running_info: bytes | bytearray | memoryview,
 ) -> tuple[list[MessageQueue], Filters | None]:
     """The queues that a member has, and its filters, from its running info."""
-    info = fastjson.loads(running_info, MessageQueue.from_members)
+    allowance = fastjson.Allowance(fastjson.ANSWER_PIECES_MAX)
+    info = fastjson.loads(running_info, MessageQueue.from_members, allowance)
     if not isinstance(info, dict):
         raise WireError("a client's running info is no object")
     table = info.get("mqTable") or {}

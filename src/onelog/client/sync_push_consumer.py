@@ -109,7 +109,8 @@ class PushConsumer:
         restore = self._take_sigterm()
         try:
             self.start()
-            self._stopped.wait()
+            while not self._stopped.wait(background.LOOK_SECONDS):
+                pass  # See there.
         except KeyboardInterrupt:
             pass
         finally:

@@ -12,13 +12,14 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from onelog.commands.session import OPTIONS, PANEL, Output, exit_codes, for_typer, tls_context
-from onelog.errors import InvalidRequestError
+from onelog.commands import link
+from onelog.commands.session import OPTIONS, Output, exit_codes, for_typer
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,28 +28,10 @@ if TYPE_CHECKING:
 
 _CLIENT_OPTIONS: dict[str, tuple[Any, Any]] = {
     **OPTIONS,
-    "access_key": (
-        Annotated[
-            str | None,
-            typer.Option(
-                envvar="ONELOG_ACCESS_KEY", help="Whose signature to send.", rich_help_panel=PANEL
-            ),
-        ],
-        None,
-    ),
-    "secret_key": (
-        Annotated[
-            str | None,
-            typer.Option(
-                envvar="ONELOG_SECRET_KEY", help="What to sign with.", rich_help_panel=PANEL
-            ),
-        ],
-        None,
-    ),
     "namespace": (
         Annotated[
             str | None,
-            typer.Option(help="Put before topics and groups.", rich_help_panel=PANEL),
+            typer.Option(help="Put before topics and groups.", rich_help_panel=link.PANEL),
         ],
         None,
     ),
@@ -65,7 +48,7 @@ class ClientSession(Output):
 
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__(as_json=given["json"], utc=given["utc"])
-        self.given = {**given, "tls_ca": given["tls_ca"] and str(given["tls_ca"])}
+        self.given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
         """The options of the command line; another process can be told them."""
         self.options = client_options(given)
 
@@ -96,19 +79,9 @@ def _run(command: Callable[[ClientSession], None], options: dict[str, Any]) -> N
 
 def client_options(given: dict[str, Any]) -> "ClientOptions":
     """What the options of a command line mean to a client."""
-    from onelog.client import Credentials
-
-    options: ClientOptions = {"nameserver": given["nameserver"], "timeout": given["timeout"]}
-    tls = tls_context(given["tls"], given["tls_ca"])
-    if tls is not None:
-        options["tls"] = tls
+    options = link.client_options(given)
     if given["namespace"]:
         options["namespace"] = given["namespace"]
-    access_key, secret_key = given["access_key"], given["secret_key"]
-    if bool(access_key) != bool(secret_key):
-        raise InvalidRequestError("--access-key and --secret-key need each other")
-    if access_key:
-        options["credentials"] = Credentials(access_key, secret_key)
     return options
 
 

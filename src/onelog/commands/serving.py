@@ -14,11 +14,15 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from onelog.config import SETTINGS, Loaded, Value, load, value_of
 from onelog.errors import OnelogError
+
+if TYPE_CHECKING:
+    from onelog.net.capacity import Capacity
 
 BROKER_PORT_STEP = 10
 RESTART_SECONDS_MIN = 0.5
@@ -125,8 +129,8 @@ def run_nameserver(loaded: Loaded, verbose: bool) -> None:
     async def main() -> None:
         from onelog.net.stall_watch import StallWatch
 
-        async with _nameserver(loaded) as address:
-            say(f"name server  {address}")
+        async with _nameserver(loaded) as (shown, _):
+            say(f"name server  {shown}")
             with StallWatch():
                 await _wait_for_ever()
 
@@ -167,22 +171,32 @@ def _greet(lines: list[tuple[str, str]], data: Path, began: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _nameserver(loaded: Loaded) -> AsyncIterator[str]:
+async def _nameserver(
+    loaded: Loaded, capacity: "Capacity | None" = None
+) -> AsyncIterator[tuple[str, str]]:
+    """A running name server: where it listens, and where brokers on this machine call it."""
     from onelog.server import running_nameserver
 
-    async with running_nameserver(loaded) as server:
-        host, port = server.address
-        yield f"{host}:{port}"
+    async with running_nameserver(loaded, capacity) as server:
+        yield addresses(*server.address)
+
+
+def addresses(host: str, port: int) -> tuple[str, str]:
+    """A listening address as it is written, and the one to call: nobody is called 0.0.0.0."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    shown, called = (f"[{each}]" if ":" in each else each for each in (host, near))
+    return f"{shown}:{port}", f"{called}:{port}"
 
 
 async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
-    from onelog.server import running_broker, tune_process
+    from onelog.server import checked_capacity, running_broker, tune_process
 
-    async with _nameserver(loaded) as address:
+    capacity = checked_capacity(loaded)
+    async with _nameserver(loaded, capacity) as (shown, address):
         keyed = {**_as_overrides(loaded), "broker.nameservers": address}
-        async with running_broker(load(overrides=keyed)) as server:
+        async with running_broker(load(overrides=keyed), capacity) as server:
             tune_process()
-            lines = [("name server", address), ("broker", server.address)]
+            lines = [("name server", shown), ("broker", server.address)]
             _greet(lines, data, began)
             await _wait_for_ever()
 
@@ -198,8 +212,8 @@ async def _supervise(
     loaded: Loaded, data: Path, count: int, extra: list[str], began: float
 ) -> None:
     first = loaded.config.broker.port
-    async with _nameserver(loaded) as address, asyncio.TaskGroup() as group:
-        lines = [("name server", address)]
+    async with _nameserver(loaded) as (shown, address), asyncio.TaskGroup() as group:
+        lines = [("name server", shown)]
         started = []
         for number in range(count):
             name = f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"

@@ -12,14 +12,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from onelog.commands.link import LINK, administrator
 from onelog.errors import (
     BrokerNotFoundError,
-    ConfigError,
     GroupNotFoundError,
     InvalidRequestError,
     KeyNotFoundError,
@@ -29,11 +28,9 @@ from onelog.errors import (
 )
 
 if TYPE_CHECKING:
-    import ssl
-
     from rich.console import RenderableType
 
-    from onelog.client.admin import Admin
+    from onelog.client.admin import AsyncAdmin
     from onelog.client.nodes import Failure
 
 NOT_FOUND = (
@@ -46,48 +43,9 @@ NOT_FOUND = (
 EXIT_NOT_FOUND = 1
 EXIT_FAILED = 2
 
-PANEL = "Connection and output"
+PANEL = "Output"
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    "nameserver": (
-        Annotated[
-            str,
-            typer.Option(
-                "--nameserver",
-                "-n",
-                envvar="ONELOG_NAMESERVER",
-                help="Name servers, host:port between semicolons.",
-                rich_help_panel=PANEL,
-            ),
-        ],
-        "127.0.0.1:9876",
-    ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(
-                min=0.01, max=3600, help="Seconds to wait for an answer.", rich_help_panel=PANEL
-            ),
-        ],
-        3.0,
-    ),
-    "tls": (
-        Annotated[
-            bool,
-            typer.Option("--tls", help="Encrypt, whoever answers.", rich_help_panel=PANEL),
-        ],
-        False,
-    ),
-    "tls_ca": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--tls-ca",
-                help="Encrypt, and accept only certificates of this authority (PEM).",
-                rich_help_panel=PANEL,
-            ),
-        ],
-        None,
-    ),
+    **LINK,
     "json": (
         Annotated[
             bool,
@@ -162,7 +120,7 @@ class Output:
 class Session(Output):
     """A connection to a cluster, and the way to show what comes out of it."""
 
-    def __init__(self, admin: "Admin", *, as_json: bool, utc: bool) -> None:
+    def __init__(self, admin: "AsyncAdmin", *, as_json: bool, utc: bool) -> None:
         super().__init__(as_json=as_json, utc=utc)
         self.admin = admin
 
@@ -260,15 +218,8 @@ def exit_codes() -> Iterator[None]:
 def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any]) -> None:
     import asyncio
 
-    from onelog.client.admin import Admin
-
     async def with_session() -> Session:
-        admin = Admin.connect(
-            options["nameserver"],
-            timeout_ms=round(options["timeout"] * 1000),
-            tls=tls_context(options["tls"], options["tls_ca"]),
-        )
-        async with admin:
+        async with administrator(options) as admin:
             session = Session(admin, as_json=options["json"], utc=options["utc"])
             sessions.append(session)
             await command(session)
@@ -285,15 +236,3 @@ def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any])
         return
     if session.exit_code:
         raise typer.Exit(session.exit_code)
-
-
-def tls_context(wanted: bool, ca_path: Path | None) -> "ssl.SSLContext | None":
-    """What `--tls` and `--tls-ca` mean."""
-    if not wanted and ca_path is None:
-        return None
-    from onelog.net.tls import client_context
-
-    try:
-        return client_context(ca_path)
-    except OSError as error:
-        raise ConfigError(f"--tls-ca {ca_path}: {error}") from None

@@ -1,27 +1,30 @@
-"""Options that all commands on Spark share, and the session that they get."""
+"""Options that all commands on Spark share, and the session that they get.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+Invariant: secrets go to Spark as options of the data source, whose names make Spark hide them; they
+are on no command line, in no message and in no file.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onelog.errors import ConfigError
+from onelog.commands import link
+from onelog.commands.session import for_typer
+from onelog.errors import ConfigError, OnelogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PANEL = "Spark"
 
-Nameserver = Annotated[
-    str,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar="ONELOG_NAMESERVER",
-        help="Name servers, host:port between semicolons.",
-    ),
-]
+_TIMEOUT_SECONDS = 5.0
+_LINK = {**link.LINK, "timeout": (link.LINK["timeout"][0], _TIMEOUT_SECONDS)}
+_LINK_OF_CHILD = {name: each for name, each in _LINK.items() if name != "timeout"}
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master, as spark://host:7077.", rich_help_panel=_PANEL),
@@ -36,13 +39,51 @@ Remote = Annotated[
 ]
 
 
+def linked(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a function for typer of one whose first argument is how to reach the cluster."""
+    return for_typer(
+        command, _LINK, lambda options, given: command(source_options(options), **given)
+    )
+
+
+def linked_by_environment(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that can only tell the environment of another program."""
+    return for_typer(
+        command, _LINK_OF_CHILD, lambda options, given: command(source_options(options), **given)
+    )
+
+
+def source_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """What the options of a command line mean to the data source."""
+    given = {"timeout": _TIMEOUT_SECONDS, **given}
+    client = link.client_options(given)
+    options = {
+        "nameserver": client["nameserver"],
+        "requestTimeoutMs": str(max(1, round(given["timeout"] * 1000))),
+        # Said in any case: what the command was told goes before what Spark's environment says.
+        "tls": str("tls" in client).lower(),
+    }
+    if given["tls_ca"] and not given["tls_hostname"]:
+        options["tlsHostname"] = "false"
+    for name, path in (("tlsCa", "tls_ca"), ("tlsCert", "tls_cert"), ("tlsKey", "tls_key")):
+        if given[path]:
+            options[name] = str(Path(given[path]).expanduser().absolute())
+    if (who := client.get("credentials")) is not None:
+        options |= {"accessKey": who.access_key, "secretKey": who.secret_key}
+        if who.security_token:
+            options["securityToken"] = who.security_token
+    return options
+
+
 @contextmanager
 def spark_session(
-    name: str, master: str | None = None, remote: str | None = None
+    name: str, master: str | None = None, remote: str | None = None, *, log: Path | None = None
 ) -> "Iterator[SparkSession]":
     """A session for as long as a command runs; without the `spark` extra, what to install.
 
-    A session that is there already is used, and left to whoever made it.
+    A session that is there already is used, and left to whoever made it. With `log`, what Spark's
+    processes write to stderr goes there: its workers show the tracebacks of pipes that were
+    closed, which mean nothing.
     """
     try:
         from pyspark.sql import SparkSession
@@ -53,9 +94,31 @@ def spark_session(
             f"this needs Spark: pip install 'onelog[spark]' ({error.name} is missing)"
         ) from None
     before = SparkSession.getActiveSession()
-    spark = session(name, master=master, remote=remote)
+    with _stderr_to(log) if log is not None else nullcontext():
+        spark = session(name, master=master, remote=remote)
     try:
         yield spark
     finally:
         if spark is not before:
             spark.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes that are started meanwhile keep this stderr, and so do those that they start."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+    except OnelogError:
+        raise
+    except Exception as error:
+        raise OnelogError(f"Spark does not start: {error}; what it said is in {log}") from error
+    finally:
+        os.close(own)

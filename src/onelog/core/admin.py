@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onelog.clock import Clock
-from onelog.core.groups import GroupConfig, Groups
+from onelog.core.groups import GroupConfig, Groups, check_name
 from onelog.core.members import LiveGroup, Members
 from onelog.core.offsets import Offsets
 from onelog.core.stats import Statistic, Stats
@@ -322,6 +322,7 @@ class Admin:
         self, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
+        check_name(target)
         topics = [topic] if topic else self._offsets.topics_of(source)
         live = self._members.group(source)
         if live is not None and live.subscriptions and not offline:

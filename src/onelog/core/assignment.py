@@ -19,7 +19,7 @@ from onelog.config import BrokerConfig
 from onelog.core.groups import Groups
 from onelog.core.tables import Tables
 from onelog.core.topics import RETRY_PREFIX, Topics
-from onelog.errors import GroupNotFoundError, TopicPermissionError
+from onelog.errors import TopicPermissionError
 
 Mode = Literal["PULL", "POP"]
 Queue = TypeVar("Queue")
@@ -66,12 +66,11 @@ class RequestModes:
         return {key: msgspec.to_builtins(mode) for key, mode in self._modes.items()}
 
     def set(self, group: str, topic: str, mode: RequestMode) -> None:
-        """From now on the group consumes the topic like this."""
+        """From now on the group, which is made if using it would make it, consumes so."""
         if topic.startswith(RETRY_PREFIX):
             raise TopicPermissionError("retry topic is not allowed to set mode")
         self._topics.require(topic)
-        if self._groups.get(group) is None:
-            raise GroupNotFoundError("subscription group does not exist")
+        self._groups.require(group)
         key = _key(group, topic)
         if self._modes.get(key) != mode:
             self._tables.write([(self.name, key, msgspec.to_builtins(mode))])

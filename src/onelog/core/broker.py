@@ -8,6 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Any
@@ -19,7 +20,9 @@ from onelog.core.admin import Admin
 from onelog.core.assignment import RequestModes
 from onelog.core.checkback import CheckBack
 from onelog.core.delay import Delay
+from onelog.core.delay_renewal import DelayRenewal
 from onelog.core.durability import Durability, Post, WhenSafe
+from onelog.core.filter_time import FilterTime
 from onelog.core.filters import Subscription
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import LEASES_FILE
@@ -50,6 +53,7 @@ from onelog.errors import (
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
+    OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
     TopicPermissionError,
@@ -84,13 +88,18 @@ class Broker:
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work."""
+        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
+
+        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        """
         self.config = config
         self.store = store
         self._clock = clock
         self._schedule = schedule
         self._closed = False
+        self._needed_from_on_disk = 0
         self.tables = Tables(store, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         system = _system_topics(config)
@@ -103,27 +112,16 @@ class Broker:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store,
-            clock,
-            schedule,
-            post,
-            sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
             timeout_ms=config.flush_timeout_ms,
-        )
+        )  # fmt: skip
         self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
         self.publisher = Publisher(
-            store,
-            self.topics,
-            self.durability,
-            self.waiting,
-            self.stats,
-            random,
-            call_soon,
-            self.retry.redirect,
-            store.config.body_bytes_max,
-        )
-        self.puller = Puller(store, clock, config.pull_cold_count_max, config.pull_cold_bytes_max)
+            store, self.topics, self.durability, self.waiting, self.stats, random, call_soon,
+            self.retry.redirect, store.config.body_bytes_max,
+        )  # fmt: skip
         self.warming = Warming(store, offload, post)
+        self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -132,6 +130,18 @@ class Broker:
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
+
+    def _wire_pulls(
+        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
+    ) -> None:
+        config = self.config
+        self.filter_time = FilterTime(
+            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+        )
+        self.puller = Puller(
+            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            config.pull_cold_bytes_max,
+        )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
@@ -146,6 +156,7 @@ class Broker:
         self.timer_renewal = TimerRenewal(
             self.timers, store, self.publisher, clock, schedule, self.warming
         )
+        self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
 
     def _wire_transactions(
         self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
@@ -202,12 +213,13 @@ class Broker:
         if is_new:
             self.tables.write(rocketmq_config.load(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
+        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
         self.delay.open()
         self.timers.open()
         self.transactions.open()
-        self.prepared_batches.open()
         self.lease_tables.open()
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
@@ -223,6 +235,7 @@ class Broker:
         self._every(check_ms, self.checkback.check, "asking about open transactions")
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
         self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
+        self._keep_what_is_needed()
 
     def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
         """Do some work again and again; at once if it says True, because there is more of it."""
@@ -245,21 +258,21 @@ class Broker:
                 listener(channel)
 
     def close(self) -> None:
-        """Write what is still in memory. The store is its owner's to close."""
+        """Write what is still in memory, all that can be. The store is its owner's to close."""
         if self._closed:
             return
         self._closed = True
-        self.delay.close()
-        self.publisher.end_of_tick()
-        self.timers.close()
-        self.waiting.end_all()
-        self.checkback.close()
-        self.prepared_batches.close()
-        self.transactions.remember()
-        self.leases.close()
-        self.lease_tables.close()
-        self.offsets.flush()
-        self.tables.close()
+        for part in (
+            self.delay.close, self.publisher.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
+            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+        ):  # fmt: skip
+            try:
+                part()
+            except OnelogError as error:
+                log.error("a part of the broker was not closed cleanly: %s", error)
+            except Exception:
+                log.exception("a part of the broker was not closed cleanly")
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
@@ -269,22 +282,42 @@ class Broker:
         self.topics.replace_system_topics(_system_topics(config))
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
+        self.publisher.body_bytes_max = self.store.config.body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
 
     def prepare_retention(self, reach: int | None = None) -> None:
-        """To be called before each round of `store.retain`: nothing is only in what goes.
+        """To be called before each round of `store.retain`: what goes is needed by nobody.
 
-        `reach` is what `Retention.reach` says, for those who had a worker ask it.
+        What waits in files that should go is written anew, some at a time, and until that is on
+        disk they are kept. `reach` is what `Retention.reach` says, if a worker has asked it.
         """
         if reach is None:
             reach = self.store.retention.reach(self.topics.retention_ms())
-        self.checkback.prepare_retention()
+        self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
-        self.tables.prepare_retention()
-        self.lease_tables.prepare_retention()
+        self.delay_renewal.prepare_retention(reach)
+        self.tables.prepare_retention(reach)
+        self.lease_tables.prepare_retention(reach)
+        self._keep_what_is_needed()
+
+    def _keep_what_is_needed(self) -> None:
+        parts = (
+            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
+            self.lease_tables,
+        )  # fmt: skip
+        needed_from = min(part.needed_from() for part in parts)
+        # Where it moved to must survive a loss of power before where it was is deleted.
+        self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)
+
+        def flushed(error: OnelogError | None) -> None:
+            if error is None:
+                self._needed_from_on_disk = needed_from
+
+        self.store.when_flushed(self.store.log_end, flushed)
 
     def export_config(self) -> None:
         """Write RocketMQ's config files, so that its own broker can go on with this store."""
@@ -371,8 +404,13 @@ class Broker:
         *,
         cold_ok: bool = False,
         bulk_bytes: int = 0,
+        committed: int = -1,
     ) -> PullResult:
-        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured."""
+        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured.
+
+        A pull that may be answered commits the position `committed` on the way, unless that is
+        negative.
+        """
         config = self.config
         if not self.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
@@ -392,6 +430,9 @@ class Broker:
             raise FilterDisabledError(
                 "The broker does not support consumer to filter message by SQL92"
             )
+        if committed >= 0:
+            # Before the reset: one that this pull hands out must not be overwritten.
+            self.offsets.commit(group, topic, queue_id, committed)
         if self.offsets.has_resets:
             moved = self.offsets.take_reset(group, topic, queue_id)
             if moved is not None:
@@ -404,6 +445,8 @@ class Broker:
         )
         if result.status is PullStatus.FOUND:
             self.stats.got(group, topic, result.messages, result.size)
+        elif result.status is PullStatus.LATER:
+            return result
         elif result.status is not PullStatus.COLD:
             self.stats.totals.missed += 1
         self.offsets.pulled(group, topic, queue_id, result.next_offset)

@@ -224,21 +224,16 @@ class CheckBack:
             checks,
         )
 
-    def prepare_retention(self) -> None:
-        """Before log files are deleted: put away the transactions that would go with them."""
-        store, config = self._store, self._store.config
-        active = store.log_end // config.segment_bytes * config.segment_bytes
-        reach = config.retention_files_per_round * config.segment_bytes
-        end = min(active, store.log_min + reach)
-        threatened = [offset for offset, at in self._places.items() if at < end]
-        if not threatened:
-            return
-        forced = store.retention.disk(store.folder) >= config.disk_force_percent
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files up to this offset are deleted: put away the transactions in them."""
+        threatened = [offset for offset, at in self._places.items() if at < reach]
         try:
-            for half_offset in threatened:
-                half = store.message_at(self._places[half_offset])
-                if forced or self._is_expired(half):
-                    self._put_away(half)
+            with self._store.head_room():
+                for half_offset in threatened:
+                    self._put_away(self._store.message_at(self._places[half_offset]))
         except OnelogError as error:
-            # Retention has to go on: without it, a disk that is full stays so.
-            log.error("open transactions may be deleted with the oldest log file: %s", error)
+            log.error("open transactions keep the oldest log files from being deleted: %s", error)
+
+    def needed_from(self) -> int:
+        """Where in the log the first half message is that is open, or its end."""
+        return min(self._places.values(), default=int(self._store.log_end))

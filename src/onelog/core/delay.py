@@ -20,7 +20,7 @@ from onelog.core.tables import Tables
 from onelog.core.topics import HALF_TOPIC
 from onelog.core.waiting import Schedule
 from onelog.core.warming import Warming
-from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
 from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
@@ -34,6 +34,7 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
+from onelog.store.consumequeue import PADDING_SIZE
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -90,12 +91,47 @@ class Delay:
         """Take over messages with a delay, and deliver what fell due while nobody was here."""
         self._publisher.before_store.append((_TRIGGER, self.postpone))
         for level, (position, end) in self.progress().items():
-            if position < end:
+            if position > end:
+                log.warning(
+                    "level %d was delivered up to %d, but a crash has cut its queue off at %d: it "
+                    "goes on there", level, position, end,
+                )  # fmt: skip
+                self._tables.write([(self.name, str(level), end)])
+            elif position < end:
                 self._arm(level, 0)
 
     def close(self) -> None:
         """Deliver nothing more."""
         self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is delivered."""
+        return self._closed
+
+    @property
+    def levels(self) -> int:
+        """How many there are; they count from 1."""
+        return len(self._levels_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """How long messages of a level wait."""
+        return self._levels_ms[level - 1]
+
+    def first_waiting(self, level: int) -> int:
+        """The queue offset of the first message of a level that has not been delivered."""
+        kept_from = int(self._store.min_offset(SCHEDULE_TOPIC, level - 1))
+        return max(self._positions.get(level, 0), kept_from)
+
+    def needed_from(self) -> int:
+        """Where in the log the first message is that waits, or its end."""
+        return min(
+            (
+                self._store.place_of(SCHEDULE_TOPIC, level - 1, self.first_waiting(level))
+                for level in range(1, self.levels + 1)
+            ),
+            default=int(self._store.log_end),
+        )
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Per level, what has been delivered and what there is."""
@@ -178,22 +214,23 @@ class Delay:
                 break
             size += length
             position += 1
-            restored = self._restored(at)
+            restored = None if length == PADDING_SIZE else self.restored(at)
             if restored is not None:
                 due.append(restored)
-        self._write(level, due, position)
+        self.write(level, due, position)
         return wait_ms if position < self._store.max_offset(SCHEDULE_TOPIC, queue_id) else None
 
-    def _restored(self, log_offset: int) -> NewMessage | None:
+    def restored(self, log_offset: int) -> NewMessage | None:
         """The message as it was before it was postponed, or None if it cannot be delivered."""
         try:
             message = self._store.message_at(log_offset)
             return restore(message)
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the delayed message at log offset %d is dropped: %s", log_offset, error)
             return None
 
-    def _write(self, level: int, due: list[NewMessage], position: int) -> None:
+    def write(self, level: int, due: list[NewMessage], position: int) -> None:
+        """Write what became of messages, and that all below `position` have left their queue."""
         if position == self._positions.get(level, 0):
             return
         change = (self.name, str(level), position)

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 RETRY_QUEUES_MAX = 1_024
 RETRY_TIMES_MAX = 1_000_000
+POLICY_BYTES_MAX = 4_096
 NAME_MAX = 120
 """Short enough for `%RETRY%group` and `%DLQ%group` to be topics."""
 
@@ -84,6 +85,12 @@ def _check_settings(config: GroupConfig) -> None:
         if not -1 <= value <= most:
             raise InvalidGroupError(f"group {config.name}: {what} {value} is outside -1..{most}")
     parse_policy(config.retry_policy)
+    policy_bytes = len(msgspec.json.encode(config.retry_policy))
+    if policy_bytes > POLICY_BYTES_MAX:
+        raise InvalidGroupError(
+            f"group {config.name}: a groupRetryPolicy of {policy_bytes} bytes; the limit is "
+            f"{POLICY_BYTES_MAX}"
+        )
 
 
 class Groups:

@@ -49,6 +49,7 @@ _GROUP_NEEDLE = PRODUCER_GROUP.encode() + b"\x01"
 _TOPIC_NEEDLE = REAL_TOPIC.encode() + b"\x01"
 _QUEUE_NEEDLE = REAL_QUEUE_ID.encode() + b"\x01"
 _CHECKS_NEEDLE = CHECK_TIMES.encode() + b"\x01"
+_PREPARED_OFFSET_NEEDLE = PREPARED_QUEUE_OFFSET.encode() + b"\x01"
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _TRANSACTION_ID_NEEDLE = TRANSACTION_ID.encode() + b"\x01"
 _CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
@@ -67,6 +68,8 @@ def prepared(message: NewMessage) -> NewMessage:
         raise MessageError(
             f"a message of a transaction names its producer group in {PRODUCER_GROUP}"
         )
+    # Of an earlier transaction, in a message that is sent on: the broker counts from 0.
+    properties = _without(_without(properties, _CHECKS_NEEDLE), _PREPARED_OFFSET_NEEDLE)
     unique_key = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     if unique_key:
         properties = _with(properties, _TRANSACTION_ID_NEEDLE, unique_key)

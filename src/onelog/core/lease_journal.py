@@ -8,7 +8,7 @@ that not even a killed process loses or doubles one.
 
 Invariant: a callback of `when_recorded` is called exactly once: after the record of everything that
 changed before it is in the log, or with the reason why that cannot be written. What could not be
-written is kept, and written with the next tick.
+written is kept, and written with the next tick; it keeps nothing else from being written.
 """
 
 import logging
@@ -110,32 +110,68 @@ class LeaseJournal:
         self._begin_tick()
 
     def write(self, moved: Sequence[NewMessage]) -> None:
-        """Append messages that are moved, and the record of everything that changed, together."""
-        changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in self._gone]
-        changes += [(TABLE, place_key(queue), queue.record()) for queue in self._changed]
-        records = self._tables.record(changes)
+        """Append messages that are moved, and the record of everything that changed, together.
+
+        What is raised beside `StoreError` is about the list with `moved` in it, of which nothing
+        was written: the tick goes on, and its end writes the record without them.
+        """
+        gone, changed = list(self._gone), list(self._changed)
         error: StoreError | None = None
         try:
-            if moved:
-                self._publisher.write_now([*moved, *records])
-            elif records:
-                self._store.append(records)
+            self._append(gone, changed, moved)
         except StoreError as reason:
-            error = reason
+            gone, changed, error = [], [], reason
+        except Exception:
+            if moved:
+                raise
+            gone, changed, error = self._append_one_by_one(gone, changed)
         # What is called from here on may change leases again: that is another tick.
         told, self._told = self._told, []
         self._tick_begun = False
-        if error is None:
-            recorded, self._changed = self._changed, {}
-            self._gone.clear()
-            for queue in recorded:
-                queue.recorded()
-            for queue in recorded:
-                self._on_recorded(queue)
+        for key in gone:
+            del self._gone[key]
+        for queue in changed:
+            del self._changed[queue]
+            queue.recorded()
+        for queue in changed:
+            self._on_recorded(queue)
         for callback in told:
             _tell(callback, error)
         if error is not None:
             raise error
+
+    def _append(
+        self, gone: list[str], changed: list[QueueLeases], moved: Sequence[NewMessage] = ()
+    ) -> None:
+        changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in gone]
+        changes += [(TABLE, place_key(queue), queue.record()) for queue in changed]
+        records = self._tables.record(changes)
+        if moved:
+            self._publisher.write_now([*moved, *records])
+        elif records:
+            self._store.append_own(records)
+
+    def _append_one_by_one(
+        self, gone: list[str], changed: list[QueueLeases]
+    ) -> tuple[list[str], list[QueueLeases], StoreError | None]:
+        """Some queue cannot be recorded: record the others. What was recorded, and what is wrong.
+
+        Nothing that a client may send makes such a record; a segment may be too small for one.
+        """
+        error: StoreError | None = None
+        done: tuple[list[str], list[QueueLeases]] = ([], [])
+        for keys, queues in [(gone, []), *(([], [queue]) for queue in changed)]:
+            try:
+                self._append(keys, queues)
+            except StoreError as reason:
+                error = reason
+            except Exception as reason:
+                names = ", ".join([*keys, *map(place_key, queues)])
+                error = StoreError(f"the leases of {names} cannot be recorded: {reason}")
+            else:
+                done[0].extend(keys)
+                done[1].extend(queues)
+        return *done, error
 
 
 def _tell(callback: WhenRecorded, error: OnelogError | None) -> None:

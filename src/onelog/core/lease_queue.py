@@ -1,18 +1,22 @@
 """One group's leases in one queue: what is out, what may be had again, what nobody has had yet.
 
     offset   0 ......... cursor ...................... next ............ end of the queue
-             finished    out, ready or finished        never handed out
+             finished    out, ready, early, finished   never handed out
 
 `out` holds the offsets that are leased, `ready` those whose lease ended without an acknowledgement
-and that are handed out again from here. What is in neither, below `next`, is finished: so nothing
-is kept about messages that were acknowledged, in whatever order that happened.
+and that are handed out again from here. What is nowhere, below `next`, is finished: so nothing is
+kept about messages that were acknowledged, in whatever order that happened.
+
+Ordered messages are finished in their order, as in RocketMQ: one that is acknowledged while an
+earlier one is out is `early`. It is finished as soon as all before it are; but when one before it
+comes back, it comes again behind that one.
 
     record   {"n": next, "o": [[popped, due, fate, attempt, [offsets]]], "r": [[offset, popped]],
-              "t": [[offset, times]], "d": [offsets]}
+              "e": [[offset, popped]], "t": [[offset, times]], "d": [offsets]}
 
-A record says how the offsets that changed stand now ("o" out, "r" ready, "d" finished; "t" how
-often they came back), and with "w" that everything older is void. So applying one twice, or on top
-of a state that has it already, changes nothing.
+A record says how the offsets that changed stand now ("o" out, "r" ready, "e" early, "d" finished;
+"t" how often they came back), and with "w" that everything older is void. So applying one twice, or
+on top of a state that has it already, changes nothing.
 
 Invariant: `cursor` is the smallest offset that is not finished; it never passes over one.
 """
@@ -84,8 +88,8 @@ class QueueLeases:
     """The leases of one group in one queue. It knows no clock and writes nothing."""
 
     __slots__ = (
-        "_heap", "_order", "changed", "committed", "group", "next", "out", "queue_id", "ready",
-        "times", "topic", "void",
+        "_heap", "_order", "changed", "committed", "early", "group", "next", "out", "queue_id",
+        "ready", "times", "topic", "void",
     )  # fmt: skip
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
@@ -96,6 +100,8 @@ class QueueLeases:
         self.out: dict[int, Handout] = {}
         self.ready: dict[int, int] = {}
         """Offsets that may be had again, and when they were handed out last."""
+        self.early: dict[int, int] = {}
+        """Offsets that were acknowledged before their turn, and when they were handed out."""
         self.times: dict[int, int] = {}
         """How often an offset came back to its place; only those that did."""
         self.committed: int | None = None
@@ -111,7 +117,7 @@ class QueueLeases:
         order, out, ready = self._order, self.out, self.ready
         while order:
             first = order[0]
-            if first in out or first in ready:
+            if first in out or first in ready:  # What is early is never first.
                 return first
             order.popleft()
         return self.next
@@ -140,11 +146,40 @@ class QueueLeases:
         self.ready.pop(offset, None)
         self.times.pop(offset, None)
         self.changed.add(offset)
+        if self.early:
+            self._finish_early(offset)
+
+    def _finish_early(self, finished: int) -> None:
+        """Those are done whose turn has come: before them there is none that is not."""
+        self.early.pop(finished, None)
+        order = self._order
+        while order and order[0] not in self.out and order[0] not in self.ready:
+            offset = order.popleft()
+            if self.early.pop(offset, None) is not None:
+                self.times.pop(offset, None)
+                self.changed.add(offset)
+
+    def finish_in_order(self, offset: int) -> None:
+        """The message, which is out, is done when all before it are."""
+        if self.cursor == offset:
+            self.finish(offset)
+        elif any(ready < offset for ready in self.ready):
+            self.give_back(offset)
+        else:
+            self.early[offset] = self.out.pop(offset).popped_ms
+            self.changed.add(offset)
 
     def give_back(self, offset: int) -> None:
-        """The message, which is out, may be had again from its place."""
-        handout = self.out.pop(offset)
-        self.ready[offset] = handout.popped_ms
+        """The message, which is out, may be had again from its place, and what is early after it.
+
+        A queue without order has nothing that is early.
+        """
+        self._make_ready(offset, self.out.pop(offset).popped_ms)
+        for later in [each for each in self.early if each > offset]:
+            self._make_ready(later, self.early.pop(later))
+
+    def _make_ready(self, offset: int, popped_ms: int) -> None:
+        self.ready[offset] = popped_ms
         self.times[offset] = self.times.get(offset, 0) + 1
         heapq.heappush(self._heap, offset)
         self.changed.add(offset)
@@ -168,6 +203,7 @@ class QueueLeases:
         """Forget everything, and go on from `offset`."""
         self.out.clear()
         self.ready.clear()
+        self.early.clear()
         self.times.clear()
         self.changed.clear()
         self._heap.clear()
@@ -175,18 +211,24 @@ class QueueLeases:
         self.next = offset
         self.void = True
 
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on; `settle` must follow."""
+        for offset in [each for each in (*self.out, *self.ready) if each >= end]:
+            self.finish(offset)
+        self.next = end
+
     # -- records -------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
         """What changed since the last record, as it stands now."""
         if self.void:
             return {"w": 1, **self.state()}
-        done = sorted(
-            offset for offset in self.changed if offset not in self.out and offset not in self.ready
-        )
         value = self._describe(sorted(self.changed))
+        done = [each for each in self.changed if each not in self.out and each not in self.ready]
+        if self.early:
+            done = [each for each in done if each not in self.early]
         if done:
-            value["d"] = done
+            value["d"] = sorted(done)
         return value
 
     def recorded(self) -> None:
@@ -196,7 +238,7 @@ class QueueLeases:
 
     def state(self) -> dict[str, Any]:
         """A record that says everything."""
-        return self._describe(sorted([*self.out, *self.ready]))
+        return self._describe(sorted([*self.out, *self.ready, *self.early]))
 
     def state_in_steps(self) -> Iterator[dict[str, Any] | list[bytes] | None]:
         """`state`, after a None for each step on the way to that of many leases.
@@ -240,6 +282,9 @@ class QueueLeases:
         ready, times = self.ready, self.times
         if ready and (back := [(each, ready[each]) for each in offsets if each in ready]):
             value["r"] = back
+        early = self.early
+        if early and (done := [(each, early[each]) for each in offsets if each in early]):
+            value["e"] = done
         if times and (counted := [(each, times[each]) for each in offsets if each in times]):
             value["t"] = counted
         return value
@@ -254,9 +299,15 @@ class QueueLeases:
             for offset in offsets:
                 self.out[offset] = handout
                 self.ready.pop(offset, None)
+                self.early.pop(offset, None)
         for offset, popped_ms in value.get("r", ()):
             self.out.pop(offset, None)
+            self.early.pop(offset, None)
             self.ready[offset] = popped_ms
+        for offset, popped_ms in value.get("e", ()):
+            self.out.pop(offset, None)
+            self.ready.pop(offset, None)
+            self.early[offset] = popped_ms
         self.times.update(map(tuple, value.get("t", ())))
         for offset in value.get("d", ()):
             self.finish(offset)
@@ -272,4 +323,4 @@ class QueueLeases:
             handout.offsets = tuple(sorted(offsets))
             handout.left = len(offsets)
         self._heap = sorted(self.ready)
-        self._order = deque(sorted([*self.out, *self.ready]))
+        self._order = deque(sorted([*self.out, *self.ready, *self.early]))

@@ -15,13 +15,14 @@ from typing import NamedTuple
 from onelog.core.filters import Subscription
 from onelog.core.lease_queue import Fate, QueueLeases
 from onelog.core.pull import Puller, PullResult, PullStatus, candidates
-from onelog.errors import OffsetOutOfRangeError
+from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_message
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
+_ENDS = (PullStatus.FOUND, PullStatus.COLD, PullStatus.LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Found(NamedTuple):
 
     `next_offset` is where the group has read to then, also if it wanted none of it; where it is
     smaller than before, the queue is shorter than the group thinks. `deleted` cannot be had again.
+    `later` says that the time for filters was used up before anything was found.
     """
 
     next_offset: int
@@ -50,6 +52,7 @@ class Found(NamedTuple):
     records: Sequence[memoryview] = ()
     deleted: Sequence[int] = ()
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 class Supply:
@@ -67,9 +70,14 @@ class Supply:
         deleted: list[int] = []
         left: list[int] = []
         records: list[memoryview] = []
-        room = bytes_max
+        room, late = bytes_max, False
+        trouble: StoreFailedError | None = None
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:
+            late = late or not self._has_time(terms)
+            if late:
+                left.append(offset)
+                continue
             entry = self._entry(queue, offset)
             if entry is None:
                 deleted.append(offset)
@@ -78,7 +86,12 @@ class Supply:
             if not cold_ok and not self._store.is_warm(at, size):
                 queue.put_back(looked_at)
                 return Found(queue.next, cold=[(at, size)])
-            record = self._store.record(at, size)
+            try:
+                record = self._store.read_record(at, size)
+            except StoreFailedError as error:
+                trouble = error
+                left.append(offset)
+                continue
             if _wants(terms.subscription, code, record) and (size <= room or not again):
                 again.append(offset)
                 records.append(record)
@@ -86,16 +99,33 @@ class Supply:
             else:
                 left.append(offset)
         queue.put_back(left)
+        if late:
+            return Found(queue.next, again, (), records, deleted, later=not again)
         if len(again) >= count_max or room <= 0:
             return Found(queue.next, again, (), records, deleted)
-        begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+        try:
+            begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+        except StoreFailedError:
+            if not again:
+                queue.put_back(deleted)
+                raise
+            return Found(queue.next, again, (), records, deleted)
         if result.status is PullStatus.COLD:
             cold = () if again else result.ranges
             return Found(begin, again, (), records, deleted, cold)
+        if result.status is PullStatus.LATER:
+            return Found(begin, again, (), records, deleted, later=not again)
         if result.status is not PullStatus.FOUND:
+            if trouble is not None and not again:
+                queue.put_back(deleted)
+                raise trouble
             return Found(result.next_offset, again, (), records, deleted)
         fresh = self._places(queue, begin, result, terms.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
+
+    def _has_time(self, terms: Terms) -> bool:
+        wanted = terms.subscription
+        return wanted is None or wanted.predicate is None or self._puller.filter_time.left()
 
     def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
@@ -105,7 +135,7 @@ class Supply:
             queue.next,
             [offset for offset, _ in found],
             (),
-            [self._store.record(at, size) for _, (at, size, _) in found],
+            [self._store.read_record(at, size) for _, (at, size, _) in found],
             [offset for offset, entry in entries if entry is None],
         )
 
@@ -115,19 +145,16 @@ class Supply:
         return None if entry is None else entry[0]
 
     def message(self, queue: QueueLeases, offset: int) -> Message | None:
-        """A message, decoded; None if retention has deleted it."""
+        """A message, decoded; None if retention has deleted it, or it is damaged."""
         entry = self._entry(queue, offset)
         try:
             return None if entry is None else self._store.message_at(entry[0])
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, StoreCorruptError):
             return None
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
-        """Where a message lies; None if retention has deleted it."""
-        if offset < self._store.min_offset(queue.topic, queue.queue_id):
-            return None
-        found = next(iter(self._store.entries(queue.topic, queue.queue_id, offset, 1)), None)
-        return None if found is None or found[0] < self._store.log_min else found
+        """Where a message lies; None if retention has deleted it, or damage lost it."""
+        return self._store.place(queue.topic, queue.queue_id, offset)
 
     def _unread(
         self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
@@ -139,8 +166,7 @@ class Supply:
                 queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
                 cold_ok=cold_ok,
             )  # fmt: skip
-            found = result.status in (PullStatus.FOUND, PullStatus.COLD)
-            if found or result.next_offset <= begin:
+            if result.status in _ENDS or result.next_offset <= begin:
                 break
             begin = result.next_offset
         return begin, result

@@ -30,11 +30,11 @@ from onelog.core.lease_supply import Found, Supply, Terms
 from onelog.core.offsets import Offsets
 from onelog.core.publish import Publisher
 from onelog.core.pull import Puller
-from onelog.core.tables import Tables, in_parts, joined
+from onelog.core.tables import Part, Tables, in_parts, joined
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
 from onelog.core.warming import Warming
-from onelog.errors import LeaseNotFoundError, MessageError, StoreError, TooManyLeasesError
+from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
@@ -56,7 +56,8 @@ Moves = list[tuple[Handout, int, NewMessage | None]]
 class Taken(NamedTuple):
     """What was handed out of one queue; `times` says how often each came back to its place.
 
-    `cold` is not empty if nothing was taken because the records must be read from the disk first.
+    `cold` is not empty if nothing was taken because the records must be read from the disk first;
+    `later` says that nothing was taken because the time for filters was used up.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class Taken(NamedTuple):
     times: Sequence[int] = ()
     records: Sequence[memoryview] = ()
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 def wait_topic(group: str, topic: str) -> str:
@@ -137,8 +139,8 @@ class Leases:
         """Every lease, and every place from which a group goes on."""
         return joined(self.parts())
 
-    def parts(self) -> Iterator[dict[str, Any] | list[bytes]]:
-        """The same, some at a time; after many leases comes an empty part."""
+    def parts(self) -> Iterator[Part]:
+        """The same, some at a time; after many leases comes a pause."""
         found: dict[str, Any] = {}
         leases = 0
         for part in in_parts(self._queues):
@@ -147,11 +149,11 @@ class Leases:
                     if isinstance(state, dict):
                         found[place_key(queue)] = state
                     else:
-                        yield [b'"%b":' % place_key(queue).encode(), *state] if state else {}
+                        yield state and [b'"%b":' % place_key(queue).encode(), *state]
                 leases += len(queue.out) + len(queue.ready)
                 if leases >= STEP_LEASES:
                     yield found
-                    yield {}
+                    yield None
                     found, leases = {}, 0
             yield found
             found = {}
@@ -162,11 +164,18 @@ class Leases:
             if self._groups.get(queue.group) is None or self._topics.get(queue.topic) is None:
                 del self._queues[place]
                 continue
+            end = int(self._store.max_offset(queue.topic, queue.queue_id))
+            is_cut = queue.next > end
+            if is_cut:
+                self._come_back(queue, end)
             queue.settle()
+            if is_cut:
+                queue.void = True
+                self._journal.changed(queue)
             for handout in dict.fromkeys(queue.out.values()):
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
-            for popped_ms in queue.ready.values():
+            for popped_ms in (*queue.ready.values(), *queue.early.values()):
                 self._raise_floor(popped_ms)
             self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
             position = self._offsets.get(*place)
@@ -175,6 +184,14 @@ class Leases:
             else:
                 # A crash lost the commits of the last seconds; the leases know better.
                 self._commit(queue)
+
+    def _come_back(self, queue: QueueLeases, end: int) -> None:
+        """A crash has cut the queue off: what comes there was never handed out."""
+        log.warning(
+            "group %s was at %d in queue %d of topic %s, which a crash has cut off at %d: it goes "
+            "on there", queue.group, queue.next, queue.queue_id, queue.topic, end,
+        )  # fmt: skip
+        queue.cut(end)
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
@@ -285,7 +302,7 @@ class Leases:
         if found.next_offset > queue.next:
             queue.next = found.next_offset
             self._journal.changed(queue)
-        return Taken(topic, queue_id, cold=found.cold)
+        return Taken(topic, queue_id, cold=found.cold, later=found.later)
 
     def _room(self, queue: QueueLeases) -> int:
         in_group = self._counts.get(queue.group, 0)
@@ -323,7 +340,7 @@ class Leases:
 
     def acknowledge(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
         """The message is done. `LeaseNotFoundError` unless it is out under this handle."""
-        self._finish(self._find(group, topic, queue_id, offset, handle), offset)
+        self._acknowledged(self._find(group, topic, queue_id, offset, handle), offset)
 
     def acknowledge_some(
         self, group: str, topic: str, queue_id: int, offsets: Iterable[int], handle: int
@@ -336,7 +353,7 @@ class Leases:
         for offset in offsets:
             handout = queue.out.get(offset)
             if handout is not None and handout.popped_ms == handle:
-                self._finish(handout, offset)
+                self._acknowledged(handout, offset)
                 count += 1
         return count
 
@@ -366,12 +383,15 @@ class Leases:
             )
         return handout
 
-    def _finish(self, handout: Handout, offset: int) -> None:
+    def _acknowledged(self, handout: Handout, offset: int) -> None:
         queue = handout.queue
         self._count_out(queue, offset)
-        queue.finish(offset)
-        if handout.fate is Fate.ORDERED and not queue.out:
-            self._free(queue)
+        if handout.fate is Fate.ORDERED:
+            queue.finish_in_order(offset)
+            if not queue.out:
+                self._free(queue)
+        else:
+            queue.finish(offset)
         self._journal.changed(queue)
 
     def _count_out(self, queue: QueueLeases, offset: int) -> None:
@@ -459,7 +479,7 @@ class Leases:
     def _move_all(self, moves: Moves) -> None:
         """Write the messages, and that their leases are over, in one append."""
         for handout, offset, _ in moves:
-            self._finish(handout, offset)
+            self._acknowledged(handout, offset)
         try:
             self._journal.write([copy for _, _, copy in moves if copy is not None])
         except StoreError as error:
@@ -467,7 +487,7 @@ class Leases:
             due_ms = self._clock.now_ms() + _TROUBLE_MS
             for handout, offset, _ in moves:
                 self._lease_anew(_single(handout, offset, due_ms, handout.fate))
-        except MessageError:
+        except Exception:
             self._move_one_by_one(moves)
 
     def _move_one_by_one(self, moves: Moves) -> None:
@@ -475,7 +495,7 @@ class Leases:
         for handout, offset, copy in moves:
             try:
                 self._publisher.write_now([copy] if copy else [])
-            except (MessageError, StoreError) as error:
+            except Exception as error:
                 log.error("a message stays in topic %s: %s", handout.queue.topic, error)
                 self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))
         self._journal.end_of_tick()

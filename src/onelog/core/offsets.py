@@ -10,6 +10,7 @@ the at-least-once that every group lives with.
 Invariant: `_positions` = the recorded table, with `_dirty` on top.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -17,7 +18,10 @@ from typing import Any
 import msgspec
 
 from onelog.core.tables import PART_ENTRIES, Change, Tables, in_parts, joined
+from onelog.errors import MessageError
 from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 Cursor = tuple[str, str]
 """A group and a topic."""
@@ -65,6 +69,24 @@ class Offsets:
         """The same, some at a time."""
         for part in in_parts(self._positions):
             yield {cursor_key(*cursor): queues for cursor, queues in part}
+
+    def come_back(self) -> None:
+        """Put positions that are behind their queue's end there; after everything is remembered.
+
+        A loss of power can take the end of the log and leave the positions. New messages would get
+        the offsets that these groups have passed.
+        """
+        changes: list[Change] = []
+        for (group, topic), queues in self._positions.items():
+            ends = {queue_id: int(self._store.max_offset(topic, queue_id)) for queue_id in queues}
+            beyond = {each: ends[each] for each, offset in queues.items() if offset > ends[each]}
+            if beyond:
+                log.warning(
+                    "group %s was ahead of queues of topic %s, whose last messages were lost in a "
+                    "crash: it goes on at their ends (queue: offset) %s", group, topic, beyond,
+                )  # fmt: skip
+                changes.append((self.name, cursor_key(group, topic), beyond))
+        self._tables.write(changes)
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -114,9 +136,23 @@ class Offsets:
             positions = self._positions[cursor]
             queues = {queue_id: positions[queue_id] for queue_id in sorted(self._dirty[cursor])}
             changes.append((self.name, cursor_key(*cursor), queues))
-        self._tables.write(changes)
+        try:
+            self._tables.write(changes)
+        except MessageError:
+            self._flush_one_by_one(changes)
         for cursor in some:
             del self._dirty[cursor]
+
+    def _flush_one_by_one(self, changes: list[Change]) -> None:
+        """One cannot be recorded, such as 1,000 queues in a segment of 4 KiB: record the others.
+
+        That one is in memory and in the next snapshot.
+        """
+        for change in changes:
+            try:
+                self._tables.write([change])
+            except MessageError as error:
+                log.error("the position of %s cannot be recorded: %s", change[1], error)
 
     # -- asking --------------------------------------------------------------------------------
 

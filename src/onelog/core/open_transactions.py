@@ -26,7 +26,7 @@ from onelog.core.delay import REAL_TOPIC
 from onelog.core.offsets import Offsets
 from onelog.core.tables import Change, Tables, in_parts, joined
 from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from onelog.errors import StoreCorruptError
+from onelog.errors import StoreCorruptError, StoreError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
@@ -91,6 +91,7 @@ class OpenTransactions:
         store = self._store
         half_begin = int(store.min_offset(HALF_TOPIC, 0))
         half_end = int(store.max_offset(HALF_TOPIC, 0))
+        self._come_back(half_end)
         begin, op_begin = self._position or self._rocketmq_position()
         begin = max(min(begin, half_end), half_begin)
         ended = self._ended_since(op_begin)
@@ -98,8 +99,8 @@ class OpenTransactions:
         for offset in itertools.chain(recorded, range(begin, half_end)):
             if offset in ended:
                 continue
-            entry = next(iter(store.entries(HALF_TOPIC, 0, offset, 1)), None)
-            if entry is None or offset < half_begin:
+            entry = store.place(HALF_TOPIC, 0, offset)
+            if entry is None:
                 log.error("half message %d is gone from the log, its transaction lost", offset)
             else:
                 self.places[offset] = entry[0]
@@ -108,6 +109,20 @@ class OpenTransactions:
         self._doubtful = set(self.places)
         if self.places:
             log.info("%d transactions are open", len(self.places))
+
+    def _come_back(self, half_end: int) -> None:
+        """A crash may have cut the queues off: what comes there is new."""
+        op_end = int(self._store.max_offset(OP_HALF_TOPIC, 0))
+        half, op = self._position or (0, 0)
+        gone = [offset for offset in self._recorded if offset >= half_end]
+        if half > half_end or op > op_end or gone:
+            log.warning(
+                "transactions were known up to half message %d and operation %d, but a crash has "
+                "cut their queues off at %d and %d: they go on there", half, op, half_end, op_end,
+            )  # fmt: skip
+            changes: list[Change] = [(self.name, str(offset), None) for offset in gone]
+            position = [min(half, half_end), min(op, op_end)]
+            self._tables.write([*changes, (self.name, _POSITION, position)])
 
     def _rocketmq_position(self) -> tuple[int, int]:
         """Where RocketMQ was, or the start of everything."""
@@ -122,7 +137,7 @@ class OpenTransactions:
         end = store.max_offset(OP_HALF_TOPIC, 0)
         ended: set[int] = set()
         while op_offset < end:
-            read = store.read(OP_HALF_TOPIC, 0, op_offset, _OPS_PER_READ, _OP_BYTES_PER_READ)
+            read = store.read_now(OP_HALF_TOPIC, 0, op_offset, _OPS_PER_READ, _OP_BYTES_PER_READ)
             for part in read.slices:
                 for message in decode_messages(part):
                     ended.update(half_messages.ended_offsets(message))
@@ -138,7 +153,12 @@ class OpenTransactions:
         """
         latest: dict[str, int] = {}
         for offset, at in list(self.places.items()):
-            half = self._store.message_at(at)
+            try:
+                half = self._store.message_at(at)
+            except StoreError as error:
+                log.error("the transaction of half message %d is lost: %s", offset, error)
+                del self.places[offset]
+                continue
             key = half.unique_key
             first = property_value(half.properties, half_messages.PREPARED_QUEUE_OFFSET) or ""
             if first.isdigit() and int(first) in ended:
@@ -202,7 +222,7 @@ class OpenTransactions:
 
     def _first_op_after(self, half_offset: int, op_end: int) -> int:
         """The first operation that may name this half message or a later one."""
-        entry = next(iter(self._store.entries(HALF_TOPIC, 0, half_offset, 1)), None)
+        entry = self._store.place(HALF_TOPIC, 0, half_offset)
         queue = self._store.queue_table.find(OP_HALF_TOPIC, 0)
         if entry is None or queue is None:
             return op_end

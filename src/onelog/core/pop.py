@@ -32,6 +32,7 @@ from onelog.errors import (
     GroupPermissionError,
     InvalidQueueError,
     OnelogError,
+    StoreFailedError,
     TooManyLeasesError,
     TopicPermissionError,
 )
@@ -63,7 +64,8 @@ class Popped(NamedTuple):
     """What a request got, one part per queue, all of it leased under `stamp`.
 
     `rest` is what there is beside it, wanted or not. `more` says that nothing was found, but not
-    all was looked at. `cold` is what must be read from the disk before there can be an answer.
+    all was looked at. `cold` is what must be read from the disk before there can be an answer;
+    `later` says that there was no time to look: ask again when `FilterTime.later` calls.
     """
 
     parts: Sequence[Taken]
@@ -71,6 +73,7 @@ class Popped(NamedTuple):
     rest: int
     more: bool = False
     cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
 
 
 class Peeked(NamedTuple):
@@ -149,9 +152,9 @@ class Pop:
             )
         stamp = leases.stamp()
         parts: list[Taken] = []
-        cold: Sequence[tuple[int, int]] = ()
-        full: TooManyLeasesError | None = None
-        more = False
+        cold: list[tuple[int, int]] = []
+        trouble: OnelogError | None = None
+        more = later = False
         count, room, rest = request.count_max, settings.pull_bytes_max, 0
         for topic, queue_id in self._places(request):
             available = leases.available(group, topic, queue_id, terms)
@@ -161,8 +164,8 @@ class Pop:
                         group, topic, queue_id, count, terms, stamp,
                         bytes_max=room, cold_ok=cold_ok,
                     )  # fmt: skip
-                except TooManyLeasesError as error:
-                    full = error
+                except (TooManyLeasesError, StoreFailedError) as error:
+                    trouble = error
                     continue
                 if part.offsets:
                     parts.append(part)
@@ -171,14 +174,18 @@ class Pop:
                     room -= size
                     self._stats.got(group, topic, len(part.offsets), size)
                 elif part.cold:
-                    cold = part.cold
+                    cold += part.cold
+                elif part.later:
+                    later, count = True, 0
                 elif leases.unread(group, topic, queue_id):
                     more = True
                 available = leases.available(group, topic, queue_id, terms)
             rest += available
-        if not parts and full is not None:
-            raise full
-        return Popped(parts, stamp, rest, more and not parts, () if parts else cold)
+        if parts:
+            return Popped(parts, stamp, rest)
+        if not cold and trouble is not None:
+            raise trouble
+        return Popped((), stamp, rest, more, cold, later)
 
     def _places(self, request: PopRequest) -> list[tuple[str, int]]:
         """The queues to look into, in this order."""

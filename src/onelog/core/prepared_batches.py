@@ -6,7 +6,8 @@ commit names (of speculative, failed and dead tasks) are garbage, and go with th
 
     part      topic `onelog_sys_staged`, queue 0; the body as the gateway took it, the rest as
               properties (`Part`)
-    table     "commit:<query>": {"batch": 7, "parts": [offset, ...], "ms": when, "note": text}
+    table     "commit:<query>": {"batch": 7, "parts": [offset, ...], "ms": when, "note": text};
+              with "one_off": true if the query has no batch after this one
               "part:<query>": [7, 3, 1200]   the messages of part 3 of batch 7 follow in the log,
               and the first of them has offset 1200 in its queue
 
@@ -15,21 +16,28 @@ of the others' parts, and on the others after; a driver that comes later reads t
 
 A commit is decided with the first record. Then each part is appended, in the order named, behind
 its own record, in one append. After a crash the last such record and the end of its queue tell how
-many messages of the part are there, since nothing was appended after a part that is not whole; the
-rest, and the parts after it, follow.
+many messages of the part are there. That holds for as long as nobody else writes to the queue: so
+the rest of a part that is not whole is appended on start, before anything else (`open`). The parts
+after it follow later. Until then retention keeps them (`needed_from`).
+
+A query is remembered for long after its last batch, because it may go on. One that is a single
+batch (`one_off`) has to be known only for as long as its driver may ask again: few of these are
+kept, for a day, and they never take a place from the others.
 
 Invariant: for each query, batches are visible in the order of their numbers, whole, and once. A
 batch that is not above the query's last one is not taken again.
 """
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.durability import Durability
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.tables import STAGED_TOPIC, Tables, in_parts, joined
+from onelog.core.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
 from onelog.core.topics import UNSENDABLE_TOPICS, Topics
 from onelog.core.waiting import Schedule
 from onelog.errors import (
@@ -40,6 +48,7 @@ from onelog.errors import (
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
+    StoreError,
     TopicPermissionError,
 )
 from onelog.message import Message, NewMessage, NewRun, decode_properties, encode_properties
@@ -55,6 +64,12 @@ QUERIES_MAX = 100_000
 NAME_MAX = 200
 IDLE_MS_MAX = 90 * 86_400_000
 """A query that committed nothing for so long is forgotten."""
+ONE_OFFS_MAX = 10_000
+"""For one more, the oldest that is published is forgotten."""
+ONE_OFF_MS_MAX = 86_400_000
+_FORGOTTEN_PER_ROUND = 1_000
+_OLD_ONE_OFF = re.compile(r"spark-batch-[0-9a-f]{32}")
+"""How batch writes are named by writers that do not say that they are one-off."""
 RETRY_MS = 1_000
 
 OnCommitted = Callable[[Any, "Committed | None", OnelogError | None], None]
@@ -85,13 +100,16 @@ class Committed(NamedTuple):
 class _Query:
     """What is known of one query: its last batch, and what of it is still to be published."""
 
-    __slots__ = ("batch", "begun", "ms", "note", "parts", "trouble", "waiting")
+    __slots__ = ("batch", "begun", "ms", "note", "one_off", "parts", "trouble", "waiting")
 
-    def __init__(self, batch: int, parts: list[int], ms: int, note: str) -> None:
+    def __init__(
+        self, batch: int, parts: list[int], ms: int, note: str, one_off: bool = False
+    ) -> None:
         self.batch = batch
         self.parts = parts
         self.ms = ms
         self.note = note
+        self.one_off = one_off
         self.begun: tuple[int, int] | None = None
         """The part that was begun last, and where in its queue."""
         self.waiting: list[tuple[OnCommitted, Any]] = []
@@ -100,7 +118,8 @@ class _Query:
 
     def value(self, parts: list[int]) -> dict[str, Any]:
         """What the table keeps, with the parts that are still to be published."""
-        return {"batch": self.batch, "parts": parts, "ms": self.ms, "note": self.note}
+        kept = {"batch": self.batch, "parts": parts, "ms": self.ms, "note": self.note}
+        return {**kept, "one_off": True} if self.one_off else kept
 
 
 class PreparedBatches:
@@ -130,6 +149,8 @@ class PreparedBatches:
         self._schedule = schedule
         self._call_soon = call_soon
         self._queries: dict[str, _Query] = {}
+        self._one_offs: dict[str, None] = {}
+        """Those of the queries that are one-off, the oldest first."""
         self._publishing: set[str] = set()
         self._is_closed = False
 
@@ -140,11 +161,18 @@ class PreparedBatches:
         kind, _, query = key.partition(":")
         if value is None:
             self._queries.pop(query, None)
+            self._one_offs.pop(query, None)
         elif kind == "commit":
             known = self._queries.get(query)
+            one_off = bool(value.get("one_off")) or _OLD_ONE_OFF.fullmatch(query) is not None
             state = _Query(
-                int(value["batch"]), list(value["parts"]), int(value["ms"]), str(value["note"])
-            )
+                int(value["batch"]), list(value["parts"]), int(value["ms"]), str(value["note"]),
+                one_off,
+            )  # fmt: skip
+            if one_off:
+                self._one_offs[query] = None
+            else:
+                self._one_offs.pop(query, None)
             if known is not None:
                 state.waiting = known.waiting
             self._queries[query] = state
@@ -168,22 +196,62 @@ class PreparedBatches:
             yield found
 
     def open(self) -> None:
-        """Go on with what was decided and is not published yet."""
-        for query, state in self._queries.items():
-            if state.parts:
-                log.info("batch %d of query %s is published further", state.batch, query)
-                self._publish_soon(query)
+        """Go on with what was decided and is not published yet.
+
+        What a crash has torn is made whole at once: nobody has written anything yet.
+        """
+        unpublished = [query for query, state in self._queries.items() if state.parts]
+        if self.unpack is not None:
+            for query in unpublished:
+                self._complete(query, self._queries[query])
+        for query in unpublished:
+            log.info("batch %d of query %s is published further", self.last_batch(query), query)
+            self._publish_soon(query)
+
+    def _complete(self, query: str, state: _Query) -> None:
+        try:
+            if state.begun is not None and self._next(query, state)[0] == state.begun[0]:
+                self._publish_part(query, state)
+        except StoreError as error:
+            raise StoreError(
+                f"batch {state.batch} of query {query} is half published, and the rest has to be "
+                f"written before anything else: {error}"
+            ) from error
+        except OnelogError as error:
+            self._complain(query, state, error)
 
     def close(self) -> None:
         """Publish nothing more."""
         self._is_closed = True
 
+    def needed_from(self) -> int:
+        """Where in the log the first part is that is decided and not published, or its end."""
+        first = min(
+            (
+                offset
+                for state in self._queries.values()
+                if state.parts
+                for offset in state.parts[state.begun[0] if state.begun else 0 :]
+            ),
+            default=None,
+        )
+        if first is None:
+            return int(self._store.log_end)
+        return self._store.place_of(STAGED_TOPIC, 0, first)
+
     def expire(self) -> None:
-        """Forget queries that have not committed for very long."""
-        before_ms = self._clock.now_ms() - IDLE_MS_MAX
-        gone = [q for q, s in self._queries.items() if s.ms < before_ms and not s.parts]
-        if gone:
-            self._tables.write([(self.name, f"commit:{query}", None) for query in gone])
+        """Forget queries that have not committed for very long, some at a time."""
+        now_ms = self._clock.now_ms()
+        gone = (
+            query
+            for query, state in self._queries.items()
+            if state.ms < now_ms - (ONE_OFF_MS_MAX if state.one_off else IDLE_MS_MAX)
+            and not state.parts
+        )
+        self._tables.write(self._forget(itertools.islice(gone, _FORGOTTEN_PER_ROUND)))
+
+    def _forget(self, queries: Iterable[str]) -> list[Change]:
+        return [(self.name, f"commit:{query}", None) for query in queries]
 
     def last_batch(self, query: str) -> int | None:
         """The last batch that was committed; None if the query is unknown."""
@@ -197,9 +265,11 @@ class PreparedBatches:
 
     # -- staging -------------------------------------------------------------------------------
 
-    def stage(self, part: Part, on_stored: OnStored, token: Any = None) -> None:
+    def stage(
+        self, part: Part, on_stored: OnStored, token: Any = None, *, one_off: bool = False
+    ) -> None:
         """Store a part; `on_stored` learns its place, whose queue offset names it in the commit."""
-        self._check_name(part.query)
+        self._check_name(part.query, one_off)
         if part.batch < 0:
             raise InvalidRequestError(f"batch {part.batch} is negative")
         last = self.last_batch(part.query)
@@ -225,12 +295,14 @@ class PreparedBatches:
         )  # fmt: skip
         self._publisher.put(staged, on_stored, token)
 
-    def _check_name(self, query: str) -> None:
+    def _check_name(self, query: str, one_off: bool) -> None:
         if not query or len(query) > NAME_MAX or not query.isprintable():
             raise InvalidRequestError(
                 f"a query's name has 1 to {NAME_MAX} printable characters, not {query[:40]!r}"
             )
-        if query not in self._queries and len(self._queries) >= QUERIES_MAX:
+        if one_off or query in self._queries:
+            return
+        if len(self._queries) - len(self._one_offs) >= QUERIES_MAX:
             raise BrokerBusyError(
                 f"{QUERIES_MAX} queries have committed here, which is the limit; those without a "
                 f"commit for {IDLE_MS_MAX // 86_400_000} days are forgotten"
@@ -254,12 +326,14 @@ class PreparedBatches:
         token: Any = None,
         *,
         note: str = "",
+        one_off: bool = False,
     ) -> None:
         """Publish these parts, by their places; `on_committed` is called when all are there.
 
-        A batch that was committed before stays as it is, whatever parts are named now.
+        A batch that was committed before stays as it is, whatever parts are named now. `one_off`
+        says that the query has this batch only.
         """
-        self._check_name(query)
+        self._check_name(query, one_off)
         if len(parts) > PARTS_MAX or len(set(parts)) != len(parts):
             raise InvalidRequestError(
                 f"a commit names at most {PARTS_MAX} parts, none of them twice; not {len(parts)}"
@@ -281,10 +355,24 @@ class PreparedBatches:
         for offset in parts:
             self._check_target(self._part(offset, query, batch))
         now_ms = self._clock.now_ms()
-        decided = _Query(batch, list(parts), now_ms, note).value(list(parts))
-        self._tables.write([(self.name, f"commit:{query}", decided)])
+        decided = _Query(batch, list(parts), now_ms, note, one_off).value(list(parts))
+        forgotten = self._room_for_one_off(query) if one_off else []
+        self._tables.write([*forgotten, (self.name, f"commit:{query}", decided)])
         self._queries[query].waiting.append((on_committed, token))
         self._publish(query)
+
+    def _room_for_one_off(self, query: str) -> list[Change]:
+        """The change that makes room for one more, if that is necessary."""
+        if query in self._one_offs or len(self._one_offs) < ONE_OFFS_MAX:
+            return []
+        published = (each for each in self._one_offs if not self._queries[each].parts)
+        oldest = next(published, None)
+        if oldest is None:
+            raise BrokerBusyError(
+                f"{ONE_OFFS_MAX} batch writes are being published, which is the limit: try again "
+                "when some are done"
+            )
+        return self._forget([oldest])
 
     def _part(self, offset: int, query: str, batch: int) -> Part:
         """The staged part at a place; `StagedPartError` unless it is of this query and batch."""
@@ -330,14 +418,7 @@ class PreparedBatches:
     def _publish_part(self, query: str, state: _Query) -> bool:
         """Append what is next to append; False if everything is there."""
         assert self.unpack is not None
-        number, there = 0, 0
-        if state.begun is not None:
-            number, base = state.begun
-            part = self._part(state.parts[number], query, state.batch)
-            end = int(self._store.max_offset(part.topic, part.queue_id))
-            there = min(max(0, end - base), part.size)
-            if there == part.size:
-                number, there = number + 1, 0
+        number, there = self._next(query, state)
         if number == len(state.parts):
             return False
         part = self._part(state.parts[number], query, state.batch)
@@ -346,22 +427,37 @@ class PreparedBatches:
         base = int(self._store.max_offset(part.topic, part.queue_id)) - there
         change = (self.name, f"part:{query}", [state.batch, number, base])
         records = map(NewRun.of, self._tables.record([change]))
-        self._publisher.write_runs_now([*records, run])
+        # It is decided, and its parts are kept until they are published: that may free space.
+        with self._store.head_room():
+            self._publisher.write_runs_now([*records, run])
         self._tables.apply([change])
         return True
 
+    def _next(self, query: str, state: _Query) -> tuple[int, int]:
+        """The part to append next, and how many of its messages are there already."""
+        if state.begun is None:
+            return 0, 0
+        number, base = state.begun
+        part = self._part(state.parts[number], query, state.batch)
+        end = int(self._store.max_offset(part.topic, part.queue_id))
+        there = min(max(0, end - base), part.size)
+        return (number, there) if there < part.size else (number + 1, 0)
+
     def _failed(self, query: str, state: _Query, reason: Exception) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        told = f"batch {state.batch} of query {query} cannot be published yet: {reason!r}"
-        error = reason if isinstance(reason, OnelogError) else StagedPartError(told)
-        if told != state.trouble:
-            state.trouble = told
-            log.error("%s", told, exc_info=None if error is reason else reason)
+        error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
+        self._complain(query, state, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:
             on_committed(token, None, error)
         self._publishing.add(query)
         self._schedule(RETRY_MS, lambda: self._publish(query))
+
+    def _complain(self, query: str, state: _Query, error: OnelogError) -> None:
+        """Say once what is wrong."""
+        if str(error) != state.trouble:
+            state.trouble = str(error)
+            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
 
     def _tell(self, waiting: list[tuple[OnCommitted, Any]], committed: Committed) -> None:
         def told(error: OnelogError | None) -> None:

@@ -137,7 +137,7 @@ def _messages(store: MessageStore, timers: Timers, offsets: Offsets) -> Iterator
     for columns in timers.wheel.pending_messages():
         for offset in columns.offsets.tolist():
             place, size, _ = queue.entry(offset)
-            if bytes(store.record(place, size)).find(_NEEDLE) >= 0:
+            if bytes(store.read_record(place, size)).find(_NEEDLE) >= 0:
                 yield timers.queue.message(offset)
 
 

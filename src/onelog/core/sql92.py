@@ -22,15 +22,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from onelog.core import sql92_conditions as conditions
-from onelog.core.sql92_conditions import NESTING_MAX, Kind, Node, OperandError, Properties, Relation
+from onelog.core.sql92_conditions import (
+    NESTING_MAX,
+    TERMS_MAX,
+    Kind,
+    Node,
+    OperandError,
+    Properties,
+    Relation,
+)
 from onelog.errors import FilterSyntaxError
 
 EXPRESSION_CHARACTERS_MAX = 16_000
+WORDS_MAX = 8_000
 
 Predicate = Callable[[Properties], bool]
 
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*.*?\*/)
+    r"""(?P<blank>[ \t\n\r\f]+ | /\*.*?\*/)
       | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+
           | 0 | [1-9][0-9]*[lL]?)
       | (?P<text>'(?:''|[^'])*')
@@ -38,6 +47,7 @@ _TOKEN = re.compile(
       | (?P<symbol><>|>=|<=|[=<>(),+-])""",
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT = re.compile(r"(?P<blank>--[^\n\r]*(?:\r\n|\n|\r))")
 _ORDERS: dict[str, Relation] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -51,6 +61,9 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 }
 _WORDS: dict[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None}
 _KEYWORDS = {"NOT", "AND", "OR", "BETWEEN", "IN", "IS", *_WORDS, *_TEXT_TESTS}
+_CONNECTIVES = {"AND", "OR"}
+_COMPARISONS = {"NOT", "IN", "BETWEEN", *_ORDERS, *_TEXT_TESTS}
+_TESTS = {"=", "<>", "IS", "IN", "BETWEEN", *_ORDERS, *_TEXT_TESTS}
 
 
 class _Token(NamedTuple):
@@ -61,7 +74,7 @@ class _Token(NamedTuple):
     at: int
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def compile_sql(expression: str) -> Predicate:
     """A function that tells whether a message with these properties matches the filter."""
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
@@ -83,8 +96,11 @@ def compile_sql(expression: str) -> Predicate:
 def _tokens(expression: str) -> list[_Token]:
     tokens = []
     at = 0
+    # After the last line break, two minus signs are two minus signs.
+    comments_end = max(expression.rfind("\n"), expression.rfind("\r"))
     while at < len(expression):
-        found = _TOKEN.match(expression, at)
+        is_comment = at < comments_end and expression.startswith("--", at)
+        found = (_COMMENT if is_comment else _TOKEN).match(expression, at)
         if found is None:
             reason = (
                 "a text that does not end" if expression[at] == "'" else "no part of any filter"
@@ -97,8 +113,17 @@ def _tokens(expression: str) -> list[_Token]:
             kind = text.upper()
         if kind != "blank":
             tokens.append(_Token(kind, text, at))
+        if len(tokens) > WORDS_MAX:
+            raise FilterSyntaxError(f"at character {at + 1}: more than {WORDS_MAX} words and signs")
         at = found.end()
     tokens.append(_Token("end", "", at))
+    # The parts are counted when they are built. So many need not be built to see that.
+    for counted in (_CONNECTIVES, _TESTS):
+        if sum(token.kind in counted for token in tokens) > TERMS_MAX:
+            raise FilterSyntaxError(
+                f"the filter has more than {TERMS_MAX} conditions; IN takes many values of one "
+                "property"
+            )
     return tokens
 
 
@@ -146,7 +171,7 @@ class _Parser:
 
     def _comparison(self) -> Node:
         node = self._unary()
-        while True:
+        while self._peek().kind in _COMPARISONS:
             negated = self._take("NOT") is not None
             if not negated and (token := self._take(*_ORDERS)):
                 node = self._build(
@@ -162,10 +187,9 @@ class _Parser:
             elif token := self._take(*_TEXT_TESTS):
                 test, part = _TEXT_TESTS[token.kind], self._text()
                 node = self._build(token, conditions.text_test, node, test, part, negated=negated)
-            elif negated:
-                raise self._expected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
             else:
-                return node
+                raise self._expected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
+        return node
 
     def _unary(self) -> Node:
         signs = []

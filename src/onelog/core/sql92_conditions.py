@@ -11,8 +11,9 @@ there:
   matches. Yet `'x' = a` with `a` absent is False, and `a = b` with both absent is True.
 - NOT binds tighter than comparison: `NOT a = 1` compares the condition `NOT a` with 1.
 
-Invariant: the kind of every node is known before any message is seen, so that the right comparison
-is chosen once, when the filter is compiled.
+Invariants: the kind of every node is known before any message is seen, so that the right comparison
+is chosen once, when the filter is compiled. To evaluate a filter takes at most `TERMS_MAX` small
+steps, whatever the filter and whatever the properties.
 """
 
 import math
@@ -30,6 +31,13 @@ Compare = Callable[[Any, Any], int]
 Relation = Callable[[Any, Any], bool]
 
 NESTING_MAX = 100
+TERMS_MAX = 500
+"""Conditions that one message may have to be tested against. RocketMQ has no limit; there a filter
+holds a thread, and here everybody."""
+CONTAINS_TERMS = 10
+"""What CONTAINS counts for: it goes through all of a text, which may have 32 KB."""
+NUMBER_CHARACTERS_MAX = 100
+"""What a property may have to be read as a number: reading takes the longer the longer it is."""
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -56,13 +64,18 @@ _NUMBERS = (Kind.INT, Kind.LONG, Kind.DOUBLE)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a filter. `value` is a constant's value or a property's name."""
+    """A part of a filter. `value` is a constant's value or a property's name.
+
+    `terms` is how many conditions are tested to evaluate it; a part that is evaluated twice counts
+    twice.
+    """
 
     kind: Kind
     evaluate: Evaluate
     value: Value = None
     literal: bool = False
     depth: int = 1
+    terms: int = 0
 
 
 def literal(kind: Kind, value: Value) -> Node:
@@ -139,7 +152,7 @@ def all_of(nodes: Sequence[Node]) -> Node:
                 return False
         return result
 
-    return _node(Kind.CONDITION, and_, *terms)
+    return _node(Kind.CONDITION, and_, *terms, weight=0)
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
@@ -157,7 +170,7 @@ def any_of(nodes: Sequence[Node]) -> Node:
                 return True
         return result
 
-    return _node(Kind.CONDITION, or_, *terms)
+    return _node(Kind.CONDITION, or_, *terms, weight=0)
 
 
 def is_null(node: Node) -> Node:
@@ -190,7 +203,8 @@ def text_test(node: Node, test: Callable[[str, str], bool], part: str, *, negate
         text: Any = evaluate(properties)
         return is_text and text is not None and test(text, part) is not negated
 
-    return _node(Kind.CONDITION, has, node)
+    weight = CONTAINS_TERMS if test is operator.contains else 1
+    return _node(Kind.CONDITION, has, node, weight=weight)
 
 
 def equal(left: Node, right: Node) -> Node:
@@ -250,11 +264,17 @@ def not_between(node: Node, low: Node, high: Node) -> Node:
     return any_of([ordered(node, operator.lt, low), ordered(node, operator.gt, high)])
 
 
-def _node(kind: Kind, evaluate: Evaluate, *parts: Node) -> Node:
+def _node(kind: Kind, evaluate: Evaluate, *parts: Node, weight: int = 1) -> Node:
     depth = 1 + max(part.depth for part in parts)
     if depth > NESTING_MAX:
         raise OperandError(f"conditions are nested more than {NESTING_MAX} deep")
-    return Node(kind, evaluate, depth=depth)
+    terms = weight + sum(part.terms for part in parts)
+    if terms > TERMS_MAX:
+        raise OperandError(
+            f"more than {TERMS_MAX} conditions (BETWEEN counts for two, CONTAINS for "
+            f"{CONTAINS_TERMS}); IN takes many values of one property"
+        )
+    return Node(kind, evaluate, depth=depth, terms=terms)
 
 
 def _property_is(name: str, wanted: Value) -> Evaluate:
@@ -291,7 +311,7 @@ def _comparison(left: Kind, right: Kind) -> Compare:
     if left in _NUMBERS and right in _NUMBERS:
         return _compare_doubles if Kind.DOUBLE in (left, right) else _compare_plain
     if left in _TEXTS and right is Kind.CONDITION:
-        return lambda a, b: _compare_plain(a.lower() == "true", b)
+        return lambda a, b: _compare_plain(len(a) == 4 and a.lower() == "true", b)
     if left is Kind.CONDITION and right in _TEXTS:
         return _compare_condition_to_text
     if left is right or (left in _TEXTS and right in _TEXTS):
@@ -352,13 +372,13 @@ def _read_long(text: str) -> int:
 
 def _read_whole(text: str) -> int:
     # Python's int() would also take blanks and underscores.
-    if _WHOLE.fullmatch(text) is None:
+    if len(text) > NUMBER_CHARACTERS_MAX or _WHOLE.fullmatch(text) is None:
         raise ValueError("not a whole number")
     return int(text)
 
 
 def _read_double(text: str) -> float:
-    found = _DOUBLE.fullmatch(text)
+    found = None if len(text) > NUMBER_CHARACTERS_MAX else _DOUBLE.fullmatch(text)
     if found is None:
         raise ValueError("not a number")
     if found[3] is None:

@@ -10,9 +10,11 @@ latest snapshot is loaded, and the records after it go through the same `apply`.
               n is the queue offset of the first record that the snapshot does not cover
 
 Invariant: memory = snapshot + records from `next_offset` on, in order. So the snapshot has to be
-renewed before retention may delete the records after it (`snapshot`), and a snapshot that is ahead
-of the log (the machine lost power, and with it the log's unflushed end) is written anew before the
-next record, which would otherwise get an offset that the snapshot claims to cover.
+renewed before retention may delete the records after it (`snapshot`), and it takes its place only
+when the log is on disk up to where it tells of: positions in it would otherwise be ahead of their
+queues after a loss of power. One that is ahead all the same is written anew before the next record,
+which would get an offset that the snapshot claims to cover; the tables' owners look after what is
+in it.
 """
 
 import logging
@@ -48,7 +50,7 @@ _REPLAY_BYTES = 1 << 20
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-Part = dict[str, Any] | list[bytes]
+Part = dict[str, Any] | list[bytes] | None
 """Entries of a table; or one of them in JSON, with its key, in pieces."""
 _Text = tuple[list[bytes], int]
 """A snapshot in pieces, and the first record that it does not cover."""
@@ -77,7 +79,7 @@ class LargeTable(Table, Protocol):
     def parts(self) -> Iterator["Part"]:
         """`entries`, some at a time; what changes meanwhile is in them or not.
 
-        An empty part is a pause: there was much to look at.
+        None is a pause: there was much to look at.
         """
         ...
 
@@ -93,7 +95,10 @@ def joined(parts: Iterable["Part"]) -> dict[str, Any]:
     """All entries of a table that has them in parts."""
     found: dict[str, Any] = {}
     for part in parts:
-        found |= part if isinstance(part, dict) else msgspec.json.decode(b"{%b}" % b"".join(part))
+        if isinstance(part, list):
+            found |= msgspec.json.decode(b"{%b}" % b"".join(part))
+        else:
+            found |= part or {}
     return found
 
 
@@ -209,9 +214,16 @@ class Tables:
             offset = start
         end = self._store.max_offset(self._topic, 0)
         while offset < end:
-            read = self._store.read(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
+            read = self._store.read_now(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
             if not read.slices:
-                raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
+                if read.next_offset <= offset:
+                    raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
+                log.error(
+                    "table records %d to %d are damaged (see `onelog store inspect`): what changed "
+                    "then may be missing",
+                    offset,
+                    read.next_offset - 1,
+                )
             for part in read.slices:
                 for message in decode_messages(part):
                     self._apply_record(message.body, message.queue_offset)
@@ -236,7 +248,7 @@ class Tables:
     def write(self, changes: Sequence[Change]) -> None:
         """Record changes and make them. If the record cannot be written, nothing changes."""
         if changes:
-            self._store.append(self.record(changes))
+            self._store.append_own(self.record(changes))
             self.apply(changes)
 
     def record(self, changes: Iterable[Change]) -> list[NewMessage]:
@@ -272,17 +284,14 @@ class Tables:
             self.snapshot()
         return self._gathering is not None
 
-    def prepare_retention(self) -> None:
-        """Before log files are deleted: see that no record is only in one that may be.
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files up to this offset are deleted: write a snapshot if they are needed."""
+        if self._gathering is None and self.needed_from() < reach:
+            self.snapshot()
 
-        The file that is written to is never deleted, so nothing is due while all records that the
-        snapshot does not cover are in it.
-        """
-        uncovered = self._store.entries(self._topic, 0, self._covered, 1)
-        first = next(iter(uncovered), None)
-        segment_bytes = self._store.config.segment_bytes
-        if first is not None and first[0] // segment_bytes < self._store.log_end // segment_bytes:
-            self.snapshot(wait=True)
+    def needed_from(self) -> int:
+        """Where in the log the first record is that no snapshot covers, or its end."""
+        return self._store.place_of(self._topic, 0, self._covered)
 
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`.
@@ -309,7 +318,7 @@ class Tables:
                     text.append(comma)
                     text += [self._encode(part)[1:-1]] if isinstance(part, dict) else part
                     comma = b","
-                yield len(part) or PART_ENTRIES
+                yield PART_ENTRIES if part is None else len(part)
             text.append(b"}")
         text.append(b"}}")
         return text, next_offset
@@ -328,19 +337,25 @@ class Tables:
         except BaseException:
             self._gathering = None
             raise
+        barrier = self._store.barrier()
         if wait:
-            self._replace_file(data, next_offset)
+            self._replace_file(data, next_offset, barrier)
         else:
-            self._offload(partial(self._replace_file_or_log, data, next_offset))
+            self._offload(partial(self._replace_file_or_log, data, next_offset, barrier))
 
-    def _replace_file_or_log(self, data: list[bytes], next_offset: int) -> None:
+    def _replace_file_or_log(
+        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
+    ) -> None:
         """The worker's part of a snapshot. If it fails, the old snapshot and the records remain."""
         try:
-            self._replace_file(data, next_offset)
+            self._replace_file(data, next_offset, barrier)
         except StoreError as error:
             log.error("%s; the broker goes on, and tries again", error)
 
-    def _replace_file(self, data: list[bytes], next_offset: int) -> None:
+    def _replace_file(
+        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
+    ) -> None:
+        barrier()
         with self._file_lock:
             if next_offset < self._covered:
                 return  # A worker came late, after a newer snapshot was written.
@@ -365,7 +380,10 @@ class Tables:
 
     def close(self) -> None:
         """A last snapshot, so that the next start has nothing to replay."""
-        self.snapshot(wait=True)
+        try:
+            self.snapshot(wait=True)
+        except StoreError as error:
+            log.error("%s; the next start replays what changed since the last snapshot", error)
 
 
 @dataclass(frozen=True, slots=True)

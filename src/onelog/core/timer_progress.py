@@ -67,6 +67,10 @@ class Progress:
             return self
         return Progress((*higher, Step(end, due_ms, offset)))
 
+    def up_to(self, end: int) -> "Progress":
+        """The progress as far as it is about messages below `end`."""
+        return Progress(tuple(step._replace(end=min(step.end, end)) for step in self.steps))
+
     def as_json(self) -> list[list[int]]:
         """The steps, as they are recorded."""
         return [list(step) for step in self.steps]

@@ -6,6 +6,7 @@ of bytes out of the log, and a product with the powers of ten. What does not end
 `unclear`, and has to be read one by one.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +16,12 @@ from onelog.core.timed_messages import TAIL_BYTES
 from onelog.core.timer_progress import Numbers
 from onelog.core.timer_runs import Columns
 from onelog.core.topics import TIMER_TOPIC
-from onelog.errors import OffsetOutOfRangeError
+from onelog.errors import OffsetOutOfRangeError, StoreError
 from onelog.message import Message
+from onelog.store.consumequeue import ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
 from onelog.store.record import CRC_PROPERTY_BYTES, decode_message
 
-_ENTRY_TYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _HEAD = np.frombuffer(timed_messages.TAIL_HEAD, np.uint8)
 _DIGITS = slice(len(_HEAD), TAIL_BYTES - 1)
 _POWERS = 10 ** np.arange(TAIL_BYTES - 2 - len(_HEAD), -1, -1, dtype=np.int64)
@@ -68,14 +69,19 @@ class TimerQueue:
         if queue is None or not queue.start <= offset < queue.end:
             raise OffsetOutOfRangeError("retention deleted it before it was due")
         at, size, _ = queue.entry(offset)
-        return decode_message(self._store.record(at, size))
+        if size == PADDING_SIZE:
+            raise OffsetOutOfRangeError("it was lost to damage of the log")
+        return decode_message(self._store.read_record(at, size))
 
     def read(self, begin: int, count_max: int) -> Batch:
         """Messages from a queue offset on, of which there must be some."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         assert queue is not None
         raw = b"".join(queue.raw_entries(begin, count_max))
-        entries = np.frombuffer(raw, _ENTRY_TYPE)
+        entries = np.frombuffer(raw, ENTRY_DTYPE)
+        end, last_at = begin + len(entries), int(entries["at"][-1])
+        is_there = entries["size"] != PADDING_SIZE
+        offsets, entries = np.arange(begin, end)[is_there], entries[is_there]
         at = entries["at"].astype(np.int64)
         tails = self._tails(at, at + entries["size"] - self._behind_tail)
         digits = tails[:, _DIGITS] - ord("0")  # Unsigned: what is no digit is over 9.
@@ -84,25 +90,31 @@ class TimerQueue:
             & (digits <= 9).all(axis=1)
             & (tails[:, -1] == 2)
         )
-        offsets = np.arange(begin, begin + len(at))
         dues = digits[is_plain].astype(np.int64) @ _POWERS
         return Batch(
             Columns(dues, offsets[is_plain]),
             offsets[~is_plain].tolist(),
-            begin + len(at),
-            int(at[-1]),
+            end,
+            last_at,
         )
 
     def _tails(self, at: Numbers, ends: Numbers) -> "np.typing.NDArray[np.uint8]":
-        """The last bytes of the properties of records, one row for each."""
+        """The last bytes of the properties of records, one row for each; zeros if unreadable."""
         log = self._store.log
-        tails = np.empty((len(at), TAIL_BYTES), np.uint8)
+        tails = np.zeros((len(at), TAIL_BYTES), np.uint8)
         begin = 0
         while begin < len(at):
             segment = log.segment_at(int(at[begin]))
             end = int(np.searchsorted(at, segment.start + segment.size))
-            view = np.frombuffer(segment.view, np.uint8)
-            tails[begin:end] = view[(ends[begin:end] - segment.start)[:, None] + _TAIL]
+            span = int(ends[end - 1] - at[begin])
+            if self._store.is_warm(int(at[begin]), span):
+                view = np.frombuffer(segment.view, np.uint8)
+                tails[begin:end] = view[(ends[begin:end] - segment.start)[:, None] + _TAIL]
+            else:
+                for row in range(begin, end):
+                    with contextlib.suppress(StoreError):  # It is told when it is looked at.
+                        tail = log.read_cold(int(ends[row]) - TAIL_BYTES, TAIL_BYTES)
+                        tails[row] = np.frombuffer(tail, np.uint8)
             begin = end
         return tails
 

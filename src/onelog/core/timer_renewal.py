@@ -5,6 +5,10 @@ retention time have passed, it is written again, to the same queue, and its new 
 one it stands for (RocketMQ calls that rolling). Messages that will be delivered before their file
 can go are left alone.
 
+When retention wants to delete files, what waits in them is renewed file by file, so that each can
+go as soon as it is free. On a disk that is too full for messages of others this has head room; when
+that is used up, too, the files stay.
+
 Invariant: before retention deletes a file, no pending message is only in it.
 """
 
@@ -19,9 +23,10 @@ from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
 from onelog.core.warming import Warming
-from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
 from onelog.jobs import Job
 from onelog.message import NewMessage
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -52,6 +57,9 @@ class TimerRenewal:
         self._warming = warming
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
+        self._is_urgent = False
+        self._free_below = 0
+        """No message below this queue offset is pending; it was looked at."""
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
@@ -60,6 +68,12 @@ class TimerRenewal:
         if self._round is None and oldest < wheel.end:
             old_ms = self._clock.now_ms() - self._store.config.retention_ms * 2 // 3
             self._warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
+
+    def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
+        is_waiting = self._round is not None
+        self._round, self._is_urgent = chunks, urgent
+        if not is_waiting:
+            self._renew_some()
 
     def _end_of_older(self, oldest: int, time_ms: int) -> int:
         """The queue offset behind the messages that were stored before a time; 0 if none was."""
@@ -71,51 +85,72 @@ class TimerRenewal:
     def _renew_below(self, end: int) -> None:
         if end and self._round is None and not self._timers.is_closed:
             soon_ms = self._clock.now_ms() + self._store.config.retention_ms // 6
-            self._round = self._chunks(end, soon_ms)
-            self._renew_some()
+            self._begin(self._chunks(end, soon_ms), urgent=False)
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
         for found in self._timers.wheel.pending_below(end, due_after_ms):
+            found = found.part(found.offsets >= self._free_below)
             for at in range(0, len(found.dues), _ROUND_COUNT):
                 yield found.part(slice(at, at + _ROUND_COUNT))
 
+    def _chunks_by_file(self, reach: int) -> Iterator[Columns]:
+        """All that waits before a log offset; of one file after the other."""
+        store = self._store
+        for segment in store.log.segments:
+            queue = store.queue_table.find(TIMER_TOPIC, 0)
+            end_of_file = segment.start + segment.size
+            if queue is None or end_of_file > reach:
+                return
+            end = _first_from(queue, end_of_file)
+            yield from self._chunks(end, -1)
+            # Whoever asks for more has renewed all of it.
+            self._free_below = max(self._free_below, end)
+
     def _renew_some(self) -> None:
+        """Renew about as many as one round may, and leave the rest to the next."""
         if self._round is None or self._timers.is_closed:
             return
-        chunk: Columns | None = None
+        looked_at = 0
         with self._job:
-            chunk = next(self._round, None)
-            if chunk is not None:
+            for chunk in self._round:
                 self._renew(chunk)
-        if chunk is None or self._job.failed:
-            self._round = None  # What is left is found by the next look.
-        else:
-            self._schedule(_PAUSE_MS, self._renew_some)
+                looked_at += len(chunk.dues)
+                if looked_at >= _ROUND_COUNT:
+                    self._schedule(_PAUSE_MS, self._renew_some)
+                    return
+        self._round = None  # Unless it is done, what is left is found by the next look.
 
-    def _renew(self, chunk: Columns) -> int:
-        """Write messages again that are still pending; how many."""
+    def _renew(self, chunk: Columns) -> None:
+        """Write messages again that are still pending."""
         wheel = self._timers.wheel
         chunk = chunk.part(wheel.pending(*chunk))
         copies = [
             copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
         ]
         if copies:
-            self._publisher.write_now(copies)
+            with self._store.head_room():
+                self._publisher.write_now(copies)
             self._timers.collect_all()
-        return len(copies)
 
     def _renewed(self, offset: int) -> NewMessage | None:
         try:
             return timed_messages.renewed(self._timers.queue.message(offset))
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is lost: %s", offset, error)
             return None
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files are deleted: renew everything that waits before this log offset."""
         self._timers.collect_all()
-        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
-        end = 0 if queue is None else queue.first_not_before(lambda entry: entry[0] < reach)
-        count = sum(map(self._renew, self._chunks(end, -1))) if end else 0
-        if count:
-            log.info("%d timed messages were renewed, as their log files may be deleted", count)
+        if self.needed_from() < reach and not (self._round is not None and self._is_urgent):
+            self._begin(self._chunks_by_file(reach), urgent=True)
+
+    def needed_from(self) -> int:
+        """Where in the log the first message is that waits, or its end."""
+        first = max(self._timers.wheel.position, self._free_below)
+        return self._store.place_of(TIMER_TOPIC, 0, first)
+
+
+def _first_from(queue: ConsumeQueue, log_offset: int) -> int:
+    """The queue offset of the first message that is not before a log offset."""
+    return queue.first_not_before(lambda entry: entry[0] < log_offset)

@@ -23,6 +23,7 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,10 +101,17 @@ class _Job:
 class TimerWheel:
     """The pending entries of one store."""
 
-    def __init__(self, folder: Path, offload: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        offload: Callable[[Callable[[], None]], None],
+        barrier: Callable[[], Callable[[], None]],
+    ) -> None:
+        """`barrier` is the store's: a run leaves out what has left, so the log must know it."""
         self.progress = Progress()
         self._folder = folder
         self._offload = offload
+        self._barrier = barrier
         self._runs: list[Run] = []
         self._sealed: list[_Stretch] = []
         self._open = _Stretch(0)
@@ -164,7 +172,7 @@ class TimerWheel:
         if self._open.first < self._open.end:
             self._seal()
         while self._sealed:
-            self._runs.append(self._write(self._sealed[0], self.progress))
+            self._runs.append(self._write(self._sealed[0], self.progress, self._barrier()))
             del self._sealed[0]
 
     # -- entries -------------------------------------------------------------------------------
@@ -361,9 +369,15 @@ class TimerWheel:
         following.last_at = self._open.last_at
         self._open = following
 
-    def _write(self, stretch: _Stretch, progress: Progress) -> Run:
+    def _write(self, stretch: _Stretch, progress: Progress, barrier: Callable[[], None]) -> Run:
         columns = merge([stretch.columns()], progress)
+        barrier()
         return write_run(self._folder, stretch.first, stretch.end, stretch.last_at, columns)
+
+    def _merge(self, runs: list[Run], progress: Progress, barrier: Callable[[], None]) -> Run:
+        columns = merge([run.columns for run in runs], progress)
+        barrier()
+        return write_run(self._folder, runs[0].first, runs[-1].end, runs[-1].last_at, columns)
 
     def work(self) -> None:
         """See to it that there are runs, and not too many; called now and then."""
@@ -381,20 +395,13 @@ class TimerWheel:
                 return
 
     def _next_job(self) -> _Job | None:
-        progress = self.progress
         if self._sealed:
             stretch = self._sealed[0]
-            return _Job(stretch, lambda: self._write(stretch, progress))
+            return _Job(stretch, partial(self._write, stretch, self.progress, self._barrier()))
         runs = _worth_merging(self._runs)
         if not runs:
             return None
-        first, end, last_at = runs[0].first, runs[-1].end, runs[-1].last_at
-        return _Job(
-            runs,
-            lambda: write_run(
-                self._folder, first, end, last_at, merge([run.columns for run in runs], progress)
-            ),
-        )
+        return _Job(runs, partial(self._merge, runs, self.progress, self._barrier()))
 
     def _finish_job(self) -> None:
         if self._job is not None:

@@ -87,7 +87,7 @@ class Timers:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
         self.queue = TimerQueue(store)
-        self.wheel = TimerWheel(store.folder / FOLDER, offload)
+        self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
         self._tables = tables
         self._store = store
         self._publisher = publisher
@@ -129,11 +129,26 @@ class Timers:
         """Take over messages with a time, and deliver what fell due while nobody was here."""
         self._publisher.before_store.append((NEEDLE, self.postpone))
         queue = self.queue
+        self._come_back(queue.end)
         position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
         self.wheel.load(max(position, queue.begin), queue.end, progress, queue.place_of)
         self.collect_all()
         self._cancelled = self.wheel.cancelled_halfway()
         self._arm()
+
+    def _come_back(self, end: int) -> None:
+        """A crash may have cut the queue off: new messages there have not left."""
+        if self._recorded is None:
+            return
+        position, progress = self._recorded
+        cut = (min(position, end), progress.up_to(end))
+        if cut != self._recorded:
+            log.warning(
+                "timed messages were delivered up to queue offset %d, but a crash has cut their "
+                "queue off at %d: it goes on there",
+                max(position, *(step.end for step in progress.steps), end), end,
+            )  # fmt: skip
+            self._tables.write([(self.name, _KEY, _as_json(*cut))])
 
     def _rocketmq_progress(self, end: int) -> Progress:
         """What RocketMQ has delivered, if it was here before."""
@@ -276,7 +291,7 @@ class Timers:
         """What a record says that is more than a scheduled message of ours."""
         try:
             read = timed_messages.read(self.queue.message(offset))
-        except MessageError as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return []
         if read.deletes is not None:
@@ -408,7 +423,7 @@ class Timers:
         """The message as consumers get it, or None if it cannot be delivered."""
         try:
             return timed_messages.delivered(self.queue.message(offset), now_ms)
-        except (OffsetOutOfRangeError, MessageError) as error:
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return None
 
@@ -448,7 +463,7 @@ class Timers:
         """The worker's part of `_warm`."""
         for at, size in ranges:
             try:
-                self._store.read_cold(at, size)
+                self._store.wait_readable([(at, size)])
             except OnelogError:
                 return
 

@@ -130,7 +130,13 @@ class Waiting:
             waits = self._queues.get(key)
             if waits is not None:
                 for wait in list(waits):
-                    if wait.open and (wait.ready is None or wait.ready()):
+                    try:
+                        ready = wait.open and (wait.ready is None or wait.ready())
+                    except Exception:
+                        # Looking again, it finds out for itself; the others are told as well.
+                        log.exception("a wait for %s could not be looked at", wait.keys)
+                        ready = True
+                    if ready:
                         self._end(wait, timed_out=False)
 
     def _end(self, wait: Wait, *, timed_out: bool) -> None:

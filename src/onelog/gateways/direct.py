@@ -19,7 +19,7 @@ from onelog.core.broker import Broker
 from onelog.core.groups import GroupConfig
 from onelog.core.topics import TopicConfig
 from onelog.core.waiting import Wait
-from onelog.message import Appended, Message, NewMessage, encode_host
+from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
 
 LOOK_MS = 1_000
@@ -124,6 +124,11 @@ class DirectLine:
         for name in _DECLINED:
             if properties.find(name) >= 0:
                 return None
+        # What only the broker may set; most properties lack even the letter.
+        if ("P" in properties and properties.find("POP_") >= 0) or (
+            "#" in properties and properties.find(RECORD_CRC) >= 0
+        ):
+            return None
         direct = self._direct
         host = direct.host
         # What calling the class does, at half the price.

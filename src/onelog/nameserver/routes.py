@@ -199,6 +199,12 @@ class Routes:
         live = self._live.get(endpoint)
         return None if live is None else live.data_version
 
+    def channels(self, address: str) -> list[Hashable]:
+        """Over which channels a broker at this address registered."""
+        return [
+            live.channel for endpoint, live in self._live.items() if endpoint.address == address
+        ]
+
     def expire(self, now_ms: int) -> list[tuple[Endpoint, Hashable]]:
         """Drop the brokers that were silent for too long; those, and their channels."""
         gone = [

@@ -28,7 +28,12 @@ class NameServer:
     """A name server that is being served. Made by `serve_nameserver`, ended by `close`."""
 
     def __init__(
-        self, config: NameserverConfig, kv: KvConfig, clock: Clock, config_updates: bool
+        self,
+        config: NameserverConfig,
+        kv: KvConfig,
+        clock: Clock,
+        config_updates: bool,
+        remote_admin: bool = False,
     ) -> None:
         self._clock = clock
         self._listeners: list[Listener] = []
@@ -41,6 +46,7 @@ class NameServer:
             config.broker_expiry_ms,
             self._file.save,
             config_updates=config_updates,
+            remote_admin=remote_admin,
         )
 
     async def start(
@@ -136,19 +142,26 @@ async def serve_nameserver(
     clock: Clock | None = None,
     limits: Limits | None = None,
     config_updates: bool = False,
+    remote_admin: bool = False,
     listening: Sequence[type[Listener]] = (Listener,),
 ) -> NameServer:
-    """Start a name server. `config_updates` lets anybody on the network change its switches."""
+    """Start a name server. `config_updates` lets its switches change, `remote_admin` lets
+    administrators on other machines do what they can.
+    """
+    encryption = None if tls is None else Tls(tls)
+    if encryption is not None:
+        await encryption.open()
     server = NameServer(
         config,
         await asyncio.to_thread(load_kv, kv_path(config)),
         clock or SystemClock(),
         config_updates,
+        remote_admin,
     )
     await server.start(
         config.host,
         config.port,
-        Tls(tls) if tls is not None else None,
+        encryption,
         limits or Limits(),
         listening,
     )

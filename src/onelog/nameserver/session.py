@@ -9,7 +9,7 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from onelog.clock import Clock
 from onelog.errors import (
@@ -30,10 +30,13 @@ from onelog.nameserver.routes import (
     Routes,
 )
 from onelog.net.connection import Connection
+from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting import fields
+from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from onelog.wire.remoting.registration import DataVersion, decode_registration
 from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicList, TopicRouteData
 
@@ -73,6 +76,8 @@ class Registry:
     switches: Switches = Switches()
     config_updates: bool = False
     """Whether UPDATE_NAMESRV_CONFIG is obeyed at all."""
+    remote_admin: bool = False
+    """Whether administrators may be on other machines."""
 
     def switch(self, switches: Switches) -> None:
         """Put other switches in force."""
@@ -92,12 +97,17 @@ class NameserverSession(RemotingSession):
     """One client, broker or admin tool."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:
-        super().__init__(connection)
+        super().__init__(connection, header_bytes_max=REQUEST_HEADER_BYTES_MAX)
         self.registry = registry
+        self._is_warned = False
+        self.may_administer = registry.remote_admin or is_here(
+            connection.remote[0], connection.local[0]
+        )
 
     def handle(self, command: Command) -> None:
         """Answer a request."""
-        handler = HANDLERS.get(command.code)
+        handlers = HANDLERS if self.may_administer else _HANDLERS_FROM_AFAR
+        handler = handlers.get(command.code)
         if handler is None:
             self.refuse_unknown(command)
             return
@@ -112,6 +122,13 @@ class NameserverSession(RemotingSession):
     def fail(self, command: Command, error: OnelogError) -> None:
         """Answer a request that went wrong."""
         self.reply(command, ERROR_CODES[type(error)], remark=str(error))
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s: %s", self.connection, reason)
+        raise NotPermittedError(reason)
 
     def closed(self) -> None:
         """The connection is gone, and with it the brokers that registered over it."""
@@ -183,9 +200,18 @@ def _order_topics(registry: Registry) -> bytes:
 
 
 def unregister_broker(session: NameserverSession, command: Command) -> Answer:
-    """UNREGISTER_BROKER."""
+    """UNREGISTER_BROKER: of an administrator, or of the machine that registered the broker."""
     fields.number(command.ext, "brokerId")
     endpoint = _endpoint(command)
+    if not session.may_administer:
+        host = session.connection.remote[0]
+        for holder in session.registry.routes.channels(endpoint.address):
+            assert isinstance(holder, NameserverSession)
+            if holder.connection.remote[0] != host:
+                session.refuse(
+                    f"broker {endpoint.address} was registered by another machine than {host}: "
+                    f"unregister it there, or on the name server's own machine"
+                )
     if session.registry.routes.unregister(endpoint, fields.text(command.ext, "brokerName")):
         log.info("broker %s of %s left: it said so", endpoint.address, endpoint.cluster)
     return Answer()
@@ -393,3 +419,11 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
     RequestCode.GET_NAMESRV_CONFIG: get_config,
 }
+
+
+def _refuse_from_afar(session: NameserverSession, command: Command) -> Answer:
+    """In the place of handlers that administer."""
+    session.refuse(refusal(command.code, session.connection.remote[0]))
+
+
+_HANDLERS_FROM_AFAR = from_afar(HANDLERS, _refuse_from_afar)

@@ -5,8 +5,8 @@ and answers with `write` and `send`. What all sessions of a loop write in one ti
 end, with one write per connection (`Outbox`).
 
 Invariants: a peer that does not read is not read from either (`congested`), and is cut off when
-more than `write_bytes_max` wait for it; an error in a session closes its own connection and no
-other, with one line in the log.
+more than `write_bytes_max` wait for it; what waits here, either way, is told to the listeners'
+`Capacity`; an error in a session closes its own connection and no other, with one line in the log.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from onelog.errors import WireError
+from onelog.net.capacity import Capacity
 from onelog.net.line import Line
 
 Buffer = bytes | bytearray | memoryview
@@ -30,12 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a listener lets its peers take."""
+    """What a listener lets each of its peers take, and with others all of them."""
 
-    connections_max: int = 20_000
     idle_ms: int = 120_000
     write_pause_bytes: int = 1 << 20
     write_bytes_max: int = 16 << 20
+    capacity: Capacity | None = None
 
 
 class Session(Protocol):
@@ -106,6 +107,8 @@ class Connection(asyncio.Protocol):
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self.closing = False
+        self.unread = None if limits.capacity is None else limits.capacity.unread
+        """Whom a session tells that bytes wait for the rest of their frame."""
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
@@ -175,6 +178,12 @@ class Connection(asyncio.Protocol):
         elif (waiting := self._transport.get_write_buffer_size()) > self._limits.write_bytes_max:
             log.warning("%s does not read: cut off with %d bytes unsent", self, waiting)
             self.abort()
+        else:
+            self._keep_unsent(waiting)
+
+    def _keep_unsent(self, size: int) -> None:
+        if self._limits.capacity is not None:
+            self._limits.capacity.unsent.keep(self, size)
 
     # Called by the listener.
 
@@ -216,11 +225,13 @@ class Connection(asyncio.Protocol):
         self.congested = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
+            self._keep_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self.congested = False
         self._active = True
+        self._keep_unsent(0)
         if self.closing:
             return
         self._guard(self._session.writable)
@@ -232,6 +243,9 @@ class Connection(asyncio.Protocol):
         """The socket is gone."""
         self.closing = True
         self._out.clear()
+        self._keep_unsent(0)
+        if self.unread is not None:
+            self.unread.keep(self, 0)
         try:
             self._session.connection_lost()
         except Exception:

@@ -4,7 +4,7 @@
 
 All protocols served here let the client speak first, so waiting for its first byte costs nobody
 anything. Invariant: every accepted socket is either in `connections` or in one of the two waiting
-sets, and all of them together are at most `connections_max`.
+sets, and all of them together, of all listeners that share a `Capacity`, are what that admits.
 """
 
 import asyncio
@@ -12,11 +12,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 
 from onelog.clock import Clock
 from onelog.errors import ConfigError, ListenError
 from onelog.jobs import Job
+from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox, Session
 from onelog.net.tls import HANDSHAKE_BYTE, Tls
 
@@ -42,7 +44,8 @@ class Listener:
     ) -> None:
         self._make_session = make_session
         self._outbox = outbox
-        self._limits = limits
+        self._capacity = limits.capacity or Capacity(clock=clock)
+        self._limits = replace(limits, capacity=self._capacity)
         self._tls = tls if tls is not None and tls.is_enabled else None
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -53,7 +56,6 @@ class Listener:
         self._greeting: set[asyncio.Task[None]] = set()
         """Sockets that are becoming a connection, or shaking hands."""
         self._empty = asyncio.Event()
-        self._refused = 0
         self.connections: set[Connection] = set()
         self.address: tuple[str, int] = ("", 0)
         """Host and port that it listens on."""
@@ -75,7 +77,13 @@ class Listener:
         outbox = outbox or Outbox(loop)
         listener = cls(make_session, outbox, limits or Limits(), tls, clock)
         await listener._listen(host, port)
+        listener._capacity.listeners.append(listener)
         return listener
+
+    @property
+    def open_count(self) -> int:
+        """Its sockets, whatever state they are in."""
+        return len(self.connections) + len(self._silent) + len(self._greeting)
 
     def sweep(self) -> None:
         """Close what has been idle for too long. Runs by itself every few seconds."""
@@ -85,16 +93,13 @@ class Listener:
         for client, since_ms in list(self._silent.items()):
             if now_ms - since_ms >= self._limits.idle_ms:
                 self._drop_silent(client)
-        if self._refused:
-            log.warning(
-                "%d connections refused: %d are open already",
-                self._refused,
-                self._limits.connections_max,
-            )
-            self._refused = 0
+        if self._capacity.listeners[:1] == [self]:
+            self._capacity.sweep()
 
     async def close(self) -> None:
         """Stop listening and close all connections, sending first what was already written."""
+        if self in self._capacity.listeners:
+            self._capacity.listeners.remove(self)
         for task in self._tasks | self._greeting:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._greeting, return_exceptions=True)
@@ -164,9 +169,7 @@ class Listener:
         return client
 
     def _take(self, client: socket.socket) -> None:
-        open_count = len(self.connections) + len(self._silent) + len(self._greeting)
-        if open_count >= self._limits.connections_max:
-            self._refused += 1
+        if not self._capacity.admits(client.fileno()):
             client.close()
             return
         try:

@@ -82,10 +82,7 @@ class MemoryListener(Listener):
 
     def accept(self, transport: MemoryTransport) -> None:
         """Take a new connection; called in the listener's loop."""
-        if _listening.get(self.address) is not self:
-            transport.abort()
-        elif len(self.connections) >= self._limits.connections_max:
-            self._refused += 1
+        if _listening.get(self.address) is not self or not self._capacity.admits():
             transport.abort()
         else:
             transport.start(Connection(self._made, self._outbox, self._limits, self._lost))

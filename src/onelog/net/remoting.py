@@ -18,7 +18,13 @@ from collections.abc import Callable
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.net.connection import Buffer, Connection
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, INT32_MAX, Command
+from onelog.wire.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    INT32_MAX,
+    REFUSED,
+    Command,
+)
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -66,9 +72,15 @@ class RemotingSession(ABC):
     language = "JAVA"
     """What our requests say that we are written in."""
 
-    def __init__(self, connection: Connection, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self.connection = connection
-        self._reader = FrameReader(frame_bytes_max)
+        self._reader = FrameReader(frame_bytes_max, header_bytes_max)
+        self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -97,7 +109,10 @@ class RemotingSession(ABC):
             )
 
     def refuse_unknown(self, request: Command) -> None:
-        """Answer a request whose code has no handler."""
+        """Answer a request whose code has no handler, or whose fields are too long."""
+        if request.code == REFUSED:
+            self.reply(request, ResponseCode.SYSTEM_ERROR, remark=request.remark)
+            return
         code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         self.reply(request, code, remark=f" request type {request.code} not supported")
 
@@ -159,10 +174,21 @@ class RemotingSession(ABC):
         """Bytes arrived."""
         self._reader.feed(data)
         self._handle_read()
+        unread = self._reader.unread_bytes
+        if unread or self._unread:
+            self._keep(unread, unread != self._unread + len(data))
 
     def writable(self) -> None:
         """The peer reads again: go on with the requests that were put off."""
         self._handle_read()
+        self._keep(self._reader.unread_bytes, True)
+
+    def _keep(self, unread: int, anew: bool) -> None:
+        """So many bytes wait for the rest of their frame; `anew`: it is another than before."""
+        self._unread = unread
+        backlog = self.connection.unread
+        if backlog is not None:
+            backlog.keep(self.connection, unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone."""

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from onelog.client import background
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.nodes import at_once
@@ -33,8 +33,8 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.spark.link import Link
 from onelog.spark.offsets import Extent, QueueRange, Snapshot, queue_name
-from onelog.spark.options import Link
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Buffer, Command
@@ -98,7 +98,7 @@ class Brokers:
         """The topics of users."""
 
         async def ask() -> tuple[str, ...]:
-            names = await Admin(self._nodes).topics.names()
+            names = await AsyncAdmin(self._nodes).topics.names()
             return tuple(each.name for each in names if each.kind is TopicKind.USER)
 
         return self._ask(ask)
@@ -216,7 +216,7 @@ class Brokers:
             Queue(route.topic, broker, queue.queue_id): Extent(
                 max(0, found.min_offset), max(0, found.min_offset, found.max_offset)
             )
-            for queue, found in TopicStatsTable.decode(answer.body).offset_table.items()
+            for queue, found in TopicStatsTable.decode_answer(answer.body).offset_table.items()
             if queue.queue_id in readable
         }
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)

@@ -65,8 +65,12 @@ _TYPES: dict[str, tuple[DataType, pa.DataType]] = {
     "flag": (IntegerType(), pa.int32()),
     "broker": (StringType(), pa.string()),
     "log_offset": (LongType(), pa.int64()),
+    "_incarnation": (LongType(), pa.int64()),
 }
-ALL = tuple(_TYPES)
+INCARNATION = "_incarnation"
+"""When the topic was made on that broker, in milliseconds; 0 if nobody knows. Only who asks for
+this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
+ALL = tuple(name for name in _TYPES if name != INCARNATION)
 """The columns there are, in the order in which a table has them."""
 
 OnCorruption = Literal["fail", "skip"]
@@ -104,6 +108,7 @@ class Selection:
     first_offset: int | None = None
     end_offset: int | None = None
     filters: RowFilters = EVERY_ROW
+    incarnation: int = 0
 
 
 class BodyColumns(Protocol):
@@ -157,6 +162,7 @@ class RecordDecoder:
         end_offset: int | None = None,
         topic: str | None = None,
         filters: RowFilters = EVERY_ROW,
+        incarnation: int = 0,
     ) -> list[pa.RecordBatch]:
         """The rows of whole records that follow each other, from `first_offset` to `end_offset`.
 
@@ -170,7 +176,7 @@ class RecordDecoder:
         if layout is None:
             decode_records(data)
             raise AssertionError("these are whole records after all")
-        selection = Selection(broker, topic, first_offset, end_offset, filters)
+        selection = Selection(broker, topic, first_offset, end_offset, filters, incarnation)
         return list(self.batches(layout, selection))
 
     def batches(self, layout: Layout, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -363,5 +369,6 @@ _BUILD: dict[str, Callable[[_Batch], pa.Array]] = {
     "flag": lambda batch: pa.array(batch.layout.flag.astype(np.int32)),
     "broker": lambda batch: pa.repeat(batch.selection.broker, len(batch.layout)),
     "log_offset": lambda batch: pa.array(batch.layout.log_offset),
+    INCARNATION: lambda batch: pa.repeat(batch.selection.incarnation, len(batch.layout)),
 }
 """How each column but the body is made."""

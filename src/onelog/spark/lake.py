@@ -4,15 +4,15 @@
     sync(["orders"], "lake", every=10)    for as long as it is let, every ten seconds
 
 Each topic is a table in the folder: Delta by default, so that Spark, DuckDB, pandas and others read
-it without a broker. The query's checkpoint is in the folder too; should it be lost, the tables say
-where to go on.
+it without a broker. The query's checkpoint is in the folder too, one for each set of topics; but
+how far a table is, the table itself says (see `lake_positions`).
 
 Invariant: every message of the topics, from where the sync began, is in its table once.
 """
 
 import contextlib
 import hashlib
-import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.errors import ConfigError
 from onelog.spark import lake_tables
+from onelog.spark.columns import INCARNATION
 from onelog.spark.lake_files import check_names, table_name
+from onelog.spark.lake_positions import beginning
 from onelog.spark.lake_sink import FORMAT, LakeSink
 from onelog.spark.lake_tables import Form
-from onelog.spark.offsets import queue_name
 from onelog.spark.options import read_options
-from onelog.spark.origins import origin_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,6 @@ COLUMNS = (
     "topic", "queue", "offset", "key", "tags", "body", "properties", "born_time", "store_time",
     "message_id", "flag", "broker",
 )  # fmt: skip
-_EARLIEST = -2
 _POLL_SECONDS = 0.2
 
 
@@ -95,16 +94,10 @@ def start(
     if not topics:
         raise ConfigError("no topic is named: say which ones to sync")
     check_names(list(topics))
-    given = {"startingOffsets": "earliest", **(options or {}), "subscribe": ",".join(topics)}
     checkpoint = folder / CHECKPOINTS / _identity(topics, form)
-    if not checkpoint.exists():
-        given["startingOffsets"] = _resumed(folder, form, given)
-    columns = (
-        COLUMNS
-        if "decode" not in given
-        else tuple(each for each in COLUMNS if each != "properties")
-    )
-    given.setdefault("columns", ",".join(columns))
+    given = _begun(folder, form, {**(options or {}), "subscribe": ",".join(topics)}, checkpoint)
+    columns = [each for each in COLUMNS if each != "properties" or "decode" not in given]
+    given["columns"] = f"{given.get('columns') or ','.join(columns)},{INCARNATION}"
     spark.dataSource.register(LakeSink)
     rows = spark.readStream.format("onelog").options(**given).load()
     writing = (
@@ -136,17 +129,17 @@ def _identity(topics: Sequence[str], form: Form) -> str:
     return f"{short}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
 
 
-def _resumed(folder: Path, form: Form, given: Mapping[str, str]) -> str:
-    """Where to begin without a checkpoint: where the tables end, else as the options say."""
-    origin = origin_of(read_options(given))
-    found: dict[str, dict[str, int]] = {}
-    known = False
-    for queue in origin.snapshot().extents:
-        key = f"{queue.topic} {queue.broker} {queue.queue_id}"
-        offsets = lake_tables.next_offsets(folder, form, table_name(queue.topic), [key])
-        known |= key in offsets
-        found.setdefault(queue.topic, {})[queue_name(queue)] = offsets.get(key, _EARLIEST)
-    return json.dumps(found) if known else given["startingOffsets"]
+def _begun(folder: Path, form: Form, given: dict[str, str], checkpoint: Path) -> dict[str, str]:
+    """The options with where to begin; a checkpoint that is behind the tables goes."""
+    if not {"startingoffsets", "startingtimestamp"} & {name.lower() for name in given}:
+        given["startingOffsets"] = "earliest"
+    found = beginning(folder, form, read_options(given), checkpoint)
+    if found.is_new and checkpoint.exists():
+        shutil.rmtree(checkpoint)
+    if found.offsets is None:
+        return given
+    others = {k: v for k, v in given.items() if not k.lower().startswith("starting")}
+    return {**others, "startingOffsets": found.offsets}
 
 
 def _note(

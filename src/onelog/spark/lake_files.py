@@ -17,12 +17,15 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onelog.errors import ConfigError
+from onelog.spark.columns import INCARNATION
+from onelog.spark.offsets import Extent
 
 ERROR_COLUMN = "_error"
 DATE = "date"
@@ -30,7 +33,18 @@ DEAD_LETTERS = ".dead_letters"
 FILE_BYTES = 128 << 20
 """Rows of one table and day in hand, before compression, at which a file is written."""
 _DEAD_LETTER_COLUMNS = ("topic", "queue", "offset", "broker", "key", "tags", "body", "store_time")
+_PLACE = ("topic", "broker", "queue")
 _STATS = ("offset", "queue", "store_time")
+
+
+class Place(NamedTuple):
+    """A queue, of one incarnation of its topic: only there an offset means something."""
+
+    topic: str
+    broker: str
+    queue: int
+    incarnation: int
+    """0 if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +59,8 @@ class WrittenFile:
     rows: int
     stats: str
     """What Delta keeps about a file, in JSON."""
-    next_offsets: Mapping[str, int]
-    """By queue, as `topic broker queue`: the offset after the last one in the file."""
+    extents: Mapping[Place, Extent]
+    """What it has of each queue: the first offset, and the one after the last."""
 
 
 def table_name(topic: str) -> str:
@@ -96,17 +110,33 @@ class FileWriter:
         name, day = key
         rows = pa.Table.from_batches(self._rows.pop(key))
         del self._sizes[key]
-        path = f"{DATE}={day}/part-{uuid.uuid4().hex}.parquet"
-        target = self._folder / name / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        written = hidden(target)
-        pq.write_table(rows, written, compression="zstd")
-        with open(written, "rb") as file:
-            os.fsync(file.fileno())
-        size = written.stat().st_size
-        if not self._hide:
-            os.replace(written, target)
-        return WrittenFile(name, path, day, size, rows.num_rows, _stats(rows), _next(rows))
+        extents = _extents(rows)
+        if INCARNATION in rows.schema.names:
+            rows = rows.drop_columns([INCARNATION])
+        return write_file(self._folder, name, day, rows, extents, hide=self._hide)
+
+
+def write_file(
+    folder: Path,
+    name: str,
+    day: str,
+    rows: pa.Table,
+    extents: Mapping[Place, Extent],
+    *,
+    hide: bool,
+) -> WrittenFile:
+    """Write rows of one table and day, under a name that nothing ever had."""
+    path = f"{DATE}={day}/part-{uuid.uuid4().hex}.parquet"
+    target = folder / name / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = hidden(target)
+    pq.write_table(rows, written, compression="zstd")
+    with open(written, "rb") as file:
+        os.fsync(file.fileno())
+    size = written.stat().st_size
+    if not hide:
+        os.replace(written, target)
+    return WrittenFile(name, path, day, size, rows.num_rows, _stats(rows), extents)
 
 
 def hidden(path: Path) -> Path:
@@ -124,7 +154,8 @@ def _by_outcome(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     if "body" in good.schema.names:
         good = good.drop_columns(["body"])
     bad = batch.filter(failed)
-    names = [name for name in _DEAD_LETTER_COLUMNS if name in bad.schema.names]
+    wanted = (*_DEAD_LETTER_COLUMNS, INCARNATION)
+    names = [name for name in wanted if name in bad.schema.names]
     letters = bad.select([*names, ERROR_COLUMN]).rename_columns([*names, "reason"])
     for name, rows in (("", good), (DEAD_LETTERS, letters)):
         if rows.num_rows:
@@ -160,12 +191,24 @@ def _plain(value: object) -> object:
     return value
 
 
-def _next(rows: pa.Table) -> dict[str, int]:
-    """By queue, the offset after the last of these rows."""
-    if not {"broker", "queue", "offset"} <= set(rows.schema.names):
-        return {}
-    last = rows.group_by(["topic", "broker", "queue"]).aggregate([("offset", "max")])
+def _extents(rows: pa.Table) -> dict[Place, Extent]:
+    """What these rows have of each queue."""
+    by = [name for name in (*_PLACE, INCARNATION) if name in rows.schema.names]
+    bounds = rows.group_by(by).aggregate([("offset", "min"), ("offset", "max")])
     return {
-        f"{row['topic']} {row['broker']} {row['queue']}": row["offset_max"] + 1
-        for row in last.to_pylist()
+        Place(row["topic"], row["broker"], row["queue"], row.get(INCARNATION) or 0): Extent(
+            row["offset_min"], row["offset_max"] + 1
+        )
+        for row in bounds.to_pylist()
     }
+
+
+def after(rows: pa.Table, positions: Mapping[Place, int]) -> pa.Table:
+    """The rows that do not lie before these positions."""
+    wanted = None
+    for place, position in positions.items():
+        here = pc.less(rows.column("offset"), position)
+        for name in _PLACE:
+            here = pc.and_(here, pc.equal(rows.column(name), getattr(place, name)))
+        wanted = pc.invert(here) if wanted is None else pc.and_(wanted, pc.invert(here))
+    return rows if wanted is None else rows.filter(wanted)

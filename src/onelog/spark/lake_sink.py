@@ -3,7 +3,7 @@
 Format `onelog_lake`, for `lake.sync`; it has to be registered (`spark.dataSource.register`).
 Options: `path`, the folder of the tables; `form`, delta or parquet; `fileBytes`.
 
-Invariant: as in `lake_tables`, a batch that Spark runs again is in the tables once.
+Invariant: as in `lake_tables`, a message is in its table once, whoever brings it.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,6 @@ _NEEDED = frozenset({"topic", "queue", "offset", "broker", "store_time"})
 class FilesWritten(WriterCommitMessage):
     """What one attempt of a task has written."""
 
-    query: str
     files: tuple[WrittenFile, ...]
 
 
@@ -74,7 +73,7 @@ class LakeStream:
         """In a task: files that belong to no table yet."""
         writer = FileWriter(self.folder, hide=self.form == "parquet", file_bytes=self.file_bytes)
         files = [file for rows in batches for file in writer.add(rows)]
-        written = FilesWritten(query, (*files, *writer.rest()))
+        written = FilesWritten((*files, *writer.rest()))
         settle()
         return written
 
@@ -83,4 +82,4 @@ class LakeStream:
         written = [each for each in messages if isinstance(each, FilesWritten)]
         if written:
             files = [file for each in written for file in each.files]
-            lake_tables.commit(self.folder, self.form, written[0].query, batch, files)
+            lake_tables.commit(self.folder, self.form, files)

@@ -39,6 +39,7 @@ class QueueRange(NamedTuple):
     queue: Queue
     start: int
     end: int
+    incarnation: int = 0
 
     @property
     def rows(self) -> int:
@@ -335,4 +336,5 @@ def split(
 def _cut(whole: QueueRange, pieces: int) -> Iterable[QueueRange]:
     for number in range(pieces):
         start = whole.start + whole.rows * number // pieces
-        yield QueueRange(whole.queue, start, whole.start + whole.rows * (number + 1) // pieces)
+        end = whole.start + whole.rows * (number + 1) // pieces
+        yield whole._replace(start=start, end=end)

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from onelog.client.acl import Credentials
-from onelog.client.options import ClientOptions, client_settings
-from onelog.errors import ConfigError, InvalidAddressError
+from onelog.errors import ConfigError
+from onelog.spark import link
 from onelog.spark.boundaries import (
     EARLIEST,
     Boundary,
@@ -25,6 +24,7 @@ from onelog.spark.boundaries import (
     parse_boundary,
     parse_time,
 )
+from onelog.spark.link import Link, link_of
 
 Corruption = Literal["fail", "skip"]
 SplitBy = Literal["bytes", "queue"]
@@ -36,8 +36,14 @@ NAMES: dict[str, str] = {
     "nameserver": "name servers, host:port between semicolons",
     "accessKey": "who reads or writes, where brokers ask for that",
     "secretKey": "the secret that proves it",
+    "secretKeyFile": "a file of the driver's machine with that secret",
     "securityToken": "a token that belongs to the access key, if there is one",
+    "securityTokenFile": "a file of the driver's machine with that token",
     "tls": "true encrypts connections",
+    "tlsCa": "the authority (PEM) whose certificates are accepted, and no others",
+    "tlsHostname": "whether a certificate must be made for the address that is called; true",
+    "tlsCert": "the certificate (PEM) to show to brokers that ask for one",
+    "tlsKey": "the key (PEM) of that certificate",
     "requestTimeoutMs": "how long one request may take",
     "retryTimeoutMs": "how long to go on trying while brokers cannot be reached",
     "store": "folder of a store whose files are read without a broker",
@@ -72,12 +78,14 @@ NAMES: dict[str, str] = {
     "maxBodyBytes": "writing: largest body",
     "txnAppId": "batch writing: whose batch this is, so that it is written once",
     "txnVersion": "batch writing: which batch, a number that grows",
+    "decidingBroker": "writing exactly once: who decides, if the one that did is gone for good",
 }
 """All options, and what they are."""
 
+CHECKPOINT = "checkpointlocation"
 SPARKS_OWN = frozenset(
     {
-        "path", "serialization.format", "checkpointlocation", "queryname", "provider", "owner",
+        "path", "serialization.format", CHECKPOINT, "queryname", "provider", "owner",
         "location", "comment", "external", "is_managed_location", "collation",
     }
 )  # fmt: skip
@@ -91,8 +99,12 @@ _COUNT_MAX = (1 << 63) - 1
 class Given:
     """The options that somebody gave, to be read one by one."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], *, set_: bool = False) -> None:
+        """With `set_` they are from the environment, where an empty one is none."""
+        self._is_set = set_
         self._options: dict[str, str] = {}
+        if set_:
+            options = {name: value for name, value in options.items() if value.strip()}
         for key, value in options.items():
             # A table keeps its options a second time, under this prefix.
             lower = key.lower().removeprefix("option.")
@@ -109,6 +121,10 @@ class Given:
         assert name in NAMES
         return name.lower() in self._options
 
+    def called(self, name: str) -> str:
+        """How to speak of an option to whoever gave it."""
+        return f"variable {link.ENVIRONMENT[name]}" if self._is_set else f"option {name}"
+
     def text(self, name: str) -> str | None:
         """A text; None if it was not given. Empty is refused: it is a variable that was not set."""
         assert name in NAMES
@@ -124,7 +140,7 @@ class Given:
             return default
         word = value.strip().lower()
         if word not in (*_TRUE, *_FALSE):
-            raise ConfigError(f"option {name} is true or false, and not {value!r}")
+            raise ConfigError(f"{self.called(name)} is true or false, and not {value!r}")
         return word in _TRUE
 
     def whole(self, name: str, least: int = 1) -> int | None:
@@ -161,7 +177,9 @@ class Given:
         """`ConfigError` if more than one of these options was given."""
         given = [name for name in names if self.has(name)]
         if len(given) > 1:
-            raise ConfigError(f"options {' and '.join(given)} exclude each other: keep one of them")
+            kind = "variables" if self._is_set else "options"
+            named = " and ".join(link.ENVIRONMENT[n] if self._is_set else n for n in given)
+            raise ConfigError(f"{kind} {named} exclude each other: keep one of them")
 
     def refuse_with(self, name: str, others: tuple[str, ...], reason: str) -> None:
         """`ConfigError` if `name` was given and one of the others as well."""
@@ -172,7 +190,7 @@ class Given:
     def refuse_without(self, name: str, other: str, reason: str) -> None:
         """`ConfigError` if `name` was given and the other was not."""
         if self.has(name) and not self.has(other):
-            raise ConfigError(f"option {name} needs the option {other}: {reason}")
+            raise ConfigError(f"{self.called(name)} needs the {self.called(other)}: {reason}")
 
 
 def _unknown(key: str) -> ConfigError:
@@ -186,28 +204,6 @@ def _unknown(key: str) -> ConfigError:
     else:
         advice = f"there are {', '.join(NAMES)}"
     return ConfigError(f"option {key} is unknown: {advice}")
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """How a cluster is reached."""
-
-    nameserver: str
-    credentials: Credentials | None = None
-    tls: bool = False
-    request_timeout_ms: int = 5_000
-    retry_timeout_ms: int = 10_000
-
-    def client_options(self) -> ClientOptions:
-        """The same for the SDK."""
-        options: ClientOptions = {
-            "nameserver": self.nameserver,
-            "tls": self.tls,
-            "timeout": self.request_timeout_ms / 1000,
-        }
-        if self.credentials is not None:
-            options["credentials"] = self.credentials
-        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +266,10 @@ class WriteOptions:
     body_bytes_max: int
     transaction: tuple[str, int] | None = None
     """Whose batch a batch write is, and which: one that was written before is not written again."""
+    decider: str | None = None
+    """The broker that is to decide, whoever did before."""
+    checkpoint: str | None = None
+    """Where a stream remembers how far it is, as Spark was told."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -292,7 +292,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     split_by = given.choice("splitBy", ("bytes", "queue"))
     corruption = given.choice("onCorruption", ("fail", "skip"))
     return ReadOptions(
-        link=_link(given) if store is None else None,
+        link=link_of(given) if store is None else None,
         store=store,
         subscription=_subscription(given),
         start=start,
@@ -325,46 +325,18 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     given.refuse_without("txnVersion", "txnAppId", "say whose batch this is")
     app_id, version = given.text("txnAppId"), given.whole("txnVersion", 0)
     return WriteOptions(
-        link=_link(given),
+        link=link_of(given),
         topic=topic,
         transaction=None if app_id is None or version is None else (app_id, version),
         delivery=given.choice("delivery", ("exactly-once", "at-least-once")) or "exactly-once",
         body_bytes_max=given.whole("maxBodyBytes") or 4 << 20,
-    )
-
-
-def _link(given: Given) -> Link:
-    access, secret = given.text("accessKey"), given.text("secretKey")
-    given.refuse_without("accessKey", "secretKey", "one proves the other")
-    given.refuse_without("secretKey", "accessKey", "one proves the other")
-    given.refuse_without("securityToken", "accessKey", "it belongs to one")
-    credentials = None
-    if access is not None and secret is not None:
-        credentials = Credentials(access, secret, given.text("securityToken") or "")
-    retry_ms = given.whole("retryTimeoutMs", 0)
-    options: ClientOptions = {}
-    nameserver = given.text("nameserver")
-    if nameserver is not None:
-        options["nameserver"] = nameserver
-    try:
-        # Resolved here, on the driver: workers have other environments.
-        addresses = client_settings(options).nameservers
-    except InvalidAddressError as error:
-        raise ConfigError(f"option nameserver: {error}") from None
-    return Link(
-        ";".join(map(str, addresses)),
-        credentials,
-        given.flag("tls", False),
-        given.whole("requestTimeoutMs") or 5_000,
-        10_000 if retry_ms is None else retry_ms,
+        decider=given.text("decidingBroker"),
+        checkpoint=next((v for k, v in options.items() if k.lower() == CHECKPOINT), None),
     )
 
 
 def _check_store(given: Given) -> None:
-    network = (
-        "nameserver", "accessKey", "secretKey", "securityToken", "tls", "group",
-        "requestTimeoutMs", "retryTimeoutMs", "commitOffsets",
-    )  # fmt: skip
+    network = (*link.NAMES, "group", "commitOffsets")
     given.refuse_with("store", network, "a store's files are read without asking a broker")
 
 

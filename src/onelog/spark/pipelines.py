@@ -21,6 +21,7 @@ from pathlib import Path
 
 from onelog.errors import ConfigError
 from onelog.spark.java import java_home
+from onelog.spark.link import ENVIRONMENT
 from onelog.spark.session import EVERYWHERE
 
 SPEC = "spark-pipeline.yml"
@@ -93,17 +94,17 @@ def command(
     return [*words, "--remote", remote or master or "local[*]"]
 
 
-def environment(given: Mapping[str, str], nameserver: str) -> dict[str, str]:
-    """What the command finds in its environment."""
+def environment(given: Mapping[str, str], link: Mapping[str, str]) -> dict[str, str]:
+    """What the command finds in its environment; `link` is how its sources reach the cluster."""
     conf = [word for pair in CONF.items() for word in ("--conf", "=".join(pair))]
     return {
         "SPARK_LOCAL_IP": "127.0.0.1",
-        **given,
+        **{name: value for name, value in given.items() if name not in ENVIRONMENT.values()},
+        **{ENVIRONMENT[name]: value for name, value in link.items() if name in ENVIRONMENT},
         "JAVA_HOME": str(java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(_program().parent.parent),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*conf, "pyspark-shell"]),
-        "ONELOG_NAMESERVER": nameserver,
     }
 
 

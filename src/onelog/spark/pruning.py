@@ -119,10 +119,8 @@ def pruning_of(filters: "Iterable[Filter]") -> Pruning:
 def prune(ranges: Iterable[QueueRange], pruning: Pruning, origin: Origin) -> list[QueueRange]:
     """The parts of the ranges in which rows can be that are wanted."""
     narrowed = [
-        QueueRange(
-            each.queue,
-            max(each.start, pruning.offset_from),
-            min(each.end, pruning.offset_until),
+        each._replace(
+            start=max(each.start, pruning.offset_from), end=min(each.end, pruning.offset_until)
         )
         for each in ranges
         if pruning.wants(each.queue)
@@ -135,10 +133,8 @@ def prune(ranges: Iterable[QueueRange], pruning: Pruning, origin: Origin) -> lis
     ends = origin.offsets_at(queues, min(pruning.store_ms_until, _TIME_MS_MAX))
     # One more: old brokers give the last message for a time after it, and not the place behind it.
     return [
-        QueueRange(
-            each.queue,
-            max(each.start, starts[each.queue]),
-            min(each.end, ends[each.queue] + 1),
+        each._replace(
+            start=max(each.start, starts[each.queue]), end=min(each.end, ends[each.queue] + 1)
         )
         for each in narrowed
     ]

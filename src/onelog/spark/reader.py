@@ -86,7 +86,11 @@ class OnelogReader(DataSourceReader):
                 ("endingOffsets", options.end or LATEST),
             )
         )  # fmt: skip
-        return [QueueRange(queue, starts[queue], ends[queue]) for queue in sorted(snapshot.extents)]
+        made = snapshot.incarnations
+        return [
+            QueueRange(queue, starts[queue], ends[queue], made.get((queue.topic, queue.broker), 0))
+            for queue in sorted(snapshot.extents)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
@@ -184,6 +188,7 @@ def _pulled(
                 end_offset=each.end,
                 topic=each.queue.topic,
                 filters=filters,
+                incarnation=each.incarnation,
             )
 
 

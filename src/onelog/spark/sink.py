@@ -7,6 +7,9 @@ batch write is its own query, or with `txnAppId` and `txnVersion` a numbered bat
 they name, as `foreachBatch` needs it. With `delivery=at-least-once`, which RocketMQ's brokers can
 do too, tasks send at once, and a task that is run again sends again.
 
+One broker decides for a query, always the same (see `client.prepared`). Which one, the brokers
+remember, and the checkpoint of a stream (`deciders`).
+
 Invariant: between `write` and `commit` nothing is visible; what `commit` has returned for is.
 """
 
@@ -17,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -36,7 +39,9 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.spark.brokers import Patience
-from onelog.spark.options import Link, WriteOptions
+from onelog.spark.deciders import DeciderFile
+from onelog.spark.link import Link
+from onelog.spark.options import WriteOptions
 from onelog.spark.outgoing_queues import Parts, QueueChoice
 from onelog.spark.outgoing_rows import RowEncoder, check_columns
 from onelog.spark.stream_writers import Messages, task
@@ -48,7 +53,13 @@ ON_THE_WAY_MAX = 8
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
 # A broker that is started again is away from the name servers, too, for a moment.
-_AWAY = (PeerClosedError, PeerTimeoutError, NameserversUnreachableError, BrokerNotFoundError)
+_AWAY = (
+    PeerClosedError,
+    PeerTimeoutError,
+    NameserversUnreachableError,
+    BrokerNotFoundError,
+    TopicNotFoundError,
+)
 
 T = TypeVar("T")
 
@@ -62,21 +73,33 @@ class TaskWritten(WriterCommitMessage):
     rows: int
 
 
+class Batch(NamedTuple):
+    """Which batch of which query is written."""
+
+    query: str
+    number: int
+    kind: Literal["stream", "numbered", "one-off"]
+    """A one-off is a batch write that nobody can repeat."""
+
+
 class OnelogWriter(DataSourceArrowWriter):
     """`df.write.format("onelog")`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema.names)
         self._options = options
-        self._query, self._batch = options.transaction or (f"spark-batch-{uuid.uuid4().hex}", 0)
+        if options.transaction is not None:
+            self._batch = Batch(*options.transaction, "numbered")
+        else:
+            self._batch = Batch(f"spark-batch-{uuid.uuid4().hex}", 0, "one-off")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
-        return write_rows(self._options, self._query, self._batch, iterator)
+        return write_rows(self._options, self._batch, iterator)
 
     def commit(self, messages: Messages) -> None:
         """On the driver: publish what the tasks staged."""
-        commit_batch(self._options, self._query, self._batch, messages)
+        commit_batch(self._options, self._batch, messages)
 
     def abort(self, messages: Messages) -> None:
         """On the driver: nothing to do, what is staged and not committed is never seen."""
@@ -93,26 +116,26 @@ class TopicStream:
         self, query: str, batch: int, batches: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
-        return write_rows(self._options, query, batch, batches)
+        return write_rows(self._options, Batch(query, batch, "stream"), batches)
 
     def commit(self, batch: int, messages: Messages) -> None:
         """On the driver: publish the batch, unless it was published before."""
         written = [each for each in messages if isinstance(each, TaskWritten)]
         if written:
-            commit_batch(self._options, written[0].query, batch, messages)
+            commit_batch(self._options, Batch(written[0].query, batch, "stream"), messages)
 
 
 # -- a task --------------------------------------------------------------------------------------
 
 
 def write_rows(
-    options: WriteOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions, batch: Batch, batches: Iterator[pa.RecordBatch]
 ) -> TaskWritten:
     """Stage, or send, the rows of one partition."""
     context = task()
     partition = context.partitionId() if context else 0
     attempt = str(context.taskAttemptId()) if context else "0"
-    writing = _Task(options, query, batch, attempt, partition)
+    writing = _Task(options, batch, attempt, partition)
     try:
         return writing.write(batches)
     finally:
@@ -129,6 +152,9 @@ class _OnTheWay(NamedTuple):
 
 
 _instances: dict[Link, Instance] = {}
+_deciders: dict[str, str] = {}
+"""Who decides, by query, as tasks of this process found out: one question less for the next."""
+_DECIDERS_MAX = 1_000
 
 
 def _instance(link: Link) -> Instance:
@@ -143,16 +169,13 @@ def _instance(link: Link) -> Instance:
 class _Task:
     """The writing of one attempt of a task."""
 
-    def __init__(
-        self, options: WriteOptions, query: str, batch: int, attempt: str, partition: int
-    ) -> None:
+    def __init__(self, options: WriteOptions, batch: Batch, attempt: str, partition: int) -> None:
         self._options = options
-        self._query = query
         self._batch = batch
         self._attempt = attempt
         self._partition = partition
         self._instance = _instance(options.link)
-        self._job = PreparedBatches(self._instance, query)
+        self._job = _job(options, batch, self._instance, _deciders.get(batch.query))
         self._choices: dict[str, QueueChoice] = {}
         self._parts = Parts(PART_BYTES)
         self._on_the_way: deque[_OnTheWay] = deque()
@@ -160,13 +183,11 @@ class _Task:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
         """Everything."""
-        exactly = self._options.delivery == EXACTLY_ONCE
-        is_committed = self._job.is_committed
-        if exactly and _patiently(self._options.link, lambda: is_committed(self._batch)):
+        if self._is_committed():
             # The batch is out already: Spark runs it again because it did not hear of that.
             for _ in batches:
                 pass
-            return TaskWritten(self._query, (), 0)
+            return TaskWritten(self._batch.query, (), 0)
         encoder = RowEncoder(self._options.topic, self._options.body_bytes_max)
         rows = 0
         for batch in batches:
@@ -177,7 +198,19 @@ class _Task:
             self._put(queue, part)
         while self._on_the_way:
             self._take()
-        return TaskWritten(self._query, tuple(self._staged), rows)
+        return TaskWritten(self._batch.query, tuple(self._staged), rows)
+
+    def _is_committed(self) -> bool:
+        if self._options.delivery != EXACTLY_ONCE or self._batch.kind == "one-off":
+            return False
+        link, job = self._options.link, self._job
+        decider = _patiently(link, job.find_decider)
+        if decider is None:
+            return False
+        if len(_deciders) >= _DECIDERS_MAX:
+            _deciders.clear()
+        _deciders[self._batch.query] = decider
+        return _patiently(link, lambda: job.is_committed(self._batch.number))
 
     def close(self) -> None:
         """Wait for nobody."""
@@ -196,7 +229,8 @@ class _Task:
                         choice.next()
 
     def _choice(self, topic: str) -> QueueChoice:
-        route = background.run(self._instance.routes.get_for_sending(topic))
+        routes = self._instance.routes
+        route = _patiently(self._options.link, lambda: routes.get_for_sending(topic))
         # Tasks begin at different queues, so that small ones do not all fill the first.
         self._choices[topic] = choice = QueueChoice(route.publish_queues, self._partition)
         return choice
@@ -223,7 +257,7 @@ class _Task:
             try:
                 staged = answer.result()
                 break
-            except (*_AWAY, TopicNotFoundError) as error:
+            except _AWAY as error:
                 patience.wait_or_raise(error)
             background.run(self._instance.routes.refresh_quietly(queue.topic))
             answer = self._ask(queue, part)
@@ -231,7 +265,7 @@ class _Task:
             self._staged.append(staged)
 
     async def _stage(self, queue: Queue, part: bytes) -> Staged:
-        return await self._job.stage(queue, part, self._batch, self._attempt)
+        return await self._job.stage(queue, part, self._batch.number, self._attempt)
 
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
@@ -251,19 +285,43 @@ class _Task:
 # -- the driver ----------------------------------------------------------------------------------
 
 
-def commit_batch(options: WriteOptions, query: str, batch: int, messages: Messages) -> None:
+def commit_batch(options: WriteOptions, batch: Batch, messages: Messages) -> None:
     """Publish what the tasks that won have staged."""
     if options.delivery != EXACTLY_ONCE:
         return
     staged = [part for each in messages if isinstance(each, TaskWritten) for part in each.staged]
-    job = PreparedBatches(_instance(options.link), query)
+    job = _job(options, batch, _instance(options.link))
+    _choose_decider(job, options, batch)
     try:
-        _patiently(options.link, lambda: job.commit(batch, staged))
+        _patiently(options.link, lambda: job.commit(batch.number, staged))
     except _AWAY as error:
         raise OnelogError(
-            f"batch {batch} of query {query} may or may not be committed: {error}; run the query "
-            "again, which settles it"
+            f"batch {batch.number} of query {batch.query} may or may not be committed: {error}; "
+            "run the query again, which settles it"
         ) from error
+
+
+def _job(
+    options: WriteOptions, batch: Batch, instance: Instance, decider: str | None = None
+) -> PreparedBatches:
+    known = options.decider or DeciderFile(options.checkpoint, batch.query).read() or decider
+    return PreparedBatches(instance, batch.query, decider=known, one_off=batch.kind == "one-off")
+
+
+def _choose_decider(job: PreparedBatches, options: WriteOptions, batch: Batch) -> None:
+    """Have it written down who decides, before anything is decided."""
+    if batch.kind == "one-off":
+        return
+    found = _patiently(options.link, job.find_decider)
+    if found is None and batch.kind == "stream" and batch.number > 0:
+        raise BrokerNotFoundError(
+            f"no broker knows query {batch.query}, which is at batch {batch.number} already: the "
+            "one that decides for it is away, or did not hear of it for 90 days. Start it; or, if "
+            "it is gone for good, name another one (option decidingBroker), and this batch may "
+            "come twice"
+        )
+    decider = found or _patiently(options.link, job.choose_decider)
+    DeciderFile(options.checkpoint, batch.query).write(decider)
 
 
 def _patiently(link: Link, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

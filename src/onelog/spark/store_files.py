@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onelog.errors import DataLossError, StoreCorruptError, WireError
+from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
 from onelog.message import (
     MULTI_DISPATCH,
     RECORD_CRC,
     SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
     Message,
     SysFlag,
     tags_code,
@@ -32,9 +33,9 @@ from onelog.spark.offsets import QueueRange
 from onelog.spark.property_columns import as_text
 from onelog.spark.record_layout import Ints, Layout, Mask, lay_out, leading_records
 from onelog.spark.store_splits import LogSplit, QueueSplit, StoreSplit, plan
-from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
 from onelog.store.dispatch import targets
-from onelog.store.readonly import PADDING_SIZE, occupies
+from onelog.store.readonly import occupies
 from onelog.store.record import (
     BLANK,
     CRC_PROPERTY_BYTES,
@@ -277,10 +278,20 @@ class _Scan:
         )
         self._first = np.array([each.start for each in self._ranges])
         self._end = np.array([each.end for each in self._ranges])
+        self._first_log = np.array([*map(self._log_offset_of_first, self._ranges)])
         self._places = {
             (each.queue.topic, each.queue.queue_id): number
             for number, each in enumerate(self._ranges)
         }
+
+    def _log_offset_of_first(self, wanted: QueueRange) -> int:
+        """Before this record the log has none of a range, but perhaps some of an earlier topic of
+        the same name, with the same offsets."""
+        queue = self._reading.queues.open(wanted.queue)
+        try:
+            return queue.entry(wanted.start)[0] if queue.start <= wanted.start < queue.end else 0
+        except StoreError:
+            return 0  # Deleted meanwhile, which is told when it is missed.
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, window by window."""
@@ -349,6 +360,10 @@ class _Scan:
     def _rows(self, layout: Layout) -> Iterator[pa.RecordBatch]:
         reading = self._reading
         number = self._range_of(layout)
+        # Half and rolled-back messages, and the records of deletions, are in no queue.
+        kind = layout.sys_flag & TRANSACTION_MASK
+        number[(kind != 0) & (kind != SysFlag.COMMITTED)] = -1
+        number[layout.log_offset < self._first_log[number]] = -1
         is_batch = (layout.sys_flag & SysFlag.INNER_BATCH) != 0
         offset = layout.queue_offset
         plain = (number >= 0) & ~is_batch

@@ -17,9 +17,8 @@ from typing import Literal
 from onelog.errors import DataLossError
 from onelog.spark.log_files import LogFiles, QueueFiles, entries_of
 from onelog.spark.offsets import QueueRange, split
-from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
 from onelog.store.folder import look
-from onelog.store.readonly import PADDING_SIZE
 
 _log = logging.getLogger(__name__)
 

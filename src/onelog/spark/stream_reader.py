@@ -197,7 +197,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begin.positions.get(queue)
             if first is None or is_other_incarnation(queue, begin.incarnations, until.incarnations):
                 first = snapshot.extents.get(queue, Extent(0, 0)).start
-            ranges.append(QueueRange(queue, first, stop))
+            incarnation = until.incarnations.get((queue.topic, queue.broker), 0)
+            ranges.append(QueueRange(queue, first, stop, incarnation))
         return plan(self._options, ranges, Pruning())
 
     def commit(self, end: Json) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from onelog.errors import ConfigError
+from onelog.spark.deciders import QUERY_PREFIX
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -111,4 +112,4 @@ def query_and_batch() -> tuple[str, int]:
             "Spark does not tell the task its query and batch, without which nothing can be "
             "written exactly once"
         )
-    return f"spark-{query}", int(batch)
+    return QUERY_PREFIX + query, int(batch)

@@ -80,7 +80,9 @@ def _known_format(decode: Decode, schema: StructType) -> BodyFormat | None:
     """For JSON without a schema of its own: what is no column of messages is in the bodies."""
     if decode.form != "json" or not needs_sample("json", decode.schema, decode.schema_file):
         return None
-    fields = [each for each in schema.fields if each.name not in columns.ALL]
+    fields = [
+        each for each in schema.fields if each.name not in (*columns.ALL, columns.INCARNATION)
+    ]
     return json_format(StructType(fields), decode.mode) if fields else None
 
 

@@ -23,7 +23,7 @@ from isal.isal_zlib import crc32
 
 from onelog import __version__
 from onelog.errors import StoreLockedError, StoreVersionError
-from onelog.store.segment import disk_error, sync_folder
+from onelog.store.segment import disk_error, sync_file, sync_folder
 
 FORMAT_VERSION = 1
 _TIMES = Struct(">qqq")
@@ -71,16 +71,11 @@ class Checkpoint:
 
         `index_ms` is what RocketMQ makes of it: up to when index files are full (see `KeyIndex`).
         """
-        self.safe_offset = safe_offset
-        self.last_record = last_record
-        self.log_ms = self.queues_ms = store_ms
-        self.index_ms = index_ms
-        self.ours = True
-        self.record_crc = record_crc
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                if os.fstat(fd).st_size < _FILE_BYTES:
+                is_new = os.fstat(fd).st_size < _FILE_BYTES
+                if is_new:
                     os.pwrite(fd, bytes(_FILE_BYTES), 0)
                 # All of it lies in one disk sector: it changes together or not at all.
                 sector = bytearray(os.pread(fd, _SAFE_AT + _SAFE.size, 0))
@@ -90,11 +85,19 @@ class Checkpoint:
                 crc = _safe_crc(safe_offset, store_ms, flags)
                 _SAFE.pack_into(sector, _SAFE_AT, _SAFE_MAGIC, safe_offset, store_ms, flags, crc)
                 os.pwrite(fd, sector, 0)
-                os.fdatasync(fd)
+                sync_file(fd, self.path)
+                if is_new:
+                    sync_folder(self.path.parent)
             finally:
                 os.close(fd)
         except OSError as error:
             raise disk_error(error, self.path, "write") from error
+        self.safe_offset = safe_offset
+        self.last_record = last_record
+        self.log_ms = self.queues_ms = store_ms
+        self.index_ms = index_ms
+        self.ours = True
+        self.record_crc = record_crc
 
 
 def _safe_crc(offset: int, store_ms: int, flags: int) -> int:
@@ -148,10 +151,11 @@ class StoreLock:
 
 def check_version(path: Path) -> None:
     """Refuse a store whose additions to RocketMQ's format are newer than we know."""
-    if not path.exists():
-        return
+    text = path.read_text() if path.exists() else ""
+    if not text:
+        return  # Whoever made the store died before he had written it.
     try:
-        version = json.loads(path.read_text())["format"]
+        version = json.loads(text)["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreVersionError(
             f"{path} does not say which format the store has: {error}"
@@ -165,7 +169,7 @@ def check_version(path: Path) -> None:
 
 def write_version(path: Path) -> None:
     """Mark a store as one that OneLog has written to."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         path.write_text(
             json.dumps({"format": FORMAT_VERSION, "written_by": f"onelog {__version__}"})
         )

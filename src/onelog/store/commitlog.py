@@ -8,17 +8,23 @@ A list of messages is appended with one write. A record never spans two segments
 does not fit, a blank record closes the segment and the log goes on in a new one. The log knows
 nothing of queues; the queue offset inside a record is given by the caller.
 
+Damage, bytes that are no whole record though whole records follow, stays where it is: whoever reads
+on finds the next record behind it by `next_record`.
+
 Invariant: bytes below `flushed` are on disk and never change; a record is whole and checksummed, or
-it lies after the last whole one and is cut on recovery. `end` moves only after a write succeeded: a
-write that fails leaves zeros behind it, never half a list.
+it is damaged, or it lies after the last whole one and is cut on recovery. `end` moves only after a
+write succeeded: a write that fails leaves zeros behind it, never half a list. After a flush that
+failed there is no other.
 """
 
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from onelog.errors import (
+    FlushFailedError,
     MessageError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -29,6 +35,8 @@ from onelog.message import Appended, LogOffset, Message, NewMessage, NewRun
 from onelog.store.record import (
     BLANK,
     MAGIC_BLANK,
+    MAGIC_START,
+    RECORD_BYTES_MIN,
     Blank,
     Broken,
     check,
@@ -37,9 +45,57 @@ from onelog.store.record import (
     require_message,
 )
 from onelog.store.runs import encode_run_of_queue, is_plain_run, run_bytes_max
-from onelog.store.segment import Buffer, Segment, file_name, numbered_files
+from onelog.store.segment import (
+    Buffer,
+    Segment,
+    file_name,
+    numbered_files,
+    sync_folder,
+)
 
 _WARM_PROBE_BYTES = 256 * 1024
+_SEARCH_BYTES = 1 << 20
+_RECORD_READ_BYTES = 4096
+_PLACE_AT = 28
+"""Where in a record its own place in the log stands."""
+
+
+def record_at(segment: Segment, at: int) -> Message | Blank | Broken:
+    """What is at byte `at` of a segment, copied; `StoreError` if the disk cannot read it."""
+    room = segment.size - at
+    data = segment.read(at, min(_RECORD_READ_BYTES, room))
+    size = int.from_bytes(data[:4], "big")
+    if len(data) < size <= room:
+        data += segment.read(at + len(data), size - len(data))
+    return check(memoryview(data), 0, segment.start + at, room=room)
+
+
+def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
+    """Where the next whole record of a segment starts, behind `at`, where none is.
+
+    It is known by its magic, its lengths, its checksums, and by the place that it names as its own.
+    The segment's size if there is none.
+    """
+    at += 1
+    # A record's length may begin with three zeros, and these be in a hole.
+    while (at := max(at, segment.next_data(at) - 3)) < segment.size - RECORD_BYTES_MIN:
+        # The blocks overlap, so that no record's beginning is cut in two.
+        block = segment.read_around(at, min(_SEARCH_BYTES, segment.size - at))
+        found = block.find(MAGIC_START, 4)
+        while found >= 0:
+            place = at + found - 4
+            names = block[found - 4 + _PLACE_AT : found + 4 + _PLACE_AT]
+            if int.from_bytes(names, "big") == segment.start + place:
+                size = int.from_bytes(block[found - 4 : found], "big")
+                room = segment.size - place
+                if RECORD_BYTES_MIN <= size <= room:
+                    record = memoryview(segment.read_around(place, size))
+                    whole = check(record, 0, segment.start + place, require_crc, room)
+                    if isinstance(whole, Message):
+                        return place
+            found = block.find(MAGIC_START, found + 1)
+        at += len(block) - RECORD_BYTES_MIN
+    return segment.size
 
 
 class CommitLog:
@@ -52,6 +108,9 @@ class CommitLog:
         self.segment_bytes = segment_bytes
         self.record_crc = record_crc
         self._writable = writable
+        self._flushing = threading.Lock()
+        self.flush_failure: FlushFailedError | None = None
+        """Why nothing is flushed any more."""
         # Replaced, never changed in place: other threads read it without a lock.
         self._segments: tuple[Segment, ...] = tuple(self._open_segments())
         self.end = LogOffset(self._segments[-1].start if self._segments else 0)
@@ -74,6 +133,8 @@ class CommitLog:
                 )
             if size == self.segment_bytes or self._writable:
                 yield Segment(path, start, self.segment_bytes, writable=self._writable)
+        if files and self._writable:
+            sync_folder(self.folder)  # Whoever made them may have died before he did that.
 
     @property
     def start(self) -> LogOffset:
@@ -181,11 +242,14 @@ class CommitLog:
         # A segment that would start exactly at the end is dropped too, unless it is the only one.
         while len(keep) > 1 and keep[-1].start >= end:
             keep.pop()
-        for segment in self._segments[len(keep) :]:
+        dropped = self._segments[len(keep) :]
+        for segment in dropped:
             segment.path.unlink(missing_ok=True)
         self._segments = tuple(keep)
         if keep:
             keep[-1].truncate(max(0, end - keep[-1].start))
+        if dropped:
+            sync_folder(self.folder)  # Else what was cut could come back behind what follows.
         self.end = end
         self.flushed = LogOffset(min(self.flushed, end))
 
@@ -220,29 +284,30 @@ class CommitLog:
         return [view[at - start : at - start + size] for at, size in ranges]
 
     def message_at(self, offset: int) -> Message:
-        """The whole, checked record at a log offset."""
+        """The whole, checked record at a log offset, copied: it may have to come from the disk."""
         if not self.start <= offset < self.end:
             raise OffsetOutOfRangeError(
                 f"log offset {offset} is outside {self.start}..{self.end}, what the log holds"
             )
+        return require_message(self.look_at(offset), offset)
+
+    def look_at(self, offset: int) -> Message | Blank | Broken:
+        """What is at a log offset, also behind `end`; `StoreError` if the disk cannot read it."""
         segment = self.segment_at(offset)
-        return require_message(check(segment.view, offset - segment.start, offset), offset)
+        return record_at(segment, offset - segment.start)
 
-    def scan(self, offset: int, require_crc: bool = False) -> Iterator[Message | Broken]:
-        """Every whole record from `offset` on; ends with what stopped it, if anything did.
+    def scan(self, offset: int) -> Iterator[Message | Broken]:
+        """Every whole record from `offset` on and, where there are none, why.
 
-        It looks at the segments themselves, not at `end`: this is how `end` is found.
+        It looks at the segments themselves, not at `end`.
         """
         for segment in self._segments:
             at = max(0, offset - segment.start)
             while at < segment.size:
-                found = check(segment.view, at, segment.start + at, require_crc)
-                if isinstance(found, Broken):
-                    yield found
-                    return
+                found = record_at(segment, at)
                 if not isinstance(found, Blank):
                     yield found
-                at += found.size
+                at = next_record(segment, at) if isinstance(found, Broken) else at + found.size
 
     def is_warm(self, offset: int, size: int) -> bool:
         """Whether reading this range would not wait for the disk."""
@@ -252,16 +317,32 @@ class CommitLog:
     def read_cold(self, offset: int, size: int) -> bytes:
         """A copy of a range through a system call, which lets other threads run meanwhile."""
         segment = self.segment_at(offset)
-        return segment.read(offset - segment.start, size)
+        at = offset - segment.start
+        if not 0 <= size <= segment.size - at:
+            raise OffsetOutOfRangeError(
+                f"{size} bytes at log offset {offset} are more than its segment has"
+            )
+        return segment.read(at, size)
 
     def flush(self) -> LogOffset:
-        """Return, with the offset, when everything appended before the call is on disk."""
-        end = self.end
-        for segment in self._segments:
-            if segment.start + segment.size > self.flushed and segment.start < end:
-                segment.flush()
-        self.flushed = max(self.flushed, end)
-        return end
+        """Return, with the offset, when everything appended before the call is on disk.
+
+        One at a time: the kernel tells of a failed flush once, and whoever it did not tell must not
+        take it for a success.
+        """
+        with self._flushing:
+            if self.flush_failure is not None:
+                raise self.flush_failure
+            end = self.end
+            try:
+                for segment in self._segments:
+                    if segment.start + segment.size > self.flushed and segment.start < end:
+                        segment.flush()
+            except FlushFailedError as error:
+                self.flush_failure = error
+                raise
+            self.flushed = max(self.flushed, end)
+            return end
 
     def drop_first(self) -> Segment:
         """Begin with the second segment, and return the first: its file is the caller's to delete.

@@ -8,28 +8,44 @@ through memory maps. They are derived data: all of it can be rebuilt from the lo
 
 A record that several queues share has an entry in each of them. An inner batch has one entry per
 message, all pointing at the one record. If a queue does not begin at 0 (its older messages are
-gone), its first file is padded in front with {0, 0x7FFFFFFF, 0}.
+gone), its first file is padded in front with {0, 0x7FFFFFFF, 0}; where messages in the middle are
+lost, because the log is damaged, padding keeps the places of the others.
+
+A touch of a map where the disk cannot read ends the process (SIGBUS). So what was there before the
+queue was opened is read once with a system call, which fails with an error instead: see `_probe`.
 
 Invariant: entries below `end` are whole; what lies after it is zeros or, after a crash, anything,
 and is cleared by recovery. Disk space for an entry is allocated before the entry is written,
 because a store through a map into a hole of a full disk kills the process.
 """
 
+import errno
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 
+import numpy as np
+
 from onelog.errors import StoreCorruptError, StoreVersionError
-from onelog.store.segment import disk_error, file_name, numbered_files, sync_folder
+from onelog.store.segment import disk_error, file_name, numbered_files, sync_file
 from onelog.store.spare_queues import SpareQueues
 
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
-PADDING = ENTRY.pack(0, 0x7FFFFFFF, 0)
+ENTRY_DTYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
+PADDING_SIZE = 0x7FFFFFFF
+"""The size in an entry that stands for a message which is in no log any more."""
+PADDING = ENTRY.pack(0, PADDING_SIZE, 0)
 _GONE = ENTRY.pack(-1, 0, 0)
+_READ_ENTRIES = 4_096
 _BEGIN_BYTES = 200 * ENTRY_BYTES
+_PROBE_BYTES = 64 * 1024
+_PROBES_MAX = 256
+_PROBE_S = 1.0
+"""For how long a file that could be read is taken to be in memory."""
 _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
 
@@ -63,7 +79,7 @@ def _has_data(fd: int, at: int) -> bool:
         except OSError:
             return False
         hole = os.lseek(fd, at, os.SEEK_HOLE)
-        if any(os.pread(fd, hole - at, at)):
+        if os.pread(fd, hole - at, at).strip(b"\0"):
             return True
         at = hole
 
@@ -73,8 +89,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
-        "_last_log", "_maps", "_spares", "_writable", "allocated", "dirty", "end", "folder",
-        "queue_id", "reserved", "start", "topic",
+        "_last_log", "_maps", "_opened_end", "_probed", "_spares", "_unsynced", "_writable",
+        "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -87,8 +103,11 @@ class ConsumeQueue:
         *,
         writable: bool = True,
         spares: SpareQueues | None = None,
+        unsynced: set[str] | None = None,
     ) -> None:
+        """`unsynced` is told of folders that have new names, for whoever makes them durable."""
         self.folder = folder
+        self._unsynced = set() if unsynced is None else unsynced
         self._folder_name = str(folder)
         self.topic = topic
         self.queue_id = queue_id
@@ -101,6 +120,8 @@ class ConsumeQueue:
         self.start: int = self._files[0] * file_entries if self._files else 0
         self._last_log = 1 << 62
         self.end: int = self._find_end()
+        self._opened_end = self.end
+        self._probed: dict[tuple[int, int], float] = {}
         self.reserved = self.end
         self.allocated = self.end
         self._flushed = self.end
@@ -152,6 +173,7 @@ class ConsumeQueue:
                 if file not in self._files:
                     self._make_folder(file)
                     self._files.append(file)
+                    self._unsynced.add(self._folder_name)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             else:
                 fd = os.open(path, os.O_RDONLY)
@@ -174,6 +196,8 @@ class ConsumeQueue:
 
     def _make_folder(self, file: int) -> None:
         """See that the folder for a new file is there, and with luck the file."""
+        if not self._files:
+            self._unsynced.update(map(str, self.folder.parents[:3]))
         if self._spares is not None and not file and not self._files:
             os.makedirs(self.folder.parent, exist_ok=True)
             if self._spares.take(self.folder):
@@ -239,11 +263,15 @@ class ConsumeQueue:
         fd = os.open(self._name(self._files[0]), os.O_RDONLY)
         try:
             first = os.pread(fd, ENTRY_BYTES, 0)
+            if first == PADDING:
+                raw = os.pread(fd, self._file_entries * ENTRY_BYTES, 0)
+                whole = len(raw) // ENTRY_BYTES
+                padded = np.frombuffer(raw, ENTRY_DTYPE, whole)["size"] == PADDING_SIZE
+                count = len(padded) if padded.all() else int(padded.argmin())
+                self.start = min(self.start + count, self.end)
+                return -1
         finally:
             os.close(fd)
-        if first == PADDING:
-            self.start = self.first_not_before(lambda entry: entry[1] == 0x7FFFFFFF)
-            return -1
         return int(ENTRY.unpack(first)[0])
 
     # -- writing -------------------------------------------------------------------------------
@@ -281,6 +309,8 @@ class ConsumeQueue:
             file, slot = divmod(self.allocated, self._file_entries)
             self._map(file)
             at = slot * ENTRY_BYTES
+            if at and self.allocated <= self._opened_end:
+                self._probe(file, at - ENTRY_BYTES, at)  # Where entries go on in a page.
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
@@ -329,9 +359,11 @@ class ConsumeQueue:
     def entry(self, offset: int) -> Entry:
         """The (log offset, size, tags code) of one message between `start` and `end`."""
         file, slot = divmod(offset, self._file_entries)
-        found: Entry = ENTRY.unpack_from(
-            self._maps.get(file) or self._map(file), slot * ENTRY_BYTES
-        )
+        mapped = self._maps.get(file) or self._map(file)
+        at = slot * ENTRY_BYTES
+        if offset < self._opened_end:
+            self._probe(file, at, at + ENTRY_BYTES)
+        found: Entry = ENTRY.unpack_from(mapped, at)
         return found
 
     def entries(self, offset: int, count: int) -> Iterator[Entry]:
@@ -347,16 +379,58 @@ class ConsumeQueue:
             file, slot = divmod(offset, self._file_entries)
             here = min(end - offset, self._file_entries - slot)
             at = slot * ENTRY_BYTES
-            yield memoryview(self._map(file))[at : at + here * ENTRY_BYTES]
+            mapped = self._map(file)
+            if offset < self._opened_end:
+                self._probe(file, at, at + here * ENTRY_BYTES)
+            yield memoryview(mapped)[at : at + here * ENTRY_BYTES]
             offset += here
 
+    def _probe(self, file: int, at: int, end: int) -> None:
+        """See that bytes of a file can be read before its map is touched there.
+
+        `StoreError` if the disk cannot read them.
+        """
+        probed = self._probed
+        now = time.monotonic()
+        for block in range(at // _PROBE_BYTES, (end - 1) // _PROBE_BYTES + 1):
+            if now - probed.get((file, block), -_PROBE_S) < _PROBE_S:
+                continue
+            size = min(_PROBE_BYTES, self._file_entries * ENTRY_BYTES - block * _PROBE_BYTES)
+            try:
+                self._read(file, block * _PROBE_BYTES, size)
+            except OSError as error:
+                raise disk_error(error, self.path(file), "read") from error
+            if len(probed) >= _PROBES_MAX:
+                probed.clear()
+            probed[file, block] = now
+
+    def _read(self, file: int, at: int, size: int) -> bytes:
+        fd = os.open(self._name(file), os.O_RDONLY)
+        try:
+            found = os.pread(fd, size, at)
+        finally:
+            os.close(fd)
+        if len(found) < size:
+            raise OSError(errno.EIO, "the file is shorter than it was, or unreadable")
+        return found
+
     def first_not_before(self, is_before: Callable[[Entry], bool]) -> int:
-        """Binary search: the first offset whose entry is not `before`; `end` if all are."""
+        """Binary search: the first offset whose entry is not `before`; `end` if all are.
+
+        Padding in the middle says nothing; it is where the message after it is.
+        """
         low, high = self.start, self.end
         while low < high:
-            middle = (low + high) // 2
-            if is_before(self.read_entry(middle)):
-                low = middle + 1
+            middle = at = (low + high) // 2
+            entry = self.read_entry(middle)
+            if entry[1] == PADDING_SIZE:
+                at = self.next_real(middle, high)
+                if at == high:
+                    high = middle
+                    continue
+                entry = self.read_entry(at)
+            if is_before(entry):
+                low = at + 1
             else:
                 high = middle
         return low
@@ -378,17 +452,28 @@ class ConsumeQueue:
             file, slot = divmod(offset, self._file_entries)
             here = min(end - offset, self._file_entries - slot)
             try:
-                fd = os.open(self._name(file), os.O_RDONLY)
-                try:
-                    parts.append(os.pread(fd, here * ENTRY_BYTES, slot * ENTRY_BYTES))
-                finally:
-                    os.close(fd)
-            except FileNotFoundError:
-                pass
+                parts.append(self._read(file, slot * ENTRY_BYTES, here * ENTRY_BYTES))
             except OSError as error:
-                raise disk_error(error, self.path(file), "read") from error
+                if not isinstance(error, FileNotFoundError) or offset >= self.start:
+                    raise disk_error(error, self.path(file), "read") from error
             offset += here
         return b"".join(parts)
+
+    def next_real(self, offset: int, end: int, log_start: int = 0) -> int:
+        """The first entry from `offset` on that leads to a record in the log; `end` if none does.
+
+        Looked for one by one: padding that is stepped over in leaps may have messages in it.
+        """
+        while offset < end:
+            count = min(end - offset, _READ_ENTRIES)
+            rows = np.frombuffer(self.read_entries(offset, count), ENTRY_DTYPE)
+            if len(rows) < count:
+                return end  # Retention took them meanwhile.
+            real = (rows["size"] != PADDING_SIZE) & (rows["at"] >= log_start)
+            if real.any():
+                return offset + int(real.argmax())
+            offset += len(rows)
+        return end
 
     def last_entry(self) -> Entry | None:
         """The entry of the newest message, if there is one."""
@@ -398,9 +483,17 @@ class ConsumeQueue:
 
     def rewind(self, log_offset: int) -> None:
         """Forget every entry of a record at or after `log_offset`; see `clear_behind`."""
-        if self._last_log < log_offset:
+        if 0 < self._last_log < log_offset:
             return
-        self.end = max(self._bisect(lambda e: e[1] > 0 and e[0] < log_offset), self.start)
+        end = self._bisect(lambda e: e[1] > 0 and e[0] < log_offset, remember_last=True)
+        end = max(end, self.start)
+        if self._last_log == 0:
+            # Padding looks like something from before, and may have led the search too far.
+            while end > self.start and (
+                (last := self.entry(end - 1))[1] == PADDING_SIZE or last[0] >= log_offset
+            ):
+                end -= 1
+        self.end = end
         self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
 
@@ -409,6 +502,15 @@ class ConsumeQueue:
         self.end = self.reserved = self.allocated = max(end, self.start)
         self._flushed = min(self._flushed, self.end)
         self.clear_behind()
+
+    def back_to(self, offset: int) -> None:
+        """Go back to an offset below the end: later messages take the places of earlier ones."""
+        self._begins_at = -1
+        if offset >= self.start:
+            self.cut(offset)
+            return
+        self.delete()
+        self.start = self.end = self.reserved = self.allocated = self._flushed = 0
 
     def clear_behind(self) -> None:
         """Turn whatever a crash left behind the end into zeros, and delete files that are empty."""
@@ -475,11 +577,9 @@ class ConsumeQueue:
             path = self.path(file)
             try:
                 with open(path, "rb", buffering=0) as raw:
-                    os.fdatasync(raw.fileno())
-                if self._flushed <= file * self._file_entries:
-                    sync_folder(path.parent)
+                    sync_file(raw.fileno(), path)
             except FileNotFoundError:
                 continue  # Retention or a deleted topic took the file meanwhile.
             except OSError as error:
-                raise disk_error(error, path, "flush") from error
+                raise disk_error(error, path, "open") from error
         self._flushed = end

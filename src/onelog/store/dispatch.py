@@ -3,7 +3,8 @@
 A record goes to the queue it names. If it carries INNER_MULTI_DISPATCH, a comma-separated list of
 topics, it goes to a queue of each of these too, at the offsets in INNER_MULTI_QUEUE_OFFSET: queue
 0 of a light queue (`%LMQ%...`), else the queue with the record's own id. Half and rolled-back
-messages of transactions go nowhere. An inner batch takes as many offsets as it has messages.
+messages of transactions go nowhere. An inner batch takes as many offsets as it has messages. A
+record with INNER_TOPIC_DELETED goes nowhere, and takes all that its topic has out of the queues.
 """
 
 import re
@@ -29,12 +30,14 @@ from onelog.message import (
     tags_code,
 )
 
+TOPIC_DELETED = "INNER_TOPIC_DELETED"
 INNER_COUNT_MAX = 1_000_000
 EXTRA_QUEUES_MAX = 1_000
 TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _NEVER_SHARED = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
 """Topics whose records are copies: what they say of extra queues was meant for the original."""
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+_DELETED_NEEDLE = TOPIC_DELETED.encode() + b"\x01"
 # Operations on an enum's members are calls; these are done for every message.
 _COMMITTED = int(SysFlag.COMMITTED)
 _INNER_BATCH = int(SysFlag.INNER_BATCH)
@@ -84,6 +87,23 @@ class TagsCodes:
             tags = property_bytes(properties, TAGS_NEEDLE)
             return tags_code(tags) if tags else 0
         return tags_code(rest.partition(b"\x02")[0])
+
+
+def deletion_of(topic: str) -> NewMessage:
+    """The record that says that a topic was deleted here: what went before it is in no queue.
+
+    Rolled back, so that nobody, RocketMQ included, enters it into a queue or the index.
+    """
+    properties = encode_properties({TOPIC_DELETED: "true"})
+    return NewMessage(topic, 0, b"", properties, sys_flag=int(SysFlag.ROLLED_BACK))
+
+
+def is_deletion(sys_flag: int, properties: bytes) -> bool:
+    """Whether a record is one that `deletion_of` made."""
+    return (
+        sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK
+        and property_bytes(properties, _DELETED_NEEDLE) is not None
+    )
 
 
 def is_dispatched(sys_flag: int) -> bool:

@@ -5,8 +5,10 @@ flush is a group commit: whoever needs its bytes on disk says up to which offset
 once for all who ask meanwhile, then tells each of them. Every few seconds, or 128 MiB, it
 also flushes queues and index and moves the checkpoint on, which bounds the work of a recovery.
 
-A flush that fails is final: the kernel may have dropped the pages, so a second flush that succeeds
-proves nothing. Everyone who waits gets the error, and the store takes no more writes.
+A flush that fails is final, whatever the reason: the kernel may have dropped the pages, so a second
+flush that succeeds proves nothing. Everyone who waits gets the error, and the store takes no more
+writes. What fails before it comes to flushing, for want of a file descriptor or of room for the
+index, is tried again: whoever waits goes on waiting.
 """
 
 import ctypes
@@ -18,13 +20,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.config import StoreConfig
-from onelog.errors import StoreClosedError, StoreError, StoreFailedError, StoreFullError
+from onelog.errors import FlushFailedError, StoreClosedError, StoreError, StoreFailedError
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
+from onelog.store.segment import disk_error, flush_error
 
 PAGE_BYTES = 4096
 CHECKPOINT_BYTES_MAX = 128 << 20
 """How much may be written between two checkpoints, however fast: a recovery has to replay it."""
+
+_RETRY_S = 0.1
+_CHECKPOINT_RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +85,7 @@ class Flusher:
     def _run(self) -> None:
         config = self._config
         last_flush = last_checkpoint = time.monotonic()
+        checkpoint_from = 0.0
         while not self._stopping:
             with self._wake:
                 if not self._waiting and not self._stopping:
@@ -95,14 +102,17 @@ class Flusher:
                     last_flush = now
                     self._tell(None)
                 behind = self._log.end - self._checkpoint.safe_offset
-                if (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms or (
-                    behind >= CHECKPOINT_BYTES_MAX
-                ):
+                due = (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms
+                if (due or behind >= CHECKPOINT_BYTES_MAX) and now >= checkpoint_from:
                     last_checkpoint = now
-                    self._try_checkpoint()
-            except StoreError as error:
+                    if not self._try_checkpoint():
+                        checkpoint_from = now + _CHECKPOINT_RETRY_S
+            except FlushFailedError as error:
                 self._fail(error)
                 return
+            except StoreError as error:
+                log.warning("no flush, tried again at once: %s", error)
+                time.sleep(_RETRY_S)
             except Exception as error:
                 self._fail(StoreFailedError(f"the flush thread failed: {error!r}"))
                 raise
@@ -113,12 +123,16 @@ class Flusher:
             except StoreError as error:
                 self._fail(error)
 
-    def _try_checkpoint(self) -> None:
+    def _try_checkpoint(self) -> bool:
         try:
             self._save_checkpoint()
-        except StoreFullError as error:
+        except FlushFailedError:
+            raise
+        except StoreError as error:
             # Nothing is lost by it: a recovery would begin at the checkpoint before.
             log.warning("no checkpoint, tried again later: %s", error)
+            return False
+        return True
 
     def _tell(self, error: StoreError | None) -> None:
         """Answer those whose bytes are on disk, or everybody if there was an error."""
@@ -140,13 +154,16 @@ def sync_filesystem(folder: Path) -> None:
 
     For thousands of small files that is far cheaper than a flush of each.
     """
-    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise disk_error(error, folder, "open") from error
     try:
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
         if syncfs is None:
             os.sync()
         elif syncfs(fd) != 0:
             code = ctypes.get_errno()
-            raise StoreFailedError(f"the disk failed to flush {folder}: {os.strerror(code)}")
+            raise flush_error(OSError(code, os.strerror(code)), folder)
     finally:
         os.close(fd)

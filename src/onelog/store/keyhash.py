@@ -87,6 +87,11 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
 
     Messages come in order; those of one message with its unique id first.
     """
+    sizes = set(map(len, properties))
+    if len(sizes) == 1 and sizes != {0} and len(set(topics)) == 1:
+        hashes = _hashes_alike(topics[0], properties) if len(properties) >= _ALIKE_MIN else None
+        if hashes is not None:
+            return hashes, np.arange(len(properties))
     forms: dict[tuple[str, int], list[int]] = {}
     for number, form in enumerate(zip(topics, map(len, properties), strict=True)):
         try:
@@ -97,7 +102,7 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
     keys: list[bytes] = []
     owners: list[int] = []
     for (topic, size), members in forms.items():
-        rows = [properties[number] for number in members] if len(forms) > 1 else properties
+        rows = [properties[number] for number in members]
         hashes = _hashes_alike(topic, rows) if size and len(rows) >= _ALIKE_MIN else None
         if hashes is not None:
             found.append((hashes, np.array(members, np.int64)))
@@ -109,8 +114,6 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
                 owners += [number] * len(several)
     if keys:
         found.append((key_hashes(keys), np.array(owners, np.int64)))
-    if len(found) == 1 and len(forms) == 1:
-        return found[0]
     hashes = np.concatenate([np.empty(0, np.int64), *(each for each, _ in found)])
     numbers = np.concatenate([np.empty(0, np.int64), *(each for _, each in found)])
     order = np.argsort(numbers, kind="stable")

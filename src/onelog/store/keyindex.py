@@ -16,46 +16,43 @@ Appending a message only queues its properties here. Keys are hashed and linked 
 microseconds. What is queued and lost in a crash is rebuilt from the log.
 """
 
+import errno
 import itertools
 import mmap
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.message import (
-    TRANSACTION_MASK,
     Appended,
     NewMessage,
     NewRun,
-    SysFlag,
 )
 from onelog.store.keyhash import KEYS_NEEDLE, hashes_of, key_hash
-from onelog.store.segment import disk_error
+from onelog.store.segment import disk_error, sync_file, sync_folder
 
 HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("log", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
-_ENTRY = Struct(">iqii")
+ENTRY = Struct(">iqii")
 _ALLOCATE_ENTRIES = 50_000
 _PENDING_MAX = 2_048
+_READ_BYTES = 1 << 20
 
-_ROLLED_BACK = int(SysFlag.ROLLED_BACK)
-
-Pending = tuple[Sequence[NewMessage] | NewRun, Sequence[Appended] | Sequence[int], int]
-"""What was appended together, where it went (of a run: the log offsets alone), and when."""
-_TOPIC, _PROPERTIES, _FLAGS = (
-    itemgetter(NewMessage._fields.index(name)) for name in ("topic", "properties", "sys_flag")
+Pending = tuple[list[str], list[bytes], Sequence[int], int]
+"""Of messages that were appended together: topics, properties and log offsets, and when."""
+_TOPIC, _PROPERTIES = (
+    itemgetter(NewMessage._fields.index(name)) for name in ("topic", "properties")
 )
 _PART_PROPERTIES, _LOG_OFFSET = itemgetter(2), itemgetter(0)
 
@@ -68,25 +65,15 @@ class IndexFile:
         self.slots_count = slots
         self.entries_count = entries
         self.size = HEADER.size + slots * SLOT_BYTES + entries * ENTRY_BYTES
+        self._fd = -1
         created = not path.exists()
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
-            try:
-                if writable and os.fstat(fd).st_size != self.size:
-                    if not created:
-                        raise StoreVersionError(
-                            f"{path} has {os.fstat(fd).st_size} bytes; {slots} slots and {entries} "
-                            f"entries need {self.size}: open the store with the index_slots and "
-                            "index_entries it was written with"
-                        )
-                    os.ftruncate(fd, self.size)
-                if writable:
-                    os.posix_fallocate(fd, 0, HEADER.size + slots * SLOT_BYTES)
-                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-                self._map = mmap.mmap(fd, self.size, access=access)
-                self._map.madvise(mmap.MADV_RANDOM)
-            finally:
-                os.close(fd)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+            if writable:
+                self._make(created)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(self._fd, self.size, access=access)
+            self._map.madvise(mmap.MADV_RANDOM)
         except ValueError as error:
             raise StoreCorruptError(f"{path} is shorter than its {self.size} bytes") from error
         except OSError as error:
@@ -101,6 +88,31 @@ class IndexFile:
         self._allocated = self.next_entry
         if self.next_entry == 1 and writable:
             self._write_header()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _make(self, created: bool) -> None:
+        """See that the file has its size, and the slots have their space."""
+        size = os.fstat(self._fd).st_size
+        slots_end = HEADER.size + self.slots_count * SLOT_BYTES
+        if size != self.size:
+            if not created:
+                raise StoreVersionError(
+                    f"{self.path} has {size} bytes; {self.slots_count} slots and "
+                    f"{self.entries_count} entries need {self.size}: open the store with the "
+                    "index_slots and index_entries it was written with"
+                )
+            os.ftruncate(self._fd, self.size)
+        os.posix_fallocate(self._fd, 0, slots_end)
+
+    def read_slots(self) -> None:
+        """Read what the next entries go into, for writing goes through the map: see `_read`."""
+        slots_end = HEADER.size + self.slots_count * SLOT_BYTES
+        for at in range(0, slots_end, _READ_BYTES):
+            self._read(at, min(_READ_BYTES, slots_end - at))
+        self._entry(self.next_entry - 1)
 
     def _read_header(self) -> None:
         (self.first_ms, self.last_ms, self.first_log, self.last_log, self.used_slots,
@@ -124,11 +136,7 @@ class IndexFile:
         until = min(max(until, self._allocated + _ALLOCATE_ENTRIES), self.entries_count)
         at = HEADER.size + self.slots_count * SLOT_BYTES + self._allocated * ENTRY_BYTES
         try:
-            fd = os.open(self.path, os.O_RDWR)
-            try:
-                os.posix_fallocate(fd, at, (until - self._allocated) * ENTRY_BYTES)
-            finally:
-                os.close(fd)
+            os.posix_fallocate(self._fd, at, (until - self._allocated) * ENTRY_BYTES)
         except OSError as error:
             raise disk_error(error, self.path, "allocate room in") from error
         self._allocated = until
@@ -165,25 +173,10 @@ class IndexFile:
         """Log offsets of entries with this hash, newest first; times are exact to the second."""
         if self.next_entry == 1 or begin_ms > self.last_ms + 999 or end_ms < self.first_ms:
             return
-        try:
-            # Not through the map: a page that is not in memory would be waited for with the
-            # interpreter's lock in hand.
-            with open(self.path, "rb", buffering=0) as raw:
-                yield from self._follow(raw.fileno(), hashed, begin_ms, end_ms)
-        except FileNotFoundError:
-            return  # Retention took it meanwhile.
-        except OSError as error:
-            raise disk_error(error, self.path, "read") from error
-
-    def _follow(self, fd: int, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """The chain of one slot."""
-        entries_at = HEADER.size + self.slots_count * SLOT_BYTES
-        slot = os.pread(fd, SLOT_BYTES, HEADER.size + hashed % self.slots_count * SLOT_BYTES)
-        number = int.from_bytes(slot, "big", signed=True)
+        at = HEADER.size + hashed % self.slots_count * SLOT_BYTES
+        number = int.from_bytes(self._read(at, SLOT_BYTES), "big", signed=True)
         while 0 < number < self.next_entry:
-            found, log_offset, seconds, older = _ENTRY.unpack(
-                os.pread(fd, ENTRY_BYTES, entries_at + number * ENTRY_BYTES)
-            )
+            found, log_offset, seconds, older = self._entry(number)
             at_ms = self.first_ms + seconds * 1000
             if at_ms + 999 < begin_ms:
                 return
@@ -202,14 +195,12 @@ class IndexFile:
         low, high = 0, self.entries_count - 1
         while low < high:
             middle = (low + high + 1) // 2
-            entry = self._entries[middle]
-            whole = entry["hash"] != 0 or entry["log"] != 0 or entry["older"] != 0
-            low, high = (middle, high) if whole and entry["log"] < log_offset else (low, middle - 1)
+            hashed, log, _, older = self._entry(middle)
+            whole = hashed != 0 or log != 0 or older != 0
+            low, high = (middle, high) if whole and log < log_offset else (low, middle - 1)
         kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
-        with open(self.path, "r+b", buffering=0) as raw:
-            os.ftruncate(raw.fileno(), at)
-            os.ftruncate(raw.fileno(), self.size)
+        _clear(self._fd, at)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
         self._slots[:] = slots
@@ -220,18 +211,46 @@ class IndexFile:
             self.last_ms = self.first_ms + int(kept[-1]["seconds"]) * 1000 + 999
         self._write_header()
 
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        at = HEADER.size + self.slots_count * SLOT_BYTES + number * ENTRY_BYTES
+        found: tuple[int, int, int, int] = ENTRY.unpack(self._read(at, ENTRY_BYTES))
+        return found
+
+    def _read(self, at: int, size: int) -> bytes:
+        """Bytes of the file, not through the map: they may have to come from the disk, and a touch
+        of the map where that cannot read ends the process."""
+        try:
+            found = os.pread(self._fd, size, at)
+            if len(found) < size:
+                raise OSError(errno.EIO, f"the file ends at byte {at + len(found)}")
+        except OSError as error:
+            raise disk_error(error, self.path, "read") from error
+        return found
+
     def _read_entries(self, count: int) -> npt.NDArray[np.void]:
         """Entries 1 to `count`, read in one go: through the map, page by page, it takes seconds."""
         at = HEADER.size + self.slots_count * SLOT_BYTES + ENTRY_BYTES
-        return np.fromfile(self.path, ENTRY_DTYPE, count, offset=at)
+        return np.frombuffer(self._read(at, count * ENTRY_BYTES), ENTRY_DTYPE)
 
     def flush(self) -> None:
         """Return when all entries are on disk."""
+        sync_file(self._fd, self.path)
+
+
+def _clear(fd: int, at: int) -> None:
+    """Turn everything from `at` on into zeros; what is a hole is left alone.
+
+    Not by making the file shorter and longer again: whoever dies in between leaves a file that
+    looks as if it were of a store with other settings.
+    """
+    while True:
         try:
-            with open(self.path, "rb", buffering=0) as raw:
-                os.fdatasync(raw.fileno())
-        except OSError as error:
-            raise disk_error(error, self.path, "flush") from error
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        while at < hole:
+            at += os.pwrite(fd, bytes(min(hole - at, 1 << 20)), at)
 
 
 class KeyIndex:
@@ -252,7 +271,10 @@ class KeyIndex:
                 path.unlink()
         # Replaced, never changed in place: the flush thread reads it without a lock.
         self._files = tuple(IndexFile(p, slots, entries, writable=writable) for p in names)
+        if self._files and writable:
+            self._files[-1].read_slots()
         self._dirty: set[IndexFile] = set()
+        self._has_new_files = False
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
@@ -272,14 +294,23 @@ class KeyIndex:
     def add(
         self, messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
     ) -> None:
-        """Take note of messages and where they are; `build` indexes them later."""
-        self._pending.append((messages, places, store_ms))
+        """Take note of messages and where they are; `build` indexes them later.
+
+        None of them may be rolled back: those are found under no key.
+        """
+        self._pending.append(
+            (
+                [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)],
+                [*map(_LOG_OFFSET, places)], store_ms,
+            )
+        )  # fmt: skip
         self._noted += len(messages)
 
     def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
         """`add` for the messages of a run."""
-        self._pending.append((run, log_offsets, store_ms))
-        self._noted += len(log_offsets)
+        count = len(log_offsets)
+        self._pending.append(([run.topic] * count, _run_properties(run), log_offsets, store_ms))
+        self._noted += count
 
     @property
     def is_behind(self) -> bool:
@@ -302,25 +333,39 @@ class KeyIndex:
         topics: list[str] = []
         properties: list[bytes] = []
         logs: list[int] = []
-        times: list[int] = []
-        for added, places, ms in batch:
-            if isinstance(added, NewRun):
-                topics += [added.topic] * len(places)
-                properties += _run_properties(added)
-                logs += cast(Sequence[int], places)
-            else:
-                topics += map(_TOPIC, added)
-                of = _keyed_properties if any(map(_FLAGS, added)) else _PROPERTIES
-                properties += map(of, added)
-                logs += map(_LOG_OFFSET, cast(Sequence[Appended], places))
-            times += [ms] * len(places)
+        for some_topics, some_properties, some_logs, _ in batch:
+            topics += some_topics
+            properties += some_properties
+            logs += some_logs
+        times = np.array([store_ms for *_, store_ms in batch], np.int64)
+        counts = [len(some) for some, *_ in batch]
         hashes, numbers = hashes_of(topics, properties)
         log_offsets = np.array(logs, np.int64)[numbers]
-        store_ms = np.array(times, np.int64)[numbers]
+        store_ms = times.repeat(counts)[numbers]
+        self._enter(hashes, log_offsets, store_ms)
+
+    def enter(
+        self,
+        hashes: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+        store_ms: npt.NDArray[np.int64],
+    ) -> None:
+        """Index messages at once, whose keys are hashed already; for recovery."""
+        with self._lock:
+            self._enter(hashes, log_offsets, store_ms)
+
+    def _enter(
+        self,
+        hashes: npt.NDArray[np.int64],
+        log_offsets: npt.NDArray[np.int64],
+        store_ms: npt.NDArray[np.int64],
+    ) -> None:
         done = 0
         while done < len(hashes):
-            if not self._files or self._files[-1].room == 0:
-                self._add_file(int(store_ms[done]))
+            now_ms = int(store_ms[done])
+            # A file tells times from its first one on, so it ends where the clock was set back.
+            if not self._files or not self._files[-1].room or now_ms < self._files[-1].first_ms:
+                self._add_file(now_ms)
             file = self._files[-1]
             upto = done + min(file.room, len(hashes) - done)
             file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
@@ -329,13 +374,13 @@ class KeyIndex:
 
     def _add_file(self, now_ms: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        latest = self._files[-1].path.name if self._files else ""
         name = _name_at(now_ms)
-        while name <= latest:
-            now_ms += 1
-            name = _name_at(now_ms)
+        if self._files and name <= self._files[-1].path.name:
+            # Names give the order of files, also when the clock was set back.
+            name = str(int(self._files[-1].path.name) + 1)
         file = IndexFile(self.folder / name, self._slots, self._entries, writable=True)
         self._files = (*self._files, file)
+        self._has_new_files = True
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets of messages that may have this key, newest first, over all files."""
@@ -370,21 +415,28 @@ class KeyIndex:
 
     def flush(self) -> None:
         """Return when everything that was built before the call is on disk."""
-        while self._dirty:
-            file = self._dirty.pop()
+        for file in list(self._dirty):
+            self._dirty.discard(file)
             if file in self._files:
-                file.flush()
+                try:
+                    file.flush()
+                except BaseException:
+                    self._dirty.add(file)
+                    raise
+        if self._has_new_files:
+            self._has_new_files = False
+            try:
+                sync_folder(self.folder)
+                sync_folder(self.folder.parent)
+            except BaseException:
+                self._has_new_files = True
+                raise
 
 
-def _run_properties(run: NewRun) -> Iterable[bytes]:
+def _run_properties(run: NewRun) -> list[bytes]:
     if run.shared.find(KEYS_NEEDLE) >= 0:
-        return map(_PROPERTIES, run.messages())
-    return map(_PART_PROPERTIES, run.parts)
-
-
-def _keyed_properties(message: NewMessage) -> bytes:
-    """A message that was rolled back is found under no key."""
-    return b"" if message.sys_flag & TRANSACTION_MASK == _ROLLED_BACK else message.properties
+        return [*map(_PROPERTIES, run.messages())]
+    return [*map(_PART_PROPERTIES, run.parts)]
 
 
 def _name_at(now_ms: int) -> str:

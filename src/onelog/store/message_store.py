@@ -11,8 +11,9 @@ Invariant: a message has its queue entries as soon as `append` returns, and is o
 import contextlib
 import itertools
 import logging
+import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -20,7 +21,7 @@ from typing import NoReturn, Self
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
 from onelog.errors import (
-    MessageTooLargeError,
+    FlushFailedError,
     NotAStoreError,
     PropertiesTooLargeError,
     StoreClosedError,
@@ -31,17 +32,22 @@ from onelog.errors import (
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
     Appended,
     AppendedRun,
     NewMessage,
     NewRun,
+    SysFlag,
+    tags_code,
 )
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from onelog.store.damage import remember_damage
 from onelog.store.dispatch import (
     TAGS_NEEDLE,
     TagsCodes,
+    deletion_of,
     is_dispatched,
     with_dispatch_properties,
 )
@@ -52,11 +58,14 @@ from onelog.store.reader import StoreReader
 from onelog.store.record import CRC_PROPERTY_BYTES
 from onelog.store.recovery import RecoveryReport, recover
 from onelog.store.retention import Retention, RetentionRound, SpaceUsage, space_usage
-from onelog.store.segment import disk_error
+from onelog.store.segment import disk_error, make_folders, sync_folder
 from onelog.store.spare_queues import FOLDER, SpareQueues
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
+_BARRIER_SECONDS = 60.0
+_STEP_BACK_MS_MAX = 60_000
+"""A clock that goes back by more was wrong before."""
 _UNDECIDED = 0x4
 """The bit that half and rolled-back messages have, and committed ones do not."""
 
@@ -84,14 +93,23 @@ class MessageStore(StoreReader):
             self.log, self.queue_table, self.index, self._checkpoint, self._tags_codes,
             crashed=crashed,
         )  # fmt: skip
-        self._opened_end = int(self.log.end)
+        self.damage = remember_damage(folder, self.recovery.damage, int(self.log.start))
+        """Ranges of the log that are no use, as far as is known."""
+        self.opened_end = int(self.log.end)
         self.last_append_ms = self.recovery.last_store_ms
         self._properties_max = PROPERTIES_BYTES_MAX
         if config.record_crc:
             self._properties_max -= CRC_PROPERTY_BYTES + 1
         self._refusal: StoreError | None = None
         self._index_full: StoreError | None = None
-        self._dirty: set[ConsumeQueue] = set(self.queue_table) if crashed else set()
+        self._dirty: set[ConsumeQueue] = set()
+        if crashed or self.recovery.records_replayed:
+            # Neither the entries nor the names of their files need be on disk.
+            self._dirty.update(self.queue_table)
+            for queue in self._dirty if len(self._dirty) <= _FILES_SYNCED_ONE_BY_ONE_MAX else ():
+                self.queue_table.unsynced.update(
+                    map(str, (queue.folder, *queue.folder.parents[:3]))
+                )
         # End of the log that queues and index know of, its last record, and when it was stored:
         # one value, so that the flush thread sees them together.
         self._entered = (int(self.log.end), self.recovery.last_record, self.last_append_ms)
@@ -110,7 +128,7 @@ class MessageStore(StoreReader):
         """Open a store for writing, or make one in an empty or missing folder."""
         try:
             check_is_store(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             lock = StoreLock(folder / "lock")
         except OSError as error:
             raise disk_error(error, folder, "open a store in") from error
@@ -135,21 +153,47 @@ class MessageStore(StoreReader):
 
     # -- writing -------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def head_room(self) -> Iterator[None]:
+        """While it lasts, writes go on for longer on a disk that fills: see `Retention`.
+
+        For what the broker has to write itself, so that space can be freed at all.
+        """
+        refusal = self._refusal
+        if not self.retention.owns(refusal) or not self.retention.has_head_room:
+            yield
+            return
+        self._refusal = None
+        try:
+            yield
+        finally:
+            # Unless a flush has failed meanwhile, which is final.
+            self._refusal = self._refusal or refusal
+
+    def append_own(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """`append` for the broker's own records, with `head_room`."""
+        if self._refusal is None:
+            return self.append(messages)
+        with self.head_room():
+            return self.append(messages)
+
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append messages of any topics with one write, all or none of them."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         by_topic = self.queue_table.by_topic
-        body_max, properties_max = self.config.body_bytes_max, self._properties_max
+        properties_max = self._properties_max
         queues: list[ConsumeQueue] = []
         offsets: list[int] = []
         last_topic, last_id = "", -1
         try:
             for message in messages:
-                topic, queue_id, body, properties, _, flags, _, _, _, _, _, count, extra = message
-                if len(body) > body_max or len(properties) > properties_max:
-                    self._refuse_size(message)
+                topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
+                if len(properties) > properties_max:
+                    self._refuse_properties(message)
                 if flags & _UNDECIDED or extra or count != 1:
                     self._release(queues)
                     return self._append_special(messages, store_ms)
@@ -181,7 +225,7 @@ class MessageStore(StoreReader):
         store_ms: int,
     ) -> None:
         """Put the entries of plain messages into their queues, and note their keys."""
-        pack, tags_code, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
+        pack, code_of, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
         entries: dict[ConsumeQueue, list[bytes]] = {}
         has_properties = False
         last: ConsumeQueue | None = None
@@ -190,8 +234,11 @@ class MessageStore(StoreReader):
             code = 0
             if properties := message[3]:
                 has_properties = True
-                if properties.partition(needle)[1] or message[0] == SCHEDULE_TOPIC:
-                    code = tags_code(message[0], properties, store_ms)
+                before, found, rest = properties.partition(needle)
+                if message[0] == SCHEDULE_TOPIC or (found and before and before[-1] != 2):
+                    code = code_of(message[0], properties, store_ms)
+                elif found:  # What it comes down to, nearly always.
+                    code = tags_code(rest.partition(b"\x02")[0])
             if queue is not last:
                 last = queue
                 try:
@@ -213,12 +260,14 @@ class MessageStore(StoreReader):
         """`append` for runs, none of them empty: much the same work, done once a run."""
         if self._refusal is not None:
             self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        store_ms = self._clock.now_ms()
+        if store_ms < self.last_append_ms:
+            store_ms = self._time_before_last(store_ms)
         queues: list[ConsumeQueue] = []
         firsts: list[int] = []
         try:
             for run in runs:
-                self._check_run_sizes(run)
+                self._check_run_properties(run)
                 if run.sys_flag & _UNDECIDED or run.topic == SCHEDULE_TOPIC:
                     break
                 queues.append(self.queue_table.get(run.topic, run.queue_id))
@@ -271,7 +320,23 @@ class MessageStore(StoreReader):
                 self.index.build()
             except StoreFullError as error:
                 # These messages are stored; it is the next ones for which there is no room.
-                self._refusal = self._index_full = error
+                if self._refusal is None:
+                    self._refusal = self._index_full = error
+
+    def _time_before_last(self, now_ms: int) -> int:
+        """The store time of an append for which the clock says less than for the one before.
+
+        Store times grow with the log, so that messages are found by time: a small step back is
+        waited out. A large one is a clock that was ahead, and was corrected: to wait for it again
+        would give all messages the same time until then, and none of them would expire.
+        """
+        back_ms = self.last_append_ms - now_ms
+        if back_ms <= _STEP_BACK_MS_MAX:
+            return self.last_append_ms
+        _log.warning(
+            "the clock was set back by %d s; messages are stored with its time", back_ms // 1000
+        )
+        return now_ms
 
     def _refuse(self) -> None:
         """Raise why nothing is written now, unless the reason is gone."""
@@ -294,7 +359,7 @@ class MessageStore(StoreReader):
         try:
             records, offsets, entered = [], [], []
             for message in messages:
-                self._check_sizes(message)
+                self._check_properties(message)
                 check_queue_id(message.queue_id)
                 offset, targets = 0, []
                 if is_dispatched(message.sys_flag):
@@ -302,7 +367,7 @@ class MessageStore(StoreReader):
                     before = len(reserved)
                     if message.inner_count != 1 or message.extra_queues:
                         message = with_dispatch_properties(message, reserve)
-                        self._check_sizes(message)
+                        self._check_properties(message)
                     targets = reserved[before - 1 :]
                 records.append(message)
                 offsets.append(offset)
@@ -317,7 +382,7 @@ class MessageStore(StoreReader):
                 queue.put(ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True
             self._dirty.update(targets)
-        self.index.add(records, appended, store_ms)
+        self.index.add([*map(_without_lost_keys, records)], appended, store_ms)
         self._entered_until(appended[-1].log_offset, store_ms)
         return appended
 
@@ -325,28 +390,21 @@ class MessageStore(StoreReader):
         for queue in set(queues):
             queue.release()
 
-    def _check_sizes(self, message: NewMessage) -> None:
-        if (
-            len(message.body) > self.config.body_bytes_max
-            or len(message.properties) > self._properties_max
-        ):
-            self._refuse_size(message)
+    def _check_properties(self, message: NewMessage) -> None:
+        if len(message.properties) > self._properties_max:
+            self._refuse_properties(message)
 
-    def _check_run_sizes(self, run: NewRun) -> None:
-        if not run.fits(self.config.body_bytes_max, self._properties_max):
+    def _check_run_properties(self, run: NewRun) -> None:
+        # How large bodies may be is a rule for clients, not for what the broker has to keep: its
+        # own records, and messages that were taken when the rule was another.
+        if not run.fits(self.config.segment_bytes, self._properties_max):
             for message in run.messages():
-                self._check_sizes(message)
+                self._check_properties(message)
 
-    def _refuse_size(self, message: NewMessage) -> NoReturn:
-        body, properties = len(message.body), len(message.properties)
-        if body > self.config.body_bytes_max:
-            raise MessageTooLargeError(
-                f"the body of a message to {message.topic!r} has {body} bytes; the limit is "
-                f"{self.config.body_bytes_max} (store.body_bytes_max)"
-            )
+    def _refuse_properties(self, message: NewMessage) -> NoReturn:
         raise PropertiesTooLargeError(
-            f"the properties of a message to {message.topic!r} have {properties} bytes; the limit "
-            f"is {self._properties_max}"
+            f"the properties of a message to {message.topic!r} have {len(message.properties)} "
+            f"bytes; the limit is {self._properties_max}"
         )
 
     # -- flushing ------------------------------------------------------------------------------
@@ -371,11 +429,34 @@ class MessageStore(StoreReader):
             raise errors[0]
         return in_time
 
+    def barrier(self) -> Callable[[], None]:
+        """For a file that tells what the log says now: to be called before the file counts.
+
+        The call, in a worker, returns when the log is on disk up to where it ends now. Without it,
+        a loss of power could leave the file, and take from the log what it is about.
+        """
+        log_end = self.log_end
+
+        def wait() -> None:
+            if not self.wait_flushed(log_end, _BARRIER_SECONDS):
+                raise StoreError(f"the disk did not take the log in {_BARRIER_SECONDS:.0f} s")
+
+        return wait
+
     def flush(self) -> None:
         """Return when log, queues and index are on disk, and the checkpoint says so."""
         self._save_checkpoint(force=True)
 
     def _save_checkpoint(self, force: bool = False) -> None:
+        try:
+            self._flush_and_save(force)
+        except FlushFailedError as error:
+            # Also if it is the queues that failed: the disk is not to be trusted any more.
+            self.log.flush_failure = error
+            self._refuse_from_now(error)
+            raise
+
+    def _flush_and_save(self, force: bool) -> None:
         with self._checkpoint_lock:
             log_end, last_record, store_ms = self._entered
             if log_end == self._checkpoint.safe_offset and not force:
@@ -394,17 +475,31 @@ class MessageStore(StoreReader):
 
     def _flush_queues(self) -> None:
         # Clean before the flush: an entry that comes during it makes the queue dirty again.
-        dirty = []
+        dirty: list[ConsumeQueue] = []
+        folders: list[str] = []
         with contextlib.suppress(KeyError):
             while True:
                 queue = self._dirty.pop()
                 queue.dirty = False
                 dirty.append(queue)
-        if len(dirty) > _FILES_SYNCED_ONE_BY_ONE_MAX:
-            sync_filesystem(self.folder)
-        else:
+        with contextlib.suppress(KeyError):
+            while True:
+                folders.append(self.queue_table.unsynced.pop())
+        try:
+            if len(dirty) + len(folders) > _FILES_SYNCED_ONE_BY_ONE_MAX:
+                sync_filesystem(self.folder)
+            else:
+                for queue in dirty:
+                    queue.flush()
+                for folder in folders:
+                    if os.path.isdir(folder):
+                        sync_folder(Path(folder))
+        except BaseException:
             for queue in dirty:
-                queue.flush()
+                queue.dirty = True
+            self._dirty.update(dirty)
+            self.queue_table.unsynced.update(folders)
+            raise
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -417,8 +512,9 @@ class MessageStore(StoreReader):
             self._refusal = reason
 
     def _refuse_from_now(self, error: StoreError) -> None:
-        self._refusal = error
-        _log.error("%s takes no more writes: %s", self.folder, error)
+        if self._refusal is not error:
+            self._refusal = error
+            _log.error("%s takes no more writes: %s", self.folder, error)
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings; those that shape files only count when a store is opened."""
@@ -426,12 +522,15 @@ class MessageStore(StoreReader):
         self.config = config
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues. Its records stay in the log until retention takes them."""
-        for queue in list(self.queue_table.by_topic.get(topic, {}).values()):
-            self._dirty.discard(queue)
-        self.queue_table.delete_topic(topic)
-        # Otherwise a crash would replay the topic's last records and bring it back.
-        self._save_checkpoint(force=True)
+        """Remove a topic's queues. Its records stay in the log until retention takes them.
+
+        A record in the log says so: whoever replays the topic's records must not bring them back.
+        """
+        queues = self.queue_table.by_topic.get(topic)
+        if queues:
+            self.append([deletion_of(topic)])
+            self._dirty.difference_update(queues.values())
+            self.queue_table.delete_topic(topic)
 
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
@@ -457,6 +556,13 @@ class MessageStore(StoreReader):
         finally:
             self.queue_table.close()
             self._lock.release()
+
+
+def _without_lost_keys(message: NewMessage) -> NewMessage:
+    """A message that was rolled back is found under no key."""
+    if message.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
+        return message._replace(properties=b"")
+    return message
 
 
 def _queues(folder: Path, config: StoreConfig) -> Queues:

@@ -42,6 +42,8 @@ class Queues:
         self._file_entries = file_entries
         self._writable = writable
         self._budget = MapBudget(_maps_max())
+        self.unsynced: set[str] = set()
+        """Folders with names that were made or removed since they were last flushed."""
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         if folder.is_dir():
             for topic in _entries(folder):
@@ -59,6 +61,7 @@ class Queues:
             self._budget,
             writable=self._writable,
             spares=self._spares,
+            unsynced=self.unsynced,
         )
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -99,6 +102,7 @@ class Queues:
         folder = self.folder / check_topic(topic).decode()
         if folder.is_dir():
             folder.rmdir()
+            self.unsynced.add(str(self.folder))
 
 
 def check_queue_id(queue_id: int) -> None:

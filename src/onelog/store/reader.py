@@ -6,27 +6,29 @@ its segment is deleted meanwhile.
 """
 
 import enum
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from onelog.errors import MessageError, OffsetOutOfRangeError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreFailedError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ENTRY, ConsumeQueue, Entry
+from onelog.store.consumequeue import ENTRY, ENTRY_DTYPE, PADDING_SIZE, ConsumeQueue, Entry
 from onelog.store.keyhash import message_keys
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
-from onelog.store.record import check, decode_messages, store_time_ms
+from onelog.store.record import STORE_TIME_END, decode_messages, store_time_ms
 
 OFFSET_MAX = (1 << 63) - 1
 COLUMNS_MIN = 256
 """Reads of at least so many messages look at their entries as columns."""
-_ENTRY_COLUMNS = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _RECORD_BYTES_MIN = 88
 """No record has fewer bytes, so no more entries need be looked at than so many bytes allow."""
+_UNREADABLE_S = 10.0
+_UNREADABLE_MAX = 1_000
 _WARM_TAIL_BYTES = 64 << 20
 """What was appended last is in the page cache; asking the kernel would cost more than it tells."""
 
@@ -46,8 +48,9 @@ class ReadStatus(enum.Enum):
 class ReadResult(NamedTuple):
     """A run of messages of one queue.
 
-    `ranges` says where in the log the slices lie: ask `is_warm` about them before touching the
-    slices on a thread that must not wait for the disk, and use `read_cold` elsewhere if it says no.
+    `ranges` says where in the log the slices lie. Ask `is_warm` about them before touching the
+    slices on a thread that must not wait for the disk; if it says no, call `wait_readable` on
+    another one first, which also finds out whether the disk can read them at all.
     """
 
     status: ReadStatus
@@ -68,7 +71,9 @@ class StoreReader:
         self.log = log
         self.queue_table = queues
         self.index = index
-        self._opened_end = int(log.end)
+        self.opened_end = int(log.end)
+        """Where the log ended when the store was opened: what is before it may be on disk only."""
+        self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -91,6 +96,27 @@ class StoreReader:
         """(log offset, size, tags code) of up to `count` messages from `offset` on."""
         queue = self.queue_table.find(topic, queue_id)
         return queue.entries(offset, count) if queue else iter(())
+
+    def place_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where in the log the message at a queue offset is, or the first one after it.
+
+        The end of the log if there is none.
+        """
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is not None and offset < queue.end:
+            offset = max(offset, queue.start)
+            for at, size, _ in queue.entries(offset, queue.end - offset):
+                if size != PADDING_SIZE:  # Otherwise it stands for a message that is not there.
+                    return at
+        return int(self.log.end)
+
+    def place(self, topic: str, queue_id: int, offset: int) -> Entry | None:
+        """The entry of one message; None if it is not there: deleted, lost, or yet to come."""
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None or not queue.start <= offset < queue.end:
+            return None
+        found = queue.entry(offset)
+        return None if found[1] == PADDING_SIZE or found[0] < self.log.start else found
 
     def read(
         self,
@@ -125,9 +151,7 @@ class StoreReader:
             slices = self.log.slices(ranges)
         except OffsetOutOfRangeError:
             # Deleted or lost between the look at the queue and the look at the log.
-            log_start = self.log.start
-            following = queue.first_not_before(lambda e: e[0] < log_start or e[1] == 0x7FFFFFFF)
-            following = max(following, offset + 1)
+            following = queue.next_real(offset + 1, end, int(self.log.start))
             return _nothing(ReadStatus.MESSAGE_WAS_REMOVING, following, start, end)
         return ReadResult(
             ReadStatus.FOUND,
@@ -140,11 +164,19 @@ class StoreReader:
             ranges,
         )
 
+    def read_now(
+        self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
+    ) -> ReadResult:
+        """`read` for those who can wait for the disk: the slices may be touched at once."""
+        found = self.read(topic, queue_id, offset, count_max, bytes_max)
+        self.wait_readable(found.ranges)
+        return found
+
     def messages(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[Message]:
         """Decoded messages of a queue from `offset` on."""
         found: list[Message] = []
         while len(found) < count_max:
-            result = self.read(topic, queue_id, offset, count_max - len(found), 1 << 20)
+            result = self.read_now(topic, queue_id, offset, count_max - len(found), 1 << 20)
             if result.status is ReadStatus.MESSAGE_WAS_REMOVING and result.next_offset > offset:
                 offset = result.next_offset
                 continue
@@ -171,6 +203,12 @@ class StoreReader:
         """The bytes of one record."""
         return self.log.slice(log_offset, size)
 
+    def read_record(self, log_offset: int, size: int) -> memoryview:
+        """The same, for those who can wait for the disk: `StoreError` if that cannot read them."""
+        found = self.log.slice(log_offset, size)
+        self.wait_readable([(log_offset, size)])
+        return found
+
     def message_at(self, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
         _check_offset(log_offset)
@@ -194,8 +232,7 @@ class StoreReader:
                 break
             if not self.log.start <= at < self.log.end:
                 continue
-            segment = self.log.segment_at(at)
-            message = check(segment.view, at - segment.start, at)
+            message = self.log.look_at(at)
             if not isinstance(message, Message):
                 continue  # An entry that is older, or more damaged, than its record.
             in_time = begin_ms <= message.store_ms <= end_ms
@@ -215,7 +252,9 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         if queue is None or not queue.start <= offset < queue.end:
             return None
-        return self._entry_time(queue.read_entry(offset))
+        found = queue.read_entry(offset)
+        is_there = found[1] != PADDING_SIZE and found[0] >= self.log.start
+        return self._entry_time(found) if is_there else None
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, upper: bool = False
@@ -233,16 +272,37 @@ class StoreReader:
         return QueueOffset(queue.first_not_before(lambda e: self._entry_time(e) < time_ms))
 
     def _entry_time(self, entry: Entry) -> int:
-        if entry[0] < self.log.start or entry[1] == 0x7FFFFFFF:
+        if entry[0] < self.log.start:
             return -1  # Deleted: before everything that is there.
-        return store_time_ms(self.log.slice(entry[0], entry[1]))
+        # A copy: a search by time goes all over the log, and most of it is on the disk only.
+        return store_time_ms(memoryview(self.log.read_cold(entry[0], STORE_TIME_END)))
 
     # -- warm and cold -------------------------------------------------------------------------
+
+    def wait_readable(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have ranges of the log in memory, so that their slices can be touched.
+
+        `StoreError` if the disk cannot read them: then a touch would end the process. A disk that
+        fails takes its time, so it is not asked again at once.
+        """
+        for at, size in ranges:
+            if self.is_warm(at, size):
+                continue
+            failed = self._unreadable.get((at, size))
+            if failed is not None and time.monotonic() < failed[0]:
+                raise StoreFailedError(failed[1])
+            try:
+                self.log.read_cold(at, size)
+            except StoreFailedError as error:
+                if len(self._unreadable) >= _UNREADABLE_MAX:
+                    self._unreadable.clear()
+                self._unreadable[at, size] = time.monotonic() + _UNREADABLE_S, str(error)
+                raise
 
     def is_warm(self, log_offset: int, size: int) -> bool:
         """Whether a range can be read without waiting for the disk."""
         end = self.log.end
-        if log_offset >= self._opened_end and end - log_offset <= _WARM_TAIL_BYTES:
+        if log_offset >= self.opened_end and end - log_offset <= _WARM_TAIL_BYTES:
             return True
         return self.log.is_warm(log_offset, size)
 
@@ -288,7 +348,7 @@ def _collect_columns(
     """The same for many entries at once, as columns; a tenth of the time where records adjoin."""
     count_max = min(count_max, max(COLUMNS_MIN, bytes_max // _RECORD_BYTES_MIN))
     entries = np.concatenate(
-        [np.frombuffer(raw, _ENTRY_COLUMNS) for raw in queue.raw_entries(offset, count_max)]
+        [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(offset, count_max)]
     )
     at, size = entries["at"].astype(np.int64), entries["size"].astype(np.int64)
     is_record = np.empty(len(at), bool)  # Entries of one inner batch share a record.

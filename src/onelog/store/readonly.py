@@ -8,11 +8,13 @@ that is shown has its record. What is appended later is not seen; open again to 
 import logging
 from pathlib import Path
 
+from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
 from onelog.store.checkpoint import AbortMark, Checkpoint
+from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.dispatch import targets
+from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
+from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.folder import (
     geometry_advice,
     index_geometry,
@@ -23,12 +25,10 @@ from onelog.store.folder import (
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
-from onelog.store.record import Broken, check
+from onelog.store.scan import scan
 from onelog.store.segment import file_name, numbered_files
 
 _log = logging.getLogger(__name__)
-PADDING_SIZE = 0x7FFFFFFF
-"""The size in an entry that stands for a message which is in no log any more."""
 
 
 def open_readonly(
@@ -59,7 +59,7 @@ def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> S
         # Most queues of a store are never read: do not keep a file of each mapped.
         for file in range(queue.start // file_entries, queue.end // file_entries + 1):
             queue.unmap(file)
-    log.end = log.flushed = LogOffset(_log_end(log, known))
+    log.end = log.flushed = LogOffset(_log_end(log, known, over_damage=checkpoint.ours))
     geometry = index_geometry(folder, index_slots, index_entries)
     if geometry is None:
         _log.warning("%s", geometry_advice(folder))
@@ -112,8 +112,10 @@ def entry_is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
         return True  # Its segment was deleted; the queue still counts from there.
     if not log.segments or log_offset >= log.segments[-1].start + log.segment_bytes:
         return False
-    segment = log.segment_at(log_offset)
-    found = check(segment.view, log_offset - segment.start, log_offset)
+    try:
+        found = log.look_at(log_offset)
+    except StoreError:
+        return True  # The disk cannot read it, so nothing speaks against it.
     return (
         isinstance(found, Message)
         and found.size == size
@@ -130,11 +132,15 @@ def occupies(message: Message, topic: str, queue_id: int, offset: int) -> bool:
     )
 
 
-def _log_end(log: CommitLog, known: int) -> int:
-    """Where the log ends, found by going on from a record that is known to be in it."""
+def _log_end(log: CommitLog, known: int, *, over_damage: bool) -> int:
+    """Where the log ends, found by going on from a record that is known to be in it.
+
+    Behind what RocketMQ wrote there may be whole records that it gave up after a crash.
+    """
     end = known
-    for found in log.scan(LogOffset(known)):
-        if isinstance(found, Broken):
-            return max(end, found.log_offset)
-        end = found.log_offset + found.size
+    for found in scan(log.segments, known, RecordWalk(TagsCodes(""), TopicNumbers())):
+        if isinstance(found, Stretch):
+            end = found.end
+        elif not over_damage:
+            break
     return end

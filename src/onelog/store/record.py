@@ -46,6 +46,8 @@ from onelog.message import (
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
+MAGIC_START = b"\xda\xa3\x20"
+"""What both kinds of records have there."""
 BLANK = Struct(">II")
 CRC_MASK = 0x7FFFFFFF
 RECORD_BYTES_MIN = 91
@@ -61,7 +63,7 @@ LENGTH = Struct(">H")
 BOTH_V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 CRC_PROPERTY_BYTES = 20
 """What `record_crc` adds to the properties, beside a missing separator."""
-_CRC_NAME = RECORD_CRC.encode() + b"\x01"
+CRC_NAME = RECORD_CRC.encode() + b"\x01"
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -179,7 +181,7 @@ def encode_run(
 
 def _crc_property(value: int) -> bytes:
     """`__CRC32#`, ten digits with the least significant first, as RocketMQ writes it."""
-    return _CRC_NAME + f"{value & CRC_MASK:010d}"[::-1].encode() + b"\x02"
+    return CRC_NAME + f"{value & CRC_MASK:010d}"[::-1].encode() + b"\x02"
 
 
 def decode_message(view: memoryview, at: int = 0) -> Message:
@@ -222,6 +224,10 @@ def decode_messages(view: memoryview) -> Iterator[Message]:
         raise StoreCorruptError(f"no record at byte {at} of a run of {end}: {error}") from None
 
 
+STORE_TIME_END = 76
+"""Before this byte of a record its store time ends."""
+
+
 def store_time_ms(view: memoryview, at: int = 0) -> int:
     """A record's store time, without decoding the rest."""
     start = at + (68 if view[at + 39] & 0x10 else 56)
@@ -243,13 +249,19 @@ class Broken(NamedTuple):
 
 
 def check(
-    view: memoryview, at: int, log_offset: int, require_crc: bool = False
+    view: memoryview,
+    at: int,
+    log_offset: int,
+    require_crc: bool = False,
+    room: int | None = None,
 ) -> Message | Blank | Broken:
     """What is at `at` of a segment: a whole record, a blank one, or neither and why.
 
     A record's own checksum is checked where there is one; with `require_crc` there must be one.
+    If the view is but a part of the segment, `room` says how much of that follows from `at` on.
     """
-    room = len(view) - at
+    if room is None:
+        room = len(view) - at
     if room < BLANK.size:
         return Broken(log_offset, f"only {room} bytes are left in the segment")
     size, magic = SIZE_AND_MAGIC.unpack_from(view, at)
@@ -265,6 +277,8 @@ def check(
         return Broken(log_offset, f"magic {magic:#010x} is not a record's")
     if not RECORD_BYTES_MIN <= size <= room:
         return Broken(log_offset, f"a record claims {size} bytes where {room} are left")
+    if size > len(view) - at:
+        return Broken(log_offset, f"of {size} bytes of a record only {len(view) - at} can be read")
     head = HEADS[view[at + 39] >> 4 & 3]
     body_bytes = int.from_bytes(view[at + head.size - 4 : at + head.size], "big")
     topic_at = at + head.size + body_bytes
@@ -283,22 +297,28 @@ def check(
     if view[properties_at - 1] == 0 or (properties_bytes and view[end - 1] == 0):
         return Broken(log_offset, "the record ends in zeros")
     message = decode_message(view, at)
+    reason = _fault(view, at, message, log_offset, require_crc)
+    return message if reason is None else Broken(log_offset, reason)
+
+
+def _fault(
+    view: memoryview, at: int, message: Message, log_offset: int, require_crc: bool
+) -> str | None:
+    """What is wrong with a record whose lengths are right."""
     if message.log_offset != log_offset:
-        return Broken(log_offset, f"the record says it is at {message.log_offset}")
+        return f"the record says it is at {message.log_offset}"
     if message.queue_offset < 0 or message.queue_id < 0:
-        return Broken(
-            log_offset, f"queue {message.queue_id} offset {message.queue_offset} is negative"
-        )
+        return f"queue {message.queue_id} offset {message.queue_offset} is negative"
     if crc32(message.body) & CRC_MASK != message.body_crc:
-        return Broken(log_offset, "the body's CRC does not match")
+        return "the body's CRC does not match"
     properties = message.properties
-    if properties[-CRC_PROPERTY_BYTES : -CRC_PROPERTY_BYTES + 9] == _CRC_NAME:
-        covered = view[at : end - CRC_PROPERTY_BYTES]
+    if properties[-CRC_PROPERTY_BYTES : -CRC_PROPERTY_BYTES + 9] == CRC_NAME:
+        covered = view[at : at + message.size - CRC_PROPERTY_BYTES]
         if _crc_property(crc32(covered)) != properties[-CRC_PROPERTY_BYTES:]:
-            return Broken(log_offset, "the record's CRC does not match")
+            return "the record's CRC does not match"
     elif require_crc:
-        return Broken(log_offset, "the record's CRC is missing")
-    return message
+        return "the record's CRC is missing"
+    return None
 
 
 def require_message(found: Message | Blank | Broken, log_offset: int) -> Message:

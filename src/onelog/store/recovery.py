@@ -2,29 +2,50 @@
 
 Everything below the checkpoint's safe offset is on disk, in the log, the queues and the index. So
 after a crash queues and index are cut back to that point, and the log is replayed from there:
-each whole record is entered anew, and the first one that is not whole ends the log. What follows
-is cut and reported. The work is bounded by what was written since the last checkpoint, never by
-the size of the log.
+each whole record is entered anew. The work is bounded by what was written since the last
+checkpoint, never by the size of the log; only if there are no queues at all, the whole log is read.
+
+The log ends after its last whole record, and never below the safe offset. What lies behind is a
+write that was not finished: it is put aside, cut and reported. What lies before it, between whole
+records, is damage: it is stepped over and reported, and stays as it is. For somebody may have been
+told that what follows is on disk, and who knows whether the damaged bytes cannot be read after all.
 
 After a clean stop there is nothing to replay. A store that RocketMQ wrote has no safe offset: if it
 was stopped cleanly the queues tell where the log's end must be near; if not, its checkpoint's
-store times say in which segment to begin, as RocketMQ itself does it.
+store times say in which segment to begin, as RocketMQ itself does it. RocketMQ leaves what it cuts
+where it is, so there whole records may follow that were given up: they are older than what is
+before them.
 """
 
+import logging
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from onelog.message import Appended, LogOffset, Message, NewMessage
+from onelog.errors import StoreError
+from onelog.message import LogOffset, Message
 from onelog.store.checkpoint import Checkpoint
-from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ENTRY, ConsumeQueue
-from onelog.store.dispatch import TagsCodes, is_plain, targets
+from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
+from onelog.store.commitlog import CommitLog, next_record
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.damage import Damage, Damages
+from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.readonly import entry_is_real
-from onelog.store.record import Broken, check
+from onelog.store.replay import Replay
+from onelog.store.scan import scan
+from onelog.store.segment import Segment, file_name
 
-_FLUSH_RECORDS = 65_536
+_log = logging.getLogger(__name__)
+
+CUT_FOLDER = "onelog-cut"
+_CUT_FILES_MAX = 100
+_CUT_BYTES_MAX = 64 << 20
+_RESTART_MS = 500
+"""No broker starts again in less time; so much may a clock have been set back without harm."""
 _CLOCK_SLACK_MS = 3_000
 """RocketMQ's allowance for times that were recorded a little before the bytes were flushed."""
 
@@ -44,10 +65,14 @@ class RecoveryReport:
     last_store_ms: int
     last_record: int
     took_ms: int
+    damage: tuple[Damage, ...] = ()
+    """The first ranges of the log that are no whole records, or are in no queue's order."""
+    damage_count: int = 0
+    damaged_bytes: int = 0
 
     def __str__(self) -> str:
         """One line for the log."""
-        if self.clean and not self.cut_bytes and not self.records_replayed:
+        if self.clean and not (self.cut_bytes or self.records_replayed or self.damage):
             return f"clean, log ends at {self.log_end}"
         text = (
             f"{'clean stop' if self.clean else 'crash'}: replayed {self.records_replayed} records "
@@ -55,94 +80,14 @@ class RecoveryReport:
         )
         if self.cut_bytes:
             text += f", cut {self.cut_bytes} bytes after it ({self.cut_reason})"
+        if self.damage:
+            text += (
+                f", left out {self.damaged_bytes} damaged bytes in {self.damage_count} places, the "
+                f"first at log offset {self.damage[0].start}: {self.damage[0].reason}"
+            )
         if self.entries_missing:
             text += f", {self.entries_missing} queue entries could not be rebuilt"
         return f"{text}, in {self.took_ms} ms"
-
-
-class _Run:
-    """Entries that follow each other in a queue and are not in it yet."""
-
-    __slots__ = ("entries", "next", "queue")
-
-    def __init__(self, queue: ConsumeQueue) -> None:
-        self.queue = queue
-        self.next = queue.reserved
-        self.entries: list[bytes] = []
-
-    def write(self) -> None:
-        if self.entries:
-            self.queue.reserve(self.next - self.queue.reserved)
-            self.queue.put(b"".join(self.entries))
-            self.entries = []
-
-
-class Replay:
-    """Enters records of the log into the queues and the index, some thousands at a time."""
-
-    def __init__(self, queues: Queues, index: KeyIndex, tags_codes: TagsCodes) -> None:
-        self._queues = queues
-        self._index = index
-        self._tags_codes = tags_codes
-        self._runs: dict[tuple[str, int], _Run] = {}
-        self._keyed: list[NewMessage] = []
-        self._places: list[Appended] = []
-        self._keyed_ms = 0
-        self.entries_missing = 0
-        self.records = 0
-
-    def enter(self, message: Message) -> None:
-        """Do for a stored record what append did, where it is not done yet."""
-        properties, flags = message.properties, message.sys_flag
-        code = self._tags_codes.of(message.topic, properties, message.store_ms)
-        entry = ENTRY.pack(message.log_offset, message.size, code)
-        if is_plain(flags, properties):
-            run = self._runs.get((message.topic, message.queue_id))
-            if run is not None and run.next == message.queue_offset:
-                run.entries.append(entry)
-                run.next += 1
-            else:
-                self._put(message.topic, message.queue_id, message.queue_offset, 1, entry)
-        else:
-            for place in targets(message):
-                self._put(*place, entry)
-        if properties:
-            if message.store_ms != self._keyed_ms:
-                self._note_keys()
-                self._keyed_ms = message.store_ms
-            self._keyed.append(NewMessage(message.topic, 0, b"", properties, 0, flags))
-            self._places.append(Appended(message.log_offset, message.queue_offset, message.size))
-        self.records += 1
-        if self.records % _FLUSH_RECORDS == 0:
-            self.finish()
-
-    def _put(self, topic: str, queue_id: int, offset: int, count: int, entry: bytes) -> None:
-        run = self._runs.get((topic, queue_id))
-        if run is None:
-            run = self._runs[topic, queue_id] = _Run(self._queues.get(topic, queue_id))
-        if offset < run.next:
-            return
-        if offset > run.next:
-            run.write()
-            queue = run.queue
-            if queue.end > queue.start:
-                self.entries_missing += offset - queue.end
-            queue.pad_to(offset)
-        run.entries.append(entry * count)
-        run.next = offset + count
-
-    def _note_keys(self) -> None:
-        """Hand the records of one moment over to the index."""
-        if self._keyed:
-            self._index.add(self._keyed, self._places, self._keyed_ms)
-            self._keyed, self._places = [], []
-
-    def finish(self) -> None:
-        """Write what was collected."""
-        self._note_keys()
-        for run in self._runs.values():
-            run.write()
-        self._index.build()
 
 
 def recover(
@@ -160,32 +105,31 @@ def recover(
         for queue in queues:
             drop_stale_entries(queue, log)
     start = _replay_start(log, queues, checkpoint, crashed)
-    if crashed:
+    rebuilt = not any(True for _ in queues)
+    if crashed or rebuilt:
         for queue in queues:
             queue.rewind(start)
         index.truncate(start)
-    replay = Replay(queues, index, tags_codes)
-    end = start
-    last_ms = checkpoint.log_ms
-    last_record = checkpoint.last_record
-    broken = None
     # The checkpoint knows of checksums from the safe offset on, not before.
     require_crc = crashed and checkpoint.record_crc and start >= checkpoint.safe_offset
-    for found in log.scan(start, require_crc):
-        if isinstance(found, Broken):
-            broken = found
-            break
-        replay.enter(found)
-        last_ms, last_record = max(last_ms, found.store_ms), int(found.log_offset)
-        end = found.log_offset + found.size
-    if broken is not None:
-        end = max(end, broken.log_offset)
+    topics = TopicNumbers()
+    walk = RecordWalk(tags_codes, topics, require_crc=require_crc)
+    damages = Damages()
+    may_begin_anywhere = start == log.start > 0
+    replay = Replay(queues, index, topics, damages, may_begin_anywhere=may_begin_anywhere)
+    end, last_ms, last_record, tail = _replay(log, walk, replay, checkpoint, start)
+    if checkpoint.ours and checkpoint.safe_offset <= _limit(log):
+        end = max(end, checkpoint.safe_offset)
+    for each in tail:
+        if each.start < end:
+            damages.add(each._replace(end=min(each.end, end)))
     cut_bytes = _cut(log, end)
     replay.finish()
     for queue in queues:
         if crashed:
             queue.clear_behind()
         queue.delete_before(log.start)
+    log.flushed = LogOffset(min(start, end))
     return RecoveryReport(
         clean=not crashed,
         replayed_from=start,
@@ -193,16 +137,68 @@ def recover(
         records_replayed=replay.records,
         entries_missing=replay.entries_missing,
         cut_bytes=cut_bytes,
-        cut_reason=broken.reason if broken and cut_bytes else "",
+        cut_reason=next((each.reason for each in tail if each.end > end), "") if cut_bytes else "",
         last_store_ms=last_ms,
         last_record=last_record,
         took_ms=int((time.monotonic() - began) * 1000),
+        damage=tuple(sorted(damages.ranges)),
+        damage_count=damages.count,
+        damaged_bytes=damages.size,
     )
 
 
+def _replay(
+    log: CommitLog,
+    walk: RecordWalk,
+    replay: Replay,
+    checkpoint: Checkpoint,
+    start: int,
+) -> tuple[int, int, int, list[Damage]]:
+    """Enter every record from `start` on.
+
+    Returns where the last one ends, when it was stored, where it starts, and what lies behind it.
+    """
+    end, last_ms, last_record = start, checkpoint.log_ms, checkpoint.last_record
+    behind: list[Damage] = []
+    for found in scan(log.segments, start, walk):
+        if isinstance(found, Damage):
+            behind.append(found)
+            continue
+        if behind:
+            if not checkpoint.ours and _was_given_up(found, log, end, last_ms):
+                break
+            for each in behind:
+                replay.skip(each)
+            behind = []
+        replay.enter(found)
+        last_ms, last_record = max(last_ms, int(found.store_ms[-1])), int(found.log[-1])
+        end = found.end
+    return end, last_ms, last_record, behind
+
+
+def _was_given_up(found: Stretch, log: CommitLog, end: int, last_ms: int) -> bool:
+    """Whether records behind damage are what RocketMQ cut after a crash, and left there.
+
+    They are older than what was written since. Later segments it deletes, so where these have
+    records, it was no such cut.
+    """
+    segment = log.segment_at(int(found.log[0]))
+    return (
+        int(found.store_ms[0]) < last_ms - _RESTART_MS
+        and segment.start < end
+        and not any(
+            next_record(each, -1) < each.size for each in log.segments if each.start > segment.start
+        )
+    )
+
+
+def _limit(log: CommitLog) -> int:
+    return log.segments[-1].start + log.segment_bytes if log.segments else 0
+
+
 def _replay_start(log: CommitLog, queues: Queues, checkpoint: Checkpoint, crashed: bool) -> int:
-    limit = log.segments[-1].start + log.segment_bytes if log.segments else 0
-    safe = checkpoint.safe_offset if log.start <= checkpoint.safe_offset <= limit else log.start
+    inside = log.start <= checkpoint.safe_offset <= _limit(log)
+    safe = checkpoint.safe_offset if inside else log.start
     if not log.segments or not any(True for _ in queues):
         return int(log.start)  # No queues at all: rebuild them from the whole log.
     if crashed:
@@ -220,7 +216,10 @@ def _start_by_time(log: CommitLog, checkpoint: Checkpoint) -> int:
     """The newest segment that begins before the times of RocketMQ's checkpoint."""
     safe_ms = min(checkpoint.log_ms, checkpoint.queues_ms) - _CLOCK_SLACK_MS
     for segment in reversed(log.segments):
-        first = check(segment.view, 0, segment.start)
+        try:
+            first = log.look_at(segment.start)
+        except StoreError:
+            continue  # The disk cannot read it; an earlier one will do.
         if isinstance(first, Message) and first.store_ms <= safe_ms:
             return segment.start
     return int(log.start)
@@ -243,18 +242,36 @@ def drop_stale_entries(queue: ConsumeQueue, log: CommitLog) -> None:
 
 
 def _cut(log: CommitLog, end: int) -> int:
-    """End the log at `end`; returns how many bytes lay after it."""
-    cut_bytes = 0
-    empty_after = True
+    """End the log at `end`; returns how many bytes lay after it, which are put aside."""
+    behind: list[tuple[Segment, int, int]] = []
+    has_later = False
     for segment in log.segments:
         if segment.start + segment.size <= end:
             continue
         at = max(0, end - segment.start)
-        after = segment.data_end(at) - at
-        cut_bytes += after
-        empty_after = empty_after and segment.start <= end
-    if cut_bytes or not empty_after:
+        if size := segment.data_end(at) - at:
+            behind.append((segment, at, size))
+        has_later = has_later or segment.start > end
+    if behind or has_later:
+        _put_aside(log.folder.parent / CUT_FOLDER, behind)
         log.truncate(LogOffset(end))
     else:
         log.end = LogOffset(end)
-    return cut_bytes
+    return sum(size for _, _, size in behind)
+
+
+def _put_aside(folder: Path, behind: Sequence[tuple[Segment, int, int]]) -> None:
+    """Keep a copy of what is to be cut, if there is room: nobody needs it, until somebody does."""
+    room = _CUT_BYTES_MAX
+    try:
+        for segment, at, size in behind:
+            folder.mkdir(exist_ok=True)
+            size = min(size, room)
+            room -= size
+            copy = segment.read_around(at, size)
+            (folder / file_name(segment.start + at)).write_bytes(copy)
+        kept = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime) if behind else []
+        for entry in kept[:-_CUT_FILES_MAX]:
+            os.unlink(entry.path)
+    except OSError as error:
+        _log.warning("no copy of what is cut in %s: %s", folder, error)

@@ -9,6 +9,14 @@ A topic may have a retention time of its own. A longer one keeps the segments th
 messages (unless the disk forces them out); a shorter one hides messages at once, and their space
 comes back with their segment.
 
+The owner of the store says from where on the log is needed whatever its age (`kept_from`), because
+something there waits for its time. To move that out of the way it writes, also when the disk is too
+full for others: the broker's own records have head room, half of what is left when writes are
+refused.
+
+A store time in the future is from before the clock was set back. The first one after it that is
+not tells the age of what lies before.
+
 Deleting a file of a gigabyte takes a disk long, and so does looking for something in files that are
 not in memory. So a round has steps (`steps`): those that wait for the disk run beside everything
 else, and those that change something are short.
@@ -18,7 +26,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +37,6 @@ from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
 from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.record import check
 from onelog.store.segment import Segment, disk_error, sync_folder
 
 if TYPE_CHECKING:
@@ -108,9 +115,12 @@ class Retention:
         self._clock = clock
         self._hours = parse_hours(config.retention_hours)
         self.disk = disk or disk_percent
+        self.kept_from: int | None = None
+        """From this log offset on nothing is deleted, whatever its age; set by the owner."""
         self._full: StoreError | None = None
         self._garbage: list[Segment | Path] = []
         """Files that nothing leads to any more."""
+        self._is_stuck = False
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings."""
@@ -120,6 +130,41 @@ class Retention:
     def owns(self, refusal: StoreError | None) -> bool:
         """Whether writes are refused because of the disk's ratio, and so only for now."""
         return refusal is not None and refusal is self._full
+
+    @property
+    def has_head_room(self) -> bool:
+        """Whether the owner's records may be written, though others' are refused."""
+        limit = (self._config.disk_refuse_percent + 100) / 2
+        return self.disk(self._store.folder) < limit
+
+    def reach(self, topic_retention_ms: Mapping[str, int]) -> int:
+        """The log offset before which files are old enough to go, or have to, with this round."""
+        store, config = self._store, self._config
+        force = self.disk(store.folder) >= config.disk_force_percent
+        now_ms = self._clock.now_ms()
+        keep_from = self._keep_from(topic_retention_ms, now_ms)
+        segments = store.log.segments
+        end = int(store.log.start)
+        for number, (first, following) in enumerate(pairwise(segments), 1):
+            if number > config.retention_files_per_round or following.start > store.log.end:
+                break
+            age_ms = now_ms - self._stored_before_ms(segments[number:], now_ms)
+            expired = age_ms >= config.retention_ms and following.start <= keep_from
+            if not expired and not force:
+                break
+            end = first.start + first.size
+        return end
+
+    def _stored_before_ms(self, later: Sequence[Segment], now_ms: int) -> int:
+        """A time before which everything in front of these segments was stored."""
+        for segment in later:
+            try:
+                first = self._store.log.look_at(segment.start)
+            except StoreError:
+                continue  # The disk cannot read it; the next one will do.
+            if isinstance(first, Message) and first.store_ms <= now_ms:
+                return first.store_ms
+        return min(now_ms, self._store.last_append_ms)
 
     def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
         """One round: guard the disk, hide what short-lived topics expired, delete segments."""
@@ -145,7 +190,7 @@ class Retention:
         yield lambda: self._look(survey, topic_retention_ms, now_ms)
         reason = self._reason(now_ms, survey.percent, manual)
         gone = deleted = 0
-        end = survey.reach if reason else 0
+        end = self._end_of_unneeded(survey.reach) if reason else 0
         while len(store.log.segments) > 1 and store.log.segments[1].start <= end:
             self._garbage.append(store.log.drop_first())
             gone += store.log.segment_bytes
@@ -181,24 +226,6 @@ class Retention:
                     offset = self._store.offset_by_time(topic, queue.queue_id, before_ms)
                     survey.starts[queue] = int(offset)
 
-    def reach(self, topic_retention_ms: Mapping[str, int]) -> int:
-        """The log offset before which files are old enough to go, or have to, with this round."""
-        store, config = self._store, self._config
-        force = self.disk(store.folder) >= config.disk_force_percent
-        now_ms = self._clock.now_ms()
-        keep_from = self._keep_from(topic_retention_ms, now_ms)
-        end = int(store.log.start)
-        for number, (first, following) in enumerate(pairwise(store.log.segments), 1):
-            if number > config.retention_files_per_round or following.start > store.log.end:
-                break
-            newest = check(following.view, 0, following.start)
-            age_ms = now_ms - newest.store_ms if isinstance(newest, Message) else 0
-            expired = age_ms >= config.retention_ms and following.start <= keep_from
-            if not expired and not force:
-                break
-            end = first.start + first.size
-        return end
-
     def _find_starts(self, survey: "_Survey", log_start: int) -> None:
         """Find out where each queue begins, now that the log begins there."""
         for queue in self._store.queue_table:
@@ -227,6 +254,21 @@ class Retention:
         if has_segments:
             sync_folder(self._store.log.folder)
         survey.percent = self.disk(self._store.folder)
+
+    def _end_of_unneeded(self, reach: int) -> int:
+        """How far files may be deleted of those that should be."""
+        segments, needed_from = self._store.log.segments, self.kept_from
+        if needed_from is None:
+            return reach
+        stuck = len(segments) > 1 and needed_from < segments[1].start <= reach
+        if stuck and not self._is_stuck:
+            _log.warning(
+                "%s should be deleted, but holds what still has to be delivered or recorded; it "
+                "goes when that is done",
+                segments[0].path,
+            )
+        self._is_stuck = stuck
+        return min(reach, needed_from)
 
     def _reason(self, now_ms: int, percent: float, manual: bool) -> str:
         if percent >= self._config.disk_force_percent:

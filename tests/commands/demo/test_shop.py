@@ -1,7 +1,9 @@
 """The shop of the demonstration, and a server for it."""
 
+import contextlib
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from onelog.client import PullConsumer
 from onelog.commands.demo.server import running_server
 from onelog.commands.demo.shop import CATEGORIES, Shop, order
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, TopicNotFoundError
 
 
 def test_an_order_says_what_it_costs() -> None:
@@ -39,6 +41,36 @@ def test_a_shop_counts_what_a_server_has_taken_and_ends_by_itself(tmp_path: Path
                 found += [json.loads(each.body) for each in reader.poll(timeout=30)]
         assert len({each["order_id"] for each in found}) == 600
         assert sum(round(each["amount"] * 100) for each in found) == shop.cents
+
+
+def test_a_shop_waits_after_its_first_orders_until_it_is_told_to_begin(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path) as nameserver,
+        Shop(nameserver, "orders", rate=100_000, orders_max=600, first=10) as shop,
+        PullConsumer("readers", nameserver=nameserver) as reader,
+    ):
+        found = 0
+        while found < 10:
+            with contextlib.suppress(TopicNotFoundError):
+                queues = reader.queues("orders")
+                reader.assign(queues)
+                reader.seek_to_begin(*queues)
+                found += len(reader.poll(timeout=30))
+        while shop.orders < 10:  # It counts when it hears that the broker has them.
+            time.sleep(0.01)
+        assert shop.is_open
+        assert not shop.has_begun
+        assert (found, shop.orders) == (10, 10)
+        shop.begin()
+        shop.wait()
+        assert shop.orders == 600
+
+
+def test_a_shop_that_waits_can_be_closed(tmp_path: Path) -> None:
+    with running_server(tmp_path) as nameserver:
+        with Shop(nameserver, "orders", rate=10, orders_max=600, first=10) as shop:
+            shop.close()
+        assert shop.orders == 10
 
 
 def test_what_stops_a_shop_is_raised_when_it_closes() -> None:

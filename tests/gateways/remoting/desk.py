@@ -10,7 +10,7 @@ from onelog.config import Config, Loaded
 from onelog.core.filters import subscribe
 from onelog.core.members import Client, ConsumerData
 from onelog.gateways.remoting import broker_admin, client_relay, group_admin, topic_admin
-from onelog.gateways.remoting.session import BrokerSession, Gateway
+from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway
 from onelog.message import encode_host
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
@@ -109,6 +109,11 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     config = Config(store=SMALL_STORE, broker=world.broker_config)
     sessions: list[BrokerSession] = []
     changes: list[dict[str, str]] = []
+
+    def reconfigure(changed: dict[str, str], done: Changed) -> None:
+        changes.append(changed)
+        done(None)
+
     gateway = Gateway(
         world.broker,
         world.clock,
@@ -116,7 +121,7 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         encode_host("127.0.0.1", 10911),
         run_at_once,
         Random(7),
-        changes.append,
+        reconfigure,
         HANDLERS,
         world.clock.now_ms(),
     )

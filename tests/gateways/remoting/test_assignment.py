@@ -132,7 +132,7 @@ async def test_a_light_queue_is_one_queue(tmp_path: Path) -> None:
     [
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"topic": f"%RETRY%{GROUP}"}, ResponseCode.NO_PERMISSION),
-        ({"consumerGroup": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"consumerGroup": "no group"}, ResponseCode.INVALID_PARAMETER),
         ({"mode": "PUSH"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
@@ -146,6 +146,14 @@ async def test_a_mode_that_cannot_be_set_is_refused(
         assert answer.code == code
         assert answer.remark
         assert server.broker.request_modes.entries() == {}
+
+
+async def test_a_mode_can_be_set_before_the_group_is_there(tmp_path: Path) -> None:
+    async with broker(tmp_path, broker__name="broker-a") as server, client(server) as words:
+        prepare(server)
+        assert (await set_mode(words)).code == ResponseCode.SUCCESS
+        await words.heartbeat("client-1", GROUP, TOPIC)
+        assert await assigned(words, "client-1") == [(-1, "POP")]
 
 
 async def test_a_mode_survives_a_restart(tmp_path: Path) -> None:

@@ -3,12 +3,17 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
     CheckClientRequest,
+    ConsumerData,
     ConsumerList,
+    HeartbeatData,
     LockAnswer,
     LockRequest,
+    ProducerData,
     SubscriptionData,
 )
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
@@ -50,6 +55,49 @@ async def test_a_heartbeat_that_is_none_is_refused(tmp_path: Path) -> None:
         for body in (b"", b"[]", b"{}", b"\xff\xfe"):
             answer = await one.ask(RequestCode.HEART_BEAT, body)
             assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_heartbeat_whose_references_grow_without_end_is_refused(tmp_path: Path) -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 1_000)
+    body = f"{{'clientID':'c','a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
+    async with broker(tmp_path) as server, client(server) as one:
+        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, body)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "references counted as what they stand for" in str(answer.remark)
+
+
+@pytest.mark.parametrize(
+    ("groups", "subscriptions", "characters", "code"),
+    [
+        (500, 0, 0, ResponseCode.SUCCESS),
+        (501, 0, 0, ResponseCode.SYSTEM_ERROR),
+        (1, 2_000, 0, ResponseCode.SUCCESS),
+        (1, 2_001, 0, ResponseCode.SYSTEM_ERROR),
+        (1, 4, 16_000, ResponseCode.SUCCESS),
+        (1, 5, 16_000, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ],
+)
+async def test_a_heartbeat_has_a_size_up_to_which_it_is_read(
+    tmp_path: Path, groups: int, subscriptions: int, characters: int, code: ResponseCode
+) -> None:
+    wanted = [
+        SubscriptionData(
+            topic=f"t{number}",
+            sub_string=f"a = {number}".ljust(characters) if characters else "*",
+            expression_type="SQL92" if characters else "TAG",
+        )
+        for number in range(subscriptions)
+    ]
+    data = HeartbeatData(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=wanted)],
+        producer_data_set=[ProducerData(group_name="p")] * (groups - 1),
+    )
+    async with broker(tmp_path) as server, client(server) as one:
+        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, data.encode())
+        assert answer.code == code
+        if code != ResponseCode.SUCCESS:
+            assert "use several clients" in str(answer.remark)
 
 
 async def test_locks_are_given_to_one_client_of_a_group(tmp_path: Path) -> None:
@@ -125,6 +173,23 @@ async def test_messages_are_found_by_place_and_by_key(tmp_path: Path) -> None:
             assert answer.ext["indexLastUpdatePhyoffset"] == str(server.store.log_end)
         nothing = await one.ask(RequestCode.QUERY_MESSAGE, key="c", **span)
         assert nothing.code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_a_query_by_key_gives_as_many_as_asked_for_up_to_rocketmqs_64(
+    tmp_path: Path,
+) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        for n in range(70):
+            await one.send("t", b"%d" % n, {"KEYS": "k", "UNIQ_KEY": f"U{n}"})
+        span = {"topic": "t", "key": "k", "beginTimestamp": 0, "endTimestamp": 1 << 50}
+        for asked, given in ((1, 1), (40, 40), (64, 64), (100, 64), (2**31 - 1, 64)):
+            answer = await one.ask(RequestCode.QUERY_MESSAGE, maxNum=asked, **span)
+            assert len(bodies(answer)) == given
+            assert b"69" in bodies(answer)
+        unique = await one.ask(
+            RequestCode.QUERY_MESSAGE, maxNum=64, _UNIQUE_KEY_QUERY="true", **span
+        )
+        assert len(bodies(unique)) == 32
 
 
 async def test_a_filter_is_checked_before_it_is_used(tmp_path: Path) -> None:

@@ -106,6 +106,26 @@ async def test_filters_are_obeyed_and_bad_ones_refused(tmp_path: Path) -> None:
         assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
+async def test_a_crowd_of_slow_filters_takes_turns_and_everything_is_popped(
+    tmp_path: Path,
+) -> None:
+    slow = " or ".join(f"n = {n}" for n in range(-499, 0)) + " or n > 48"
+    async with popping(tmp_path, broker__filter_budget_ms=1) as (_, member):
+        for n in range(50):
+            await member.send(b"%d" % n, n=str(n))
+        answers = await asyncio.gather(
+            *(
+                member.ask_pop(consumerGroup=f"g{n}", exp=slow, expType="SQL92", pollTime=20_000)
+                for n in range(20)
+            )
+        )
+        for answer in answers:
+            while answer.code == ResponseCode.POLLING_TIMEOUT:
+                group = f"g{answers.index(answer)}"
+                answer = await member.ask_pop(consumerGroup=group, exp=slow, expType="SQL92")
+            assert bodies(answer) == [b"49"]
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [

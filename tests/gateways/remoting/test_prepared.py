@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from onelog.core import prepared_batches
 from onelog.message import encode_properties
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -103,3 +106,17 @@ async def test_reserved_properties_do_not_reach_the_log(tmp_path: Path) -> None:
         (message,) = server.store.messages("orders", 1, 0, 10)
         assert b"INNER_" not in message.properties
         assert b"a\x01b" in message.properties
+
+
+async def test_a_batch_write_says_that_it_is_one_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_batches, "QUERIES_MAX", 0)
+    async with live.broker(tmp_path) as server, live.client(server) as client:
+        refused = await stage(client, batch(b"one"))
+        assert "which is the limit" in (refused.remark or "")
+        staged = await stage(client, batch(b"one"), oneOff="true")
+        body = json.dumps([int(staged.ext["offset"])]).encode()
+        done = await client.ask(RequestCode.COMMIT_STAGED, body, query="q", batch=0, oneOff="true")
+        assert (done.code, done.ext) == (0, {"batch": "0", "again": "false"})
+        assert [m.body for m in server.store.messages("orders", 1, 0, 10)] == [b"one"]

@@ -123,6 +123,36 @@ async def test_filters_by_tag_and_by_property(tmp_path: Path) -> None:
         assert bad.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
+async def test_a_crowd_of_slow_filters_takes_turns_and_others_are_served_between(
+    tmp_path: Path,
+) -> None:
+    sql = " or ".join(f"n = {n}" for n in range(-500, 0))
+    async with (
+        broker(tmp_path, broker__filter_budget_ms=1) as server,
+        client(server) as greedy,
+        client(server) as other,
+    ):
+        for n in range(50):
+            await other.send("t", b"%d" % n, {"n": str(n)})
+        tasks = [
+            asyncio.create_task(greedy.pull("t", 0, subscription=sql, expressionType="SQL92"))
+            for _ in range(100)
+        ]
+        answered_before: list[int] = []
+        for _ in range(3):
+            assert (await other.send("t", b"x")).code == ResponseCode.SUCCESS
+            answered_before.append(sum(task.done() for task in tasks))
+        answers = await asyncio.gather(*tasks)
+        assert answered_before[-1] < 100
+        assert {answer.code for answer in answers} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+        assert all(0 < int(answer.ext["nextBeginOffset"]) <= 53 for answer in answers)
+        offset = 0
+        while offset < 50:
+            answer = await greedy.pull("t", offset, subscription=sql, expressionType="SQL92")
+            assert int(answer.ext["nextBeginOffset"]) > offset
+            offset = int(answer.ext["nextBeginOffset"])
+
+
 async def test_push_consumers_pull_by_what_their_heartbeat_said(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as consumer:
         await consumer.send("t", b"a", {"TAGS": "a"})

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onelog.clock import SystemClock
-from onelog.config import NameserverConfig
+from onelog.config import NameserverConfig, TlsConfig, Value
 from onelog.core.topics import TopicConfig
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
+from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.gateways.remoting.live import broker
 
@@ -122,3 +124,73 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
         assert await eventually(lambda: names.registry.routes.route("t") is not None)
     await names.close()
     await mute.close()
+
+
+def certificate(folder: Path, *names: str) -> dict[str, Value]:
+    """Settings of a server with a certificate for these names."""
+    folder.mkdir()
+    cert_path, key_path = write_self_signed(folder, names)
+    return {"tls__cert_path": str(cert_path), "tls__key_path": str(key_path)}
+
+
+async def locked_nameserver(folder: Path, **files: Value) -> NameServer:
+    """A name server that demands TLS."""
+    config = NameserverConfig(port=0, kv_path=str(folder / "kv.json"))
+    given: dict[str, Any] = {key.removeprefix("tls__"): value for key, value in files.items()}
+    return await serve_nameserver(config, tls=TlsConfig(mode="enforcing", **given))
+
+
+def is_registered(names: NameServer) -> bool:
+    return names.registry.routes.route("TBW102") is not None
+
+
+async def test_a_broker_that_demands_tls_registers_with_a_name_server_that_does(
+    tmp_path: Path,
+) -> None:
+    names = await locked_nameserver(tmp_path)
+    async with broker(tmp_path, broker__nameservers=addresses(names), tls__mode="enforcing"):
+        assert is_registered(names)
+    assert not is_registered(names)
+    await names.close()
+
+
+@pytest.mark.parametrize(("outgoing", "works"), [("on", True), ("off", False), ("auto", False)])
+async def test_whether_a_broker_calls_with_tls_can_be_said(
+    tmp_path: Path, outgoing: str, works: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = await locked_nameserver(tmp_path)
+    where = addresses(names)
+    async with broker(tmp_path, broker__nameservers=where, tls__outgoing=outgoing):
+        assert is_registered(names) is works
+    assert ("if it demands TLS, set tls.outgoing=on" in caplog.text) is not works
+    await names.close()
+
+
+async def test_a_name_server_must_prove_itself_to_the_authority(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = certificate(tmp_path / "ours", "127.0.0.1")
+    foreign = certificate(tmp_path / "foreign", "127.0.0.1")
+    misnamed = certificate(tmp_path / "misnamed", "example.org")
+    names = [await locked_nameserver(tmp_path, **each) for each in (ours, foreign)]
+    async with broker(
+        tmp_path,
+        broker__nameservers=addresses(*names),
+        tls__mode="enforcing",
+        tls__ca_path=ours["tls__cert_path"],
+    ):
+        assert [is_registered(each) for each in names] == [True, False]
+        assert "certificate verify failed" in caplog.text
+    names.append(await locked_nameserver(tmp_path, **misnamed))
+    settings: dict[str, Value] = {
+        "broker__nameservers": addresses(names[2]),
+        "tls__mode": "enforcing",
+        "tls__ca_path": misnamed["tls__cert_path"],
+    }
+    async with broker(tmp_path, **settings):
+        assert not is_registered(names[2])
+        assert "not valid for '127.0.0.1'" in caplog.text
+    async with broker(tmp_path, **settings, tls__check_hostname=False):
+        assert is_registered(names[2])
+    for each in names:
+        await each.close()

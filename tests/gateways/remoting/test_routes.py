@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.clock import SystemClock
-from onelog.config import NameserverConfig
+from onelog.config import NameserverConfig, TlsConfig
 from onelog.core.topics import TopicConfig
 from onelog.gateways.remoting import routes
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -130,3 +130,19 @@ async def test_a_half_dead_name_server_is_left_for_the_next(tmp_path: Path) -> N
         assert asyncio.get_running_loop().time() - began < routes.TIMEOUT_MS / 1000
     await names.close()
     await mute.close()
+
+
+async def test_a_name_server_that_demands_tls_is_asked_with_it(tmp_path: Path) -> None:
+    names = await serve_nameserver(
+        NameserverConfig(port=0, kv_path=str(tmp_path / "kv.json")),
+        tls=TlsConfig(mode="enforcing"),
+    )
+    where = address(names)
+    async with (
+        broker(tmp_path / "a", broker__name="a", broker__nameservers=where, tls__mode="enforcing"),
+        broker(
+            tmp_path / "b", broker__name="b", broker__nameservers=where, tls__mode="enforcing"
+        ) as two,
+    ):
+        assert {name for name, _ in await find(two, "TBW102")} == {"a", "b"}
+    await names.close()

@@ -9,6 +9,7 @@ from onelog.gateways.remoting import send
 from onelog.gateways.remoting.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.send import encode_batch
 from tests.gateways.remoting.live import bodies, broker, client, messages
 
@@ -201,12 +202,63 @@ async def test_clients_cannot_say_into_which_queues_a_record_goes(tmp_path: Path
         assert server.store.max_offset("t", 0) == 2
 
 
+BROKERS_OWN = {
+    "POP_CK": "0 1700000000000 60000 0 0 other-broker 0 0",
+    "POP_CK_OFFSET": "0",
+    "1ST_POP_TIME": "1700000000000",
+    "__CRC32#": "0000000000",
+    "INNER_NUM": "3",
+}
+"""What a message that was popped from one broker and is sent on to another may carry."""
+
+
+async def test_what_only_the_broker_may_set_is_taken_out_of_messages_that_come_in(
+    tmp_path: Path,
+) -> None:
+    kept = {"TAGS": "a", "KEYS": "POP_CK #1", "like POP_CK": "POP_CK", "POP_CK2": "x"}
+    sent = {"POP_CK": "first", **kept, **BROKERS_OWN}
+    ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    async with broker(tmp_path) as server, client(server) as producer:
+        for _ in range(40):  # So often that their form would be learnt.
+            await producer.send("t", b"x", {**sent, "UNIQ_KEY": "u"})
+        await producer.send("t", b"x", {**sent, "TIMER_DELIVER_MS": "1", "UNIQ_KEY": "u"})
+        batch = encode_batch([(0, b"y", encode_properties({"UNIQ_KEY": "u", **sent}))])
+        await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
+        batch = encode_batch([(0, b"z", encode_properties({"UNIQ_KEY": "u"}))])
+        shared = encode_properties(sent).decode()
+        await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext, i=shared)
+        stored = messages(await producer.pull("t", 0, maxMsgNums=32))
+        stored += messages(await producer.pull("t", 32, maxMsgNums=32))
+        assert [bytes(each.body) for each in stored] == [b"x"] * 41 + [b"y", b"z"]
+        for each in stored:
+            named = decode_properties(each.properties)
+            assert named.keys() & BROKERS_OWN.keys() == set()
+            assert named["UNIQ_KEY"] == "u"
+            assert kept.items() <= named.items()
+
+
 async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
         assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL
         large = await producer.send("t", b"x" * 100_001)
         assert large.code == ResponseCode.MESSAGE_ILLEGAL
         assert "100000" in (large.remark or "")
+
+
+async def test_a_batch_that_is_larger_than_a_message_may_be_is_refused(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+
+        async def send(*sizes: int, **changed: object) -> Command:
+            batch = encode_batch([(0, b"x" * size, b"") for size in sizes])
+            return await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **{**ext, **changed})
+
+        assert (await send(*[10_000 - 22] * 10)).code == ResponseCode.SUCCESS
+        large = await send(*[10_000 - 22] * 9, 10_000 - 21)
+        assert large.code == ResponseCode.MESSAGE_ILLEGAL
+        assert large.remark == "a body of 100001 bytes is over the limit of 100000"
+        assert (await send(1, i="p" * 32_768)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert server.store.max_offset("t", 0) == 10
 
 
 async def test_unknown_topics_are_refused_when_they_may_not_be_created(tmp_path: Path) -> None:

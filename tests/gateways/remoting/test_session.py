@@ -1,8 +1,9 @@
-"""Every error of the broker has a code of its own choosing; the disk is waited for elsewhere."""
+"""Codes of errors; who may administer; what is too long is refused; who waits for the disk."""
 
 import ast
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from unittest import mock
 
@@ -10,16 +11,39 @@ import pytest
 
 import onelog
 from onelog import errors
-from onelog.errors import OnelogError, StoreClosedError
-from onelog.gateways.remoting.session import ERROR_CODES, LOOKUPS_MAX, response_code
+from onelog.clock import SystemClock
+from onelog.errors import OnelogError, PeerClosedError, StoreClosedError
+from onelog.gateways.remoting.session import (
+    ERROR_CODES,
+    LOOKUPS_MAX,
+    BrokerSession,
+    response_code,
+)
+from onelog.net.connection import Connection
+from onelog.net.listener import Listener
+from onelog.net.peer import Peer
+from onelog.server import HANDLERS, BrokerServer
 from onelog.store.message_store import MessageStore
+from onelog.wire.remoting.administration import KINDS, Kind
+from onelog.wire.remoting.clients import (
+    ConsumerData,
+    HeartbeatData,
+    LockRequest,
+    ProducerData,
+    RequestMode,
+    SubscriptionData,
+)
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from tests.gateways.remoting.live import broker, client
+from tests.gateways.remoting.live import Client, bodies, broker, client
+from tests.gateways.remoting.popping import GROUP, TOPIC, Popper, popping
 from tests.gateways.remoting.samples import SAMPLES
 
 SOURCE = Path(onelog.__file__).parent
 REACHED = ("core", "store", "gateways/remoting", "wire/remoting", "net/remoting.py", "message.py")
 """What runs while a request is handled."""
+COMMIT = 4 | 1
+LONG = "n" * 500_000
+HUGE = "n" * 5_000_000
 
 
 def errors_named_in(path: Path) -> set[str]:
@@ -63,6 +87,203 @@ def test_an_error_without_a_code_has_that_of_its_nearest_parent() -> None:
 
     assert response_code(OneOfTheirsError("")) == ERROR_CODES[errors.StoreError]
     assert response_code(OnelogError("")) == ResponseCode.SYSTEM_ERROR
+
+
+# -- peers on other machines ---------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def far_peer(server: BrokerServer, host: str = "10.1.2.3") -> AsyncIterator[Peer]:
+    """A peer that the broker takes for one on another machine."""
+
+    def make_session(connection: Connection) -> BrokerSession:
+        connection.remote = (host, connection.remote[1])
+        return BrokerSession(connection, server.gateway)
+
+    listener = await Listener.open("127.0.0.1", 0, make_session, clock=SystemClock())
+    peer = await Peer.connect(*listener.address)
+    try:
+        yield peer
+    finally:
+        await peer.close()
+        await listener.close()
+
+
+ADMINISTRATION = [code for code in HANDLERS if KINDS[code] is Kind.ADMINISTRATION]
+TOPIC_FIELDS = {
+    "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
+    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+
+
+async def test_what_administers_is_refused_from_other_machines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(ADMINISTRATION) > 15
+    async with broker(tmp_path) as server, far_peer(server) as far, client(server) as near:
+        for code in map(RequestCode, ADMINISTRATION):
+            refused = await far.ask(code, TOPIC_FIELDS)
+            assert refused.code == ResponseCode.NO_PERMISSION, code
+            assert "set security.remote_admin=true" in str(refused.remark)
+            assert "10.1.2.3 is another one" in str(refused.remark)
+            assert (await near.ask(code)).code != ResponseCode.NO_PERMISSION, code
+    assert caplog.text.count("is another one") == 1
+
+
+async def test_clients_on_other_machines_work_as_ever(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, far_peer(server) as peer:
+        far = Client(peer, [])
+        assert (await far.send("orders", b"x")).code == 0  # Creates the topic.
+        assert bodies(await far.pull("orders", 0)) == [b"x"]
+        assert (await far.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="orders")).code == 0
+        assert (await far.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+
+
+async def test_other_machines_administer_if_they_are_allowed_to(tmp_path: Path) -> None:
+    async with (
+        broker(tmp_path, security__remote_admin=True) as server,
+        far_peer(server) as far,
+    ):
+        assert (await far.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS)).code == 0
+        changed = await far.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"broker.trace=false")
+        assert changed.code == 0
+
+
+async def test_the_machine_itself_decides_about_the_others_while_the_broker_runs(
+    tmp_path: Path,
+) -> None:
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    async with broker(tmp_path) as server, far_peer(server) as far, client(server) as near:
+
+        async def is_allowed() -> bool:
+            return (await far.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC_FIELDS)).code == 0
+
+        assert not await is_allowed()
+        assert (await near.ask(code, b"security.remote_admin=true")).code == 0
+        assert await is_allowed()
+        refused = await far.ask(code, {}, b"security.remote_admin=true")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "on the broker's own machine only" in str(refused.remark)
+        assert (await near.ask(code, b"security.remote_admin=false")).code == 0
+        assert not await is_allowed()
+
+
+# -- texts that are too long -----------------------------------------------------------------------
+
+
+async def test_a_pop_with_a_long_attempt_id_is_refused_and_the_next_one_answered(
+    tmp_path: Path,
+) -> None:
+    async with popping(tmp_path) as (_, member):
+        await member.send(b"0")
+        refused = await member.ask_pop(attemptId=LONG, order="true")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark == (
+            "the custom field <attemptId> has 500000 characters; the limit is 1024"
+        )
+        leased = await member.pop()
+        assert (await member.ack(leased[0])).code == ResponseCode.SUCCESS
+
+
+async def test_who_sends_a_huge_attempt_id_is_sent_away_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with popping(tmp_path) as (server, member), client(server) as hostile:
+        await member.send(b"0")
+        with pytest.raises(PeerClosedError):
+            await Popper(hostile).ask_pop(attemptId=HUGE, order="true")
+        leased = await member.pop()
+        assert (await member.ack(leased[0])).code == ResponseCode.SUCCESS
+
+
+async def test_a_pull_with_a_long_group_name_commits_nothing(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send(TOPIC, b"0")
+        refused = await both.pull(TOPIC, 0, consumerGroup=LONG, sysFlag=COMMIT, commitOffset=1)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        _commits_go_on(server)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"queueId": 4},
+        {"queueId": -1},
+        {"topic": "nowhere"},
+        {"consumerGroup": "n" * 121},
+        {"consumerGroup": "no@group"},
+        {"consumerGroup": ""},
+    ],
+)
+async def test_a_pull_that_is_refused_commits_nothing(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send(TOPIC, b"0")
+        asked = {"sysFlag": COMMIT, "commitOffset": 1, "topic": TOPIC, **changed}
+        refused = await both.pull(str(asked.pop("topic")), 0, **asked)
+        assert refused.code != ResponseCode.SUCCESS
+        assert server.broker.offsets.all() == {}
+        _commits_go_on(server)
+
+
+def _commits_go_on(server: BrokerServer) -> None:
+    broker = server.broker
+    assert broker.offsets.all() == {}
+    broker.groups.require(GROUP)
+    broker.commit_offset(GROUP, TOPIC, 0, 1)
+    broker.offsets.flush()
+    broker.admin.reset_offsets(GROUP, TOPIC, -1)
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.HEART_BEAT, HeartbeatData(client_id=HUGE)),
+        (
+            RequestCode.HEART_BEAT,
+            HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=HUGE)]),
+        ),
+        (
+            RequestCode.HEART_BEAT,
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name=GROUP, subscription_data_set=[SubscriptionData(topic=HUGE)]
+                    )
+                ],
+            ),
+        ),
+        (RequestCode.LOCK_BATCH_MQ, LockRequest(client_id="c", consumer_group=HUGE)),
+        (RequestCode.SET_MESSAGE_REQUEST_MODE, RequestMode(consumer_group=HUGE, topic=TOPIC)),
+    ],
+)
+async def test_huge_names_in_bodies_are_refused(
+    tmp_path: Path, code: RequestCode, body: HeartbeatData | LockRequest | RequestMode
+) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send(TOPIC, b"0")
+        refused = await both.ask(code, body.encode())
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark is not None
+        assert "length" in refused.remark or "characters" in refused.remark
+        assert server.broker.members.producer_groups() == []
+        assert server.broker.members.live_groups() == []
+
+
+async def test_offsets_are_cloned_to_groups_that_can_exist_only(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send(TOPIC, b"0")
+        _commits_go_on(server)
+        refused = await both.ask(
+            RequestCode.CLONE_GROUP_OFFSET, srcGroup=GROUP, destGroup="n" * 300, topic=TOPIC
+        )
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert server.broker.offsets.groups_of(TOPIC) == [GROUP]
+
+
+# -- the disk is waited for elsewhere --------------------------------------------------------------
 
 
 class Readings:

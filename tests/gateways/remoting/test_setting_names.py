@@ -4,7 +4,19 @@ import pytest
 
 from onelog.config import SETTINGS, Config, StoreConfig, load
 from onelog.errors import ConfigError
-from onelog.gateways.remoting.setting_names import NAMES, as_properties, as_settings
+from onelog.gateways.remoting import setting_names
+from onelog.gateways.remoting.rocketmq_settings import ROCKETMQ_SETTINGS
+from onelog.gateways.remoting.setting_names import (
+    NAMES,
+    PROTECTIONS,
+    as_properties,
+    as_settings,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ignored_yet() -> None:
+    setting_names._ignored.clear()
 
 
 def test_every_name_stands_for_a_setting_that_exists_and_no_two_for_one() -> None:
@@ -32,10 +44,38 @@ def test_what_is_shown_can_be_read_back() -> None:
     assert load(overrides=dict(changes)).config == config
 
 
-def test_names_that_stand_for_nothing_are_refused() -> None:
+def test_rocketmqs_names_that_are_not_needed_are_accepted_and_said_to_be_ignored_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = {
+        "sendMessageThreadPoolNums": "16",
+        "osPageCacheBusyTimeOutMills": "1",
+        "traceOn": "1",
+    }
+    assert set(NAMES) <= ROCKETMQ_SETTINGS
+    for _ in range(2):
+        assert as_settings(changes) == {"broker.trace": "1"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"RocketMQ's setting {name} is accepted and ignored: OneLog need not have it"
+        for name in ("sendMessageThreadPoolNums", "osPageCacheBusyTimeOutMills")
+    ]
+
+
+def test_a_protection_that_would_not_be_there_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="brokerPermission would not be obeyed"):
+        as_settings({"brokerPermission": "4"})
+    assert PROTECTIONS <= ROCKETMQ_SETTINGS
+
+
+def test_names_that_neither_has_are_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError, match="neither OneLog nor RocketMQ has a setting 'sendThreads'"
+    ):
+        as_settings({"traceOn": "true", "sendThreads": "16"})
+
+
+def test_values_that_cannot_be_and_settings_named_twice_are_refused() -> None:
     for properties in (
-        {"rocketmqHome": "x"},
-        {"brokerIP1": "10.0.0.1"},
         {"": ""},
         {"fileReservedTime": "-1"},
         {"fileReservedTime": "1_0"},

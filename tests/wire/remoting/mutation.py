@@ -24,6 +24,8 @@ NASTY = (
 """What fields are replaced with."""
 ODD_VALUES: tuple[object, ...] = (None, True, -1, 1.5, 1e300, 2**31, 2**63 - 1, -(2**63), [], {})
 """What values in bodies are replaced with, besides."""
+BODY_BYTES_MAX = 200_000
+"""Of a body of JSON that was made larger: a few changes in a row would make it explode."""
 
 
 def commands(frames: Sequence[bytes]) -> list[Command]:
@@ -56,7 +58,7 @@ class Mutation:
         )  # fmt: skip
         self._in_words: tuple[Callable[[Command], Command], ...] = (
             self._with_fields, self._with_fields, self._with_body, self._with_value,
-            self._with_code, self._with_flag,
+            self._with_dialect, self._with_code, self._with_flag,
         )  # fmt: skip
 
     def frame(self) -> bytes:
@@ -150,6 +152,34 @@ class Mutation:
         if dice.random() < 0.2:
             del part[key]
         return replace(command, body=msgspec.json.encode(body))
+
+    def _with_dialect(self, command: Command) -> Command:
+        """JSON as only fastjson reads it, with long lists, deep nests, and references to them."""
+        dice = self._random
+        try:
+            body = msgspec.json.decode(bytes(command.body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._with_body(command)
+        places = [(part, key) for part in _parts(body) for key in _keys(part)]
+        if not places:
+            return self._with_body(command)
+        (part, key), (other, name) = dice.choice(places), dice.choice(places)
+        kind = dice.randrange(4)
+        if kind == 0:
+            part[key] = [part[key]] * dice.randrange(1, 1_000)
+        elif kind == 1:
+            for _ in range(dice.randrange(1, 100)):
+                part[key] = [part[key]] if dice.random() < 0.5 else {"a": part[key]}
+        elif kind == 2:
+            other[name] = [0] * dice.randrange(1, 1_000)
+            path = dice.choice(("$", "..", "@", f"$.{name}", f"$.{key}[0]", f"$.{name}.{key}"))
+            part[key] = [{"$ref": path}] * dice.randrange(1, 500)
+        text = msgspec.json.encode(body)
+        if dice.random() < 0.8:
+            text = text.replace(b'"', b"'")
+        if dice.random() < 0.3:
+            text = text.replace(b"':", b":").replace(b"{'", b"{").replace(b",'", b",")
+        return replace(command, body=text) if len(text) <= BODY_BYTES_MAX else command
 
     def _with_code(self, command: Command) -> Command:
         """The fields of one request, the code of another; or a code that nobody knows."""

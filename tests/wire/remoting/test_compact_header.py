@@ -102,6 +102,13 @@ def test_a_form_with_a_key_that_comes_twice_gets_no_layout() -> None:
     assert not compact_header._layouts
 
 
+def test_a_large_header_gets_no_layout() -> None:
+    for number in range(40):
+        header = header_with(fields((b"a", b"x" * 5_000), (b"b", b"%02d" % number)))
+        decode_compact_header(header, b"")
+    assert compact_header._layouts == {}
+
+
 def test_layouts_are_bounded() -> None:
     for size in range(16 * 2 * compact_header._LAYOUTS_MAX):
         ext = {"a": "x" * (size // 16), "b": ""}
@@ -131,6 +138,12 @@ def test_layouts_are_bounded() -> None:
 def test_what_is_no_header_is_refused_with_a_reason(header: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         decode_compact_header(header, b"")
+
+
+def test_a_header_of_very_many_fields_is_refused() -> None:
+    many = fields(*((b"%d" % number, b"") for number in range(5_000)))
+    with pytest.raises(WireError, match="4096 fields or more"):
+        decode_compact_header(header_with(many), b"")
 
 
 def test_a_layout_checks_the_encoding_too() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting.body import MessageQueue
-from onelog.wire.remoting.fastjson import DEPTH_MAX, dumps, loads
+from onelog.wire.remoting.fastjson import DEPTH_MAX, Allowance, dumps, loads
 from onelog.wire.remoting.stats import TopicOffset
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -53,7 +53,10 @@ def test_what_is_written_is_plain_json_where_keys_are_texts(value: Any) -> None:
         ("", None),
         ("'open", None),
         ("{'a':1", None),
-        ("9" * 5000, None),
+        ("9" * 20, int("9" * 20)),
+        ("9" * 21, None),
+        ("1." + "9" * 63, None),
+        ("1e" + "9" * 63, None),
     ],
 )
 def test_fastjsons_dialect_is_read(text: str, value: Any) -> None:
@@ -77,7 +80,7 @@ def test_an_object_that_cannot_be_a_key_is_refused(key: str) -> None:
 
 
 def test_a_queue_with_a_wrong_id_cannot_be_a_key() -> None:
-    for wrong in ('"x"', "[1]", "1e999"):
+    for wrong in ('"x"', "[1]", "1e999", "2147483648", "-2147483649"):
         with pytest.raises(WireError, match="cannot be a key"):
             loads(f'{{{{"queueId":{wrong}}}:1}}', MessageQueue.from_members)
 
@@ -95,6 +98,8 @@ def test_references_are_followed() -> None:
         '{"a":{"$ref":"$.b"}}',
         '{"a":{"$ref":"$.b[9]"},"b":[1]}',
         '{"a":{"$ref":"$x"},"b":[1]}',
+        '{"a":{"$ref":"$.b[0]"},"b":"text"}',
+        '{"a":{"$ref":"$.b[0][0][0]"},"b":["text"]}',
         '{"a":1,"b":[{"$ref":"$.a"}],"c":[{"$ref":"$.b"},{"$ref":"$.b"}]}',
     ],
 )
@@ -112,6 +117,61 @@ def test_nesting_has_a_limit() -> None:
     for deep in ("[" * 100_000, "{" * 100_000, '{"a":' * 100_000, "[" * 66 + "]" * 66):
         with pytest.raises(WireError, match="nested too deeply"):
             loads(deep)
+
+
+TOO_MUCH = "references counted as what they stand for: send less, or plain JSON"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # 34 KB that took more than a second, and four times as long when twice as large.
+        "{'a':[" + "1," * 9_999 + "1],'b':[" + '{"$ref":"$.a"},' * 999 + '{"$ref":"$.a"}]}',
+        "{'a':'" + "x" * 100_000 + "','b':[" + '{"$ref":"$.a"},' * 19 + '{"$ref":"$.a"}]}',
+        "{'a':{'" + "x" * 100_000 + "':1},'b':[" + '{"$ref":"$.a"},' * 19 + '{"$ref":"$.a"}]}',
+        "[" + "1," * 20_000 + "1]",
+        "{" + "a:1," * 10_000 + "a:1}",
+        "{" + "{}:1," * 10_000 + "{}:1}",
+        "'" + "\\n" * 20_001 + "'",
+        "'" + "x" * 64 * 20_000 + "'",
+        " " * 64 * 20_000 + "1",
+        "'" + "x" * 64 * 20_000,
+        "1" * (64 * 20_000 + 1),
+    ],
+)
+def test_what_is_read_and_what_it_grows_to_has_a_limit(text: str) -> None:
+    with pytest.raises(WireError, match=TOO_MUCH):
+        loads(text, MessageQueue.from_members)
+
+
+def test_several_texts_can_share_an_allowance() -> None:
+    allowance = Allowance(10)
+    assert loads("[1,2,3]", allowance=allowance) == [1, 2, 3]
+    assert loads("{a:[1]}", allowance=allowance) == {"a": [1]}
+    assert loads("'x'", allowance=allowance) == "x"
+    with pytest.raises(WireError, match="more than 10 keys and values"):
+        loads("[2]", allowance=allowance)
+
+
+def test_one_allowance_is_enough_for_a_client_with_a_thousand_topics() -> None:
+    each = (
+        "{'classFilterMode':false,'codeSet':[],'expressionType':'TAG','subString':'*',"
+        "'subVersion':1700000000000,'tagsSet':[],'topic':'orders'}"
+    )
+    assert len(loads("[" + ",".join([each] * 1_000) + "]")) == 1_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" + ",".join(f"{{'a':{1 + i * (2**61 - 1)}}}:0" for i in range(2_000)) + "}",
+        "{" + ",".join(f"{{'queueId':{1 + i * (2**61 - 1)}}}:0" for i in range(2_000)) + "}",
+    ],
+)
+@pytest.mark.parametrize("object_key", [None, MessageQueue.from_members])
+def test_keys_that_would_share_a_hash_are_refused(text: str, object_key: Any) -> None:
+    with pytest.raises(WireError, match=r"too many digits|cannot be a key"):
+        loads(text, object_key)
 
 
 dialect = st.text("{}[]:,'\"\\$refu0189.eE-LSB tnl", max_size=40).map(str.encode)

@@ -1,7 +1,53 @@
+import ast
+from pathlib import Path
+
 import pytest
 
+import onelog
 from onelog.errors import InvalidRequestError
 from onelog.wire.remoting import fields
+
+SOURCE = Path(onelog.__file__).parent
+LONG_TEXTS = {
+    "subscription", "exp", "key", "value", "attributes", "topicList", "filterGroups", "note",
+}  # fmt: skip
+"""What is read as a text and is no name."""
+
+
+def texts_read_in(path: Path) -> set[str]:
+    """The fields that a module reads as texts: `fields.text(ext, name)` and `ext.get(name)`."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner, asked = ast.unparse(node.func.value), node.func.attr
+            named = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            if (owner, asked) == ("fields", "text") or (
+                asked == "get" and owner in ("ext", "command.ext")
+            ):
+                found.update(str(name) for name in named[:1])
+    return found
+
+
+def test_every_text_that_a_handler_reads_is_a_name_or_may_be_long() -> None:
+    modules = [*SOURCE.glob("gateways/remoting/*.py"), *SOURCE.glob("nameserver/*.py")]
+    read = set[str]().union(*map(texts_read_in, modules))
+    assert {"topic", "attemptId", "exp"} <= read
+    assert read - fields.NAMES == LONG_TEXTS
+
+
+@pytest.mark.parametrize(
+    ("ext", "reason"),
+    [
+        ({"topic": "t" * 1_024, "exp": "x" * 32_767, "i": "p" * 100_000, "n": "n"}, None),
+        ({"b": "t" * 1_025}, "the custom field <b> has 1025 characters; the limit is 1024"),
+        ({"exp": "x" * 32_768}, "<exp> has 32768 characters; the limit is 32767"),
+        ({"unknown" * 20: "x" * 32_768}, "unknownunkno> has 32768 characters; the limit is 32767"),
+        ({str(n): "" for n in range(257)}, "the request has 257 fields; the limit is 256"),
+    ],
+)
+def test_texts_that_are_too_long_are_named(ext: dict[str, str], reason: str | None) -> None:
+    found = fields.too_long(ext)
+    assert found == reason if reason is None or found is None else reason in found
 
 
 def test_a_text_must_be_there() -> None:

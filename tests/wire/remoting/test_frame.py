@@ -1,14 +1,17 @@
 import struct
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.remoting.command import Command, Serialize
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import REFUSED, Command, Serialize
 from onelog.wire.remoting.frame import (
     BODY_COPY_MAX,
     FRAME_BYTES_MAX,
+    REQUEST_HEADER_BYTES_MAX,
     FrameReader,
     encode_command,
     encode_request,
@@ -76,6 +79,20 @@ def test_reading_can_stop_after_any_command_and_go_on_later() -> None:
     rest = list(reader.commands())
     assert [first.code, second.code, *(command.code for command in rest)] == [1, 2, 3, 4]
     assert second.body == b"x" * 5000
+
+
+def test_nothing_is_kept_but_what_belongs_to_the_next_command() -> None:
+    frame = b"".join(encode_request(RequestCode.HEART_BEAT, 1, {}, bytes(1_000)))
+    for rest in (b"", frame[:3], frame[:100]):
+        received = frame * 50 + rest
+        references = sys.getrefcount(received)
+        reader = FrameReader()
+        reader.feed(received)
+        assert len(list(reader.commands())) == 50
+        assert sys.getrefcount(received) == references
+        assert reader.unread_bytes == len(rest)
+        reader.feed(frame[len(rest) :])
+        assert len(list(reader.commands())) == 1
 
 
 def test_commands_before_garbage_are_handed_out_first() -> None:
@@ -182,6 +199,33 @@ def test_a_code_beyond_16_bits_goes_out_as_json() -> None:
 def test_oneway_requests_say_so() -> None:
     (command,) = read(b"".join(encode_request(15, 1, oneway=True)))
     assert command.is_oneway
+
+
+@pytest.mark.parametrize("serialize", [Serialize.JSON, Serialize.COMPACT])
+def test_a_request_with_a_text_that_is_too_long_is_handed_out_as_refused(
+    serialize: Serialize,
+) -> None:
+    long = Command(310, opaque=7, ext={"b": "t" * 2_000, "i": "p"}, serialize=serialize, body=b"x")
+    after = Command(310, opaque=8, ext={"b": "t" * 1_024, "i": "p" * 40_000}, serialize=serialize)
+    refused, taken = read(encode(long, after))
+    reason = "the custom field <b> has 2000 characters; the limit is 1024"
+    assert refused == Command(REFUSED, opaque=7, remark=reason, serialize=serialize)
+    assert taken == after
+
+
+def test_an_answer_may_have_long_texts() -> None:
+    answer = Command(0, flag=1, ext={"msgId": "m" * 2_000_000})
+    assert read(encode(answer)) == [answer]
+
+
+def test_who_is_only_asked_reads_no_huge_headers() -> None:
+    reader = FrameReader(header_bytes_max=REQUEST_HEADER_BYTES_MAX)
+    noted = Command(310, ext={"note": "n" * (1 << 20)})
+    reader.feed(encode(noted))
+    assert list(reader.commands()) == [noted]
+    reader.feed(encode(Command(310, ext={"note": "n" * (2 << 20)})))
+    with pytest.raises(WireError, match=r"a header of \d+ bytes; the limit is 1114112"):
+        list(reader.commands())
 
 
 def test_frames_of_real_clients_are_read() -> None:

@@ -124,6 +124,31 @@ def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_registration(zlib.compress(bytes(1_000_000)), True)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_topics_of_a_registration_are_counted(
+    monkeypatch: pytest.MonkeyPatch, compressed: bool
+) -> None:
+    body = encode_registration(BODY, compressed)
+    monkeypatch.setattr(registration, "TOPICS_MAX", 2)
+    assert decode_registration(body, compressed)
+    monkeypatch.setattr(registration, "TOPICS_MAX", 1)
+    with pytest.raises(WireError, match="registration of 2 topics; the limit is 1"):
+        decode_registration(body, compressed)
+
+
+def test_static_topics_share_one_allowance() -> None:
+    mapping = b"{'topic':'s','currIdMap':{" + b",".join(b"%d:0" % i for i in range(9_000)) + b"}}"
+    sized = len(mapping).to_bytes(4, "big") + mapping
+    head = b"\0\0\0\2{}" + b"\0\0\0\0" + b"\0\0\0\2[]"
+    for count, is_read in ((5, True), (6, False)):
+        body = zlib.compress(head + count.to_bytes(4, "big") + sized * count)
+        if is_read:
+            assert decode_registration(body, True)
+        else:
+            with pytest.raises(WireError, match="more than 100000 keys and values"):
+                decode_registration(body, True)
+
+
 @given(st.binary(max_size=60), st.booleans(), st.sampled_from([0, 36, 409, 513]))
 def test_garbage_raises_wire_error_and_nothing_else(
     body: bytes, compressed: bool, version: int

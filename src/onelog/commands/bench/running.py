@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import msgspec
 
 from onelog.client import AsyncProducer, Message
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.namespace import wrapped
-from onelog.client.nodes import Nodes, at_once
-from onelog.client.options import client_settings
+from onelog.client.nodes import at_once
 from onelog.client.topics import TopicChange
 from onelog.commands.bench import Mode
 from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said
 from onelog.commands.bench.views import Result, document, result_table
 from onelog.commands.clients import ClientSession, progress_bar
+from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
 from onelog.commands.terminal import show_count
 from onelog.errors import InvalidRequestError, OnelogError
@@ -73,12 +73,7 @@ class _Bench:
 
     async def measure(self) -> Result:
         plan = self._plan
-        settings = client_settings(self._session.options)
-        sign = settings.credentials.sign if settings.credentials is not None else None
-        nodes = Nodes(
-            settings.nameservers, timeout_ms=settings.timeout_ms, tls=settings.tls, sign=sign
-        )
-        async with Admin(nodes) as admin, self._tidied(admin):
+        async with administrator(self._session.given) as admin, self._tidied(admin):
             if plan.topic is None:
                 change = TopicChange(read_queues=plan.queues, write_queues=plan.queues)
                 await admin.topics.create(self._wrap(self._topic), change)
@@ -102,7 +97,7 @@ class _Bench:
         return wrapped(self._session.options.get("namespace", ""), name)
 
     @contextlib.asynccontextmanager
-    async def _tidied(self, admin: Admin) -> AsyncIterator[None]:
+    async def _tidied(self, admin: AsyncAdmin) -> AsyncIterator[None]:
         """Leaves nothing behind but a topic that was there before."""
         try:
             yield
@@ -138,12 +133,12 @@ class _Bench:
                     progress.update(progress.task_ids[0], completed=plan.backlog - left)
                 await filling
 
-    async def _stored(self, admin: Admin) -> int:
+    async def _stored(self, admin: AsyncAdmin) -> int:
         """How many messages the topic ever got."""
         status = await admin.topics.status(self._wrap(self._topic))
         return sum(queue.max_offset for queue in status.queues)
 
-    async def _settled(self, admin: Admin) -> int:
+    async def _settled(self, admin: AsyncAdmin) -> int:
         """The same once nothing comes any more: one-way messages may still be on their way."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         count = await self._stored(admin)

@@ -2,12 +2,16 @@
 
 The shop sends orders; one streaming query counts them on the sales board, another keeps them as a
 lake table. When the shop has closed and both have caught up, all three must have the same.
+
+Spark takes a while to get going, more than a minute on a busy machine. So the shop sends a few
+orders, and goes on when both queries are done with them. What Spark and its workers have to say
+goes to a file.
 """
 
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +41,9 @@ QUEUES = 4
 BOARD_EVERY_SECONDS, LAKE_EVERY_SECONDS = 1.0, 2.0
 LOOK_SECONDS, LINE_SECONDS = 0.5, 2.0
 STILL_SECONDS_MAX = 180
+START_SECONDS_MAX = 900
+"""How long the first orders may take."""
+FIRST_ORDERS = 10
 TITLE = "Sales of a shop that does not exist"
 
 
@@ -48,6 +55,10 @@ class _Places:
     @property
     def server(self) -> Path:
         return self.folder / "server"
+
+    @property
+    def spark_log(self) -> Path:
+        return self.folder / "spark.log"
 
     @property
     def board(self) -> Path:
@@ -139,27 +150,19 @@ def run(
     with ExitStack() as stack:
         stopped = stack.enter_context(until_interrupted())
         nameserver = stack.enter_context(running_server(places.server))
-        link = {"nameserver": nameserver}
+        link = {"nameserver": nameserver, "tls": "false"}
         for topic in (ORDERS, RESULTS):
             if not topics.queues(link, topic):
                 topics.create(link, topic, QUEUES)
         out.print(f"server with name server {nameserver}, data in {folder}; starting Spark ...")
-        spark = stack.enter_context(spark_session("onelog demo", master, remote))
-        shop = stack.enter_context(Shop(nameserver, ORDERS, rate, rate * seconds))
+        spark = stack.enter_context(
+            spark_session("onelog demo", master, remote, log=places.spark_log)
+        )
         queries = _start(spark, link, places, stack)
+        first = min(FIRST_ORDERS, rate)
+        shop = stack.enter_context(Shop(nameserver, ORDERS, rate, rate * seconds, first=first))
         screen = stack.enter_context(_Screen(out, began, places.page))
-        found, moved_at = _look(shop, places), time.monotonic()
-        while not found.is_complete:
-            screen.show(found)
-            _check(queries)
-            if stopped():
-                shop.close()
-            time.sleep(LOOK_SECONDS)
-            before, found = found, _look(shop, places)
-            if found != before:
-                moved_at = time.monotonic()
-            elif time.monotonic() - moved_at > STILL_SECONDS_MAX:
-                raise OnelogError(f"nothing moves any more: {found.line}")
+        found = _follow(shop, places, screen, queries, stopped)
         shop.close()
         screen.close()
         is_right = _report(found, shop, spark, places)
@@ -179,6 +182,39 @@ def _start(
     table = lake.start([ORDERS], places.lake, spark=spark, options=link, every=LAKE_EVERY_SECONDS)
     stack.callback(table.stop)
     return [board, table]
+
+
+def _follow(
+    shop: Shop,
+    places: _Places,
+    screen: _Screen,
+    queries: "list[StreamingQuery]",
+    stopped: Callable[[], bool],
+) -> _Look:
+    """Watch until everybody has everything; the shop begins in earnest when both queries run."""
+    found, moved_at = _look(shop, places), time.monotonic()
+    while not found.is_complete:
+        screen.show(found)
+        _check(queries)
+        if stopped():
+            shop.close()
+        elif not shop.has_begun and all(map(_is_at_work, queries)):
+            shop.begin()
+        time.sleep(LOOK_SECONDS)
+        before, found = found, _look(shop, places)
+        patience = STILL_SECONDS_MAX if shop.has_begun else START_SECONDS_MAX
+        if found != before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > patience:
+            raise OnelogError(
+                f"nothing moves any more: {found.line}; what Spark says is in {places.spark_log}"
+            )
+    return found
+
+
+def _is_at_work(query: "StreamingQuery") -> bool:
+    """Whether it is done with a batch that had orders."""
+    return any(done is not None and done.numInputRows for done in query.recentProgress)
 
 
 def _check(queries: "list[StreamingQuery]") -> None:

@@ -1,5 +1,7 @@
 """A shop that does not exist, and its orders.
 
+A shop can wait after its first few orders until whoever counts them is at work.
+
 Invariant: `orders` and `cents` count what the broker has confirmed, and nothing else.
 """
 
@@ -42,13 +44,25 @@ class Shop:
     """Sends orders at a rate, in a thread of its own, until it has sent them all, or is closed."""
 
     def __init__(
-        self, nameserver: str, topic: str, rate: int, orders_max: int, seed: int = 1
+        self,
+        nameserver: str,
+        topic: str,
+        rate: int,
+        orders_max: int,
+        *,
+        first: int = 0,
+        seed: int = 1,
     ) -> None:
+        """With `first`, only so many are sent before `begin` is called."""
         self._nameserver = nameserver
         self._topic = topic
         self._rate = rate
         self._orders_max = orders_max
+        self._first = min(first, orders_max)
         self._chance = random.Random(seed)
+        self._begun = threading.Event()
+        if not first:
+            self._begun.set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
         self._error: Exception | None = None
@@ -72,6 +86,15 @@ class Shop:
         """Whether there are orders to come."""
         return self._thread.is_alive()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it does not wait for `begin`."""
+        return self._begun.is_set()
+
+    def begin(self) -> None:
+        """Go on after the first orders."""
+        self._begun.set()
+
     def wait(self) -> None:
         """Wait until there are none."""
         self._thread.join()
@@ -79,6 +102,7 @@ class Shop:
     def close(self) -> None:
         """Take no more orders; raises what went wrong, if something did."""
         self._closing.set()
+        self._begun.set()
         self._thread.join()
         if self._error is not None:
             error, self._error = self._error, None
@@ -90,9 +114,11 @@ class Shop:
             with Producer(
                 "demo-shop", nameserver=self._nameserver, timeout=SEND_SECONDS_MAX
             ) as producer:
+                self.send(producer, self._first)
+                self._begun.wait()
                 began = time.monotonic()
                 while self.orders < self._orders_max and not self._closing.wait(PULSE_SECONDS):
-                    due = int((time.monotonic() - began) * self._rate)
+                    due = self._first + int((time.monotonic() - began) * self._rate)
                     self.send(producer, min(due, self._orders_max) - self.orders)
         except Exception as error:
             self._error = error

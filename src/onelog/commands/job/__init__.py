@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from onelog.commands.options import Yes
-from onelog.commands.spark_options import Master, Nameserver, Remote, spark_session
+from onelog.commands.spark_options import Master, Remote, linked, spark_session
 
 app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
 
@@ -40,7 +40,9 @@ ROWS_PER_BATCH = 1_000_000
 
 
 @app.command("sales-board")
+@linked
 def sales_board(
+    link: dict[str, str],
     orders: Annotated[str, typer.Argument(help="The topic of orders.")],
     folder: Annotated[Path, typer.Option(help="Where the board's table is.")],
     result_topic: Annotated[str | None, typer.Option(help="Send results there, too.")] = None,
@@ -50,7 +52,6 @@ def sales_board(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -63,14 +64,16 @@ def sales_board(
         from onelog.spark.jobs import sales_board as job
 
         query = job.start(
-            spark, {"nameserver": nameserver}, orders, folder, result_topic=result_topic,
+            spark, link, orders, folder, result_topic=result_topic,
             window_seconds=window, late_seconds=late, every=every, **options,
         )  # fmt: skip
         board_view.show(query, folder, orders, page, every, as_json)
 
 
 @app.command("redistribute")
+@linked
 def redistribute(
+    link: dict[str, str],
     source: Source,
     to: To,
     times: Annotated[
@@ -84,7 +87,6 @@ def redistribute(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -96,7 +98,7 @@ def redistribute(
         from onelog.spark.jobs import redistribute as job
 
         query = job.start(
-            spark, {"nameserver": nameserver}, source, to,
+            spark, link, source, to,
             running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
             group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
         )  # fmt: skip
@@ -104,7 +106,9 @@ def redistribute(
 
 
 @app.command("deduplicate")
+@linked
 def deduplicate(
+    link: dict[str, str],
     source: Source,
     to: To,
     by: By = "key",
@@ -119,7 +123,6 @@ def deduplicate(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -131,7 +134,7 @@ def deduplicate(
         from onelog.spark.jobs import deduplicate as job
 
         query = job.start(
-            spark, {"nameserver": nameserver}, source, to,
+            spark, link, source, to,
             running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
             remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
             maxOffsetsPerTrigger=str(rows_per_batch),
@@ -140,7 +143,9 @@ def deduplicate(
 
 
 @app.command("reconcile")
+@linked
 def reconcile(
+    link: dict[str, str],
     first: Annotated[str, typer.Argument(help="One topic.")],
     second: Annotated[str, typer.Argument(help="The other one.")],
     second_nameserver: Annotated[
@@ -149,7 +154,6 @@ def reconcile(
     by: By = "key",
     samples: Samples = 10,
     since: Since = None,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -160,9 +164,9 @@ def reconcile(
     with spark_session("onelog job reconcile", master, remote) as spark:
         from onelog.spark.jobs import reconcile as job
 
-        other = {"nameserver": second_nameserver} if second_nameserver else None
+        other = {**link, "nameserver": second_nameserver} if second_nameserver else None
         found = job.reconcile(
-            spark, {"nameserver": nameserver}, first, second, second_link=other, by=by,
+            spark, link, first, second, second_link=other, by=by,
             samples=samples, **_from(since),
         )  # fmt: skip
     views.reconciliation(found, first, second, as_json)
@@ -171,7 +175,9 @@ def reconcile(
 
 
 @app.command("clean-logs")
+@linked
 def clean_logs(
+    link: dict[str, str],
     source: Source,
     to: Annotated[str | None, typer.Option("--to", help="The topic for clean lines.")] = None,
     rejects: Annotated[
@@ -181,7 +187,6 @@ def clean_logs(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -192,7 +197,6 @@ def clean_logs(
     with spark_session("onelog job clean-logs", master, remote) as spark:
         from onelog.spark.jobs import clean_logs as job
 
-        link = {"nameserver": nameserver}
         if to is None:
             views.log_statistics(job.statistics(spark, link, source, top), source, as_json)
             return
@@ -205,12 +209,13 @@ def clean_logs(
 
 
 @app.command("trace-latency")
+@linked
 def trace_latency(
+    link: dict[str, str],
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
     ] = "RMQ_SYS_TRACE_TOPIC",
     since: Since = None,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -221,12 +226,14 @@ def trace_latency(
     with spark_session("onelog job trace-latency", master, remote) as spark:
         from onelog.spark.jobs import trace_latency as job
 
-        found = job.report(spark, {"nameserver": nameserver}, trace_topic, **_from(since))
+        found = job.report(spark, link, trace_topic, **_from(since))
     views.latencies(found, as_json)
 
 
 @app.command("triage")
+@linked
 def triage(
+    link: dict[str, str],
     group: Annotated[str, typer.Argument(help="The consumer group that gave messages up.")],
     reason_property: Annotated[
         str | None, typer.Option(help="A property in which consumers say what was wrong.")
@@ -250,7 +257,6 @@ def triage(
         bool, typer.Option("--dry-run", help="Only count what --resend would send.")
     ] = False,
     yes: Yes = False,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
     as_json: Json = False,
@@ -261,7 +267,6 @@ def triage(
     with spark_session("onelog job triage", master, remote) as spark:
         from onelog.spark.jobs import triage as job
 
-        link = {"nameserver": nameserver}
         letters = job.letters(
             spark, link, group, reason_property=reason_property, with_traces=traces,
             expect_json=expect_json,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from onelog.commands.spark_options import Master, Nameserver, Remote, spark_session
+from onelog.commands.spark_options import Master, Remote, linked, spark_session
 
 app = typer.Typer(help="Topics as lake tables: keep them fresh, and small.", no_args_is_help=True)
 
@@ -17,10 +17,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("sync")
+@linked
 def sync_topics(
+    link: dict[str, str],
     topics: Annotated[list[str], typer.Argument(help="The topics.")],
     to: Annotated[Path, typer.Option("--to", help="The folder of the tables.")],
-    nameserver: Nameserver = "127.0.0.1:9876",
     form: Annotated[
         Literal["delta", "parquet"], typer.Option("--format", help="What the tables are.")
     ] = "delta",
@@ -50,7 +51,7 @@ def sync_topics(
     from onelog.commands.lake import syncing
 
     options = {
-        "nameserver": nameserver, "startingOffsets": start, "decode": decode, "schema": schema,
+        **link, "startingOffsets": start, "decode": decode, "schema": schema,
         "schemaFile": None if schema_file is None else str(schema_file.absolute()),
         "maxOffsetsPerTrigger": str(rows_per_batch),
     }  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from onelog.commands.spark_options import Master, Nameserver, Remote
+from onelog.commands.spark_options import Master, Remote, linked_by_environment
 
 app = typer.Typer(help="Declared pipelines, from topics to tables and back.", no_args_is_help=True)
 
@@ -21,7 +21,9 @@ def init(folder: Folder) -> None:
 
 
 @app.command("run")
+@linked_by_environment
 def run(
+    link: dict[str, str],
     folder: Folder = Path(),
     full_refresh: Annotated[
         bool, typer.Option("--full-refresh", help="Make all tables anew, from the beginning.")
@@ -32,14 +34,13 @@ def run(
     demo: Annotated[
         int, typer.Option(min=0, help="Start a server for this run, with so many orders in it.")
     ] = 0,
-    nameserver: Nameserver = "127.0.0.1:9876",
     master: Master = None,
     remote: Remote = None,
 ) -> None:
     """Bring all tables and sinks of a pipeline up to date."""
     from onelog.commands.pipeline import running
 
-    code = running.run(folder, nameserver, master, remote, full_refresh, dry_run, demo)
+    code = running.run(folder, link, master, remote, full_refresh, dry_run, demo)
     if code:
         raise typer.Exit(code)
 

@@ -29,7 +29,7 @@ def init(folder: Path) -> None:
 
 def run(
     folder: Path,
-    nameserver: str,
+    link: dict[str, str],
     master: str | None,
     remote: str | None,
     full_refresh: bool,
@@ -43,20 +43,20 @@ def run(
         folder, master=master, remote=remote, full_refresh=full_refresh, dry_run=dry_run
     )
     if not demo:
-        return _run(words, folder, nameserver)
+        return _run(words, folder, link)
     # The orders of a demonstration are gone afterwards: each has its own, and begins anew.
     pipelines.forget(folder)
     with _demo_server(demo) as address:
-        code = _run(words, folder, address)
+        code = _run(words, folder, {"nameserver": address})
     if code == 0 and not dry_run and (folder / pipelines.WAREHOUSE / "sales_by_category").is_dir():
         show(folder, "sales_by_category", 20)
     return code
 
 
-def _run(words: list[str], folder: Path, nameserver: str) -> int:
+def _run(words: list[str], folder: Path, link: dict[str, str]) -> int:
     from onelog.spark import pipelines
 
-    environment = pipelines.environment(os.environ, nameserver)
+    environment = pipelines.environment(os.environ, link)
     return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
 
 
@@ -70,7 +70,7 @@ def _demo_server(orders: int) -> Iterator[str]:
         running_server(Path(folder)) as nameserver,
     ):
         for topic in ("orders", "large-orders"):
-            topics.create({"nameserver": nameserver}, topic, DEMO_QUEUES)
+            topics.create({"nameserver": nameserver, "tls": "false"}, topic, DEMO_QUEUES)
         with Producer("demo-shop", nameserver=nameserver) as producer:
             Shop(nameserver, "orders", orders, orders).send(producer, orders)
         typer.echo(f"a server for this run, with {show_count(orders)} orders: {nameserver}")

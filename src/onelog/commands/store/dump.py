@@ -19,8 +19,9 @@ from onelog.message import (
     decode_host,
     decode_properties,
 )
+from onelog.store.consumequeue import PADDING_SIZE
 from onelog.store.reader import StoreReader
-from onelog.store.readonly import PADDING_SIZE, open_readonly
+from onelog.store.readonly import open_readonly
 
 _SHORT_BYTES = 120
 _TRANSACTIONS = {

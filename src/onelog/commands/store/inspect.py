@@ -11,10 +11,11 @@ from onelog.commands.terminal import console, show_bytes, show_count, show_text,
 from onelog.errors import StoreError
 from onelog.message import Message
 from onelog.store.checkpoint import AbortMark, Checkpoint
+from onelog.store.commitlog import record_at
+from onelog.store.damage import known_damage
 from onelog.store.folder import index_files, lock_holder, written_by
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
-from onelog.store.record import check
 from onelog.store.retention import SpaceUsage, space_usage
 
 
@@ -65,6 +66,15 @@ class CheckpointFacts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DamageFacts:
+    """A range of the log that recovery found to be no use, and left."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StoreFacts:
     """Everything that `inspect` shows."""
 
@@ -84,6 +94,8 @@ class StoreFacts:
     index_files_unreadable: int
     checkpoint: CheckpointFacts
     space: SpaceUsage
+    damage: list[DamageFacts]
+    """As far as is known; `onelog store verify` finds all."""
 
 
 def inspect(
@@ -136,6 +148,7 @@ def find_facts(folder: Path, index_slots: int | None, index_entries: int | None)
             checkpoint.ours,
         ),
         space=space_usage(folder),
+        damage=[DamageFacts(*each) for each in known_damage(folder) if each.end > reader.log_min],
     )
 
 
@@ -149,7 +162,7 @@ def _writers(folder: Path, checkpoint: Checkpoint) -> str:
 def _segment_facts(reader: StoreReader, newest_ms: int) -> list[SegmentFacts]:
     firsts: list[int | None] = []
     for segment in reader.log.segments:
-        first = check(segment.view, 0, segment.start)
+        first = record_at(segment, 0)
         firsts.append(first.store_ms if isinstance(first, Message) else None)
     facts = []
     for segment, first_ms, next_ms in zip(
@@ -196,6 +209,16 @@ def _show(facts: StoreFacts, out: Console) -> None:
         f"index {show_bytes(space.index_bytes)}, other {show_bytes(space.other_bytes)}; "
         f"free {show_bytes(space.disk_free_bytes)} of {show_bytes(space.disk_total_bytes)}"
     )
+    if facts.damage:
+        damaged_bytes = sum(each.end - each.start for each in facts.damage)
+        first = facts.damage[0]
+        out.print(
+            f"  damaged: {show_bytes(damaged_bytes)} of the log in "
+            f"{show_count(len(facts.damage))} places, the first from {first.start} to {first.end}: "
+            f"{show_text(first.reason)}",
+            style="red",
+            soft_wrap=True,
+        )
     _show_tables(facts, out)
 
 

@@ -5,7 +5,6 @@ that are declared as changeable while running: RocketMQ's broker once took any s
 and with it commands to run (CVE-2023-33246).
 """
 
-import ipaddress
 import logging
 import shutil
 import struct
@@ -17,6 +16,7 @@ from onelog.core.broker import Broker
 from onelog.core.stats import Statistic
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import (
+    ConfigError,
     NotPermittedError,
     OffsetOutOfRangeError,
     OnelogError,
@@ -72,6 +72,7 @@ def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
+        **_damage(broker),
         **_stalls(session.gateway),
     }
     return Answer(body=KVTable(table=table).encode())
@@ -206,6 +207,15 @@ def _mismatches(broker: Broker) -> dict[str, str]:
     }
 
 
+def _damage(broker: Broker) -> dict[str, str]:
+    """What recovery had to leave out of the log; `onelog store inspect` says why."""
+    damage = broker.store.damage
+    return {
+        "onelogDamagedRanges": str(len(damage)),
+        "onelogDamagedBytes": str(sum(each.size for each in damage)),
+    }
+
+
 def _stalls(gateway: Gateway) -> dict[str, str]:
     """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
     stalls = gateway.stalls
@@ -240,13 +250,8 @@ def get_config(session: BrokerSession, command: Command) -> Answer:
     return Answer({"version": version.encode().decode()}, text.encode())
 
 
-def update_config(session: BrokerSession, command: Command) -> Answer:
-    """UPDATE_BROKER_CONFIG: from this machine, and what may change while running."""
-    if not _is_local(session.connection.remote[0]):
-        log.warning("%s may not change settings, and tried to", session.connection)
-        raise NotPermittedError(
-            "the broker's configuration can be changed from its own machine only"
-        )
+def update_config(session: BrokerSession, command: Command) -> Answer | None:
+    """UPDATE_BROKER_CONFIG: what may change while running."""
     properties = _properties(command.body)
     if properties.keys() & FORBIDDEN:
         raise NotPermittedError("Can not update config in black list.")
@@ -254,20 +259,20 @@ def update_config(session: BrokerSession, command: Command) -> Answer:
     for key in changes:
         if not SETTINGS[key].reloadable:
             raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
-    if changes:
-        session.gateway.reconfigure(changes)
+        if key.startswith("security.") and not session.is_local:
+            raise NotPermittedError(f"{key} can be changed on the broker's own machine only")
+    if not changes:
+        return Answer()
+
+    def changed(error: ConfigError | None) -> None:
+        if error is not None:
+            session.fail(command, error)
+            return
         log.info("%s changed settings: %s", session.connection, changes)
-    return Answer()
+        session.answer(command, Answer())
 
-
-def _is_local(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
+    session.gateway.reconfigure(changes, changed)
+    return None
 
 
 def _properties(body: Buffer) -> dict[str, str]:

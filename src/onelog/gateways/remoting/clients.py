@@ -8,6 +8,7 @@ from onelog.core.locks import Queue
 from onelog.core.members import Client, ConsumerData, ConsumeType, Member, MessageModel
 from onelog.errors import FilterSyntaxError, InvalidRequestError, KeyNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.setting_names import UNIQUE_KEY_COUNT_MAX
 from onelog.message import Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
@@ -22,6 +23,12 @@ from onelog.wire.remoting.clients import (
 from onelog.wire.remoting.clients import ConsumerData as WireConsumerData
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+
+GROUPS_MAX = 500
+"""Groups in one heartbeat. The largest that it may be takes some 50 ms, when all in it is new."""
+SUBSCRIPTIONS_MAX = 2_000
+SQL_CHARACTERS_MAX = 64_000
+"""Of all SQL-92 filters in one heartbeat."""
 
 _CONSUME_TYPES: dict[str | None, ConsumeType] = {
     "CONSUME_ACTIVELY": "CONSUME_ACTIVELY",
@@ -42,6 +49,7 @@ def heartbeat(session: BrokerSession, command: Command) -> Answer:
     data = HeartbeatData.decode(command.body)
     if not data.client_id:
         raise InvalidRequestError("the heartbeat has no clientID")
+    _check_size(data)
     client = Client(
         data.client_id,
         session,
@@ -61,6 +69,22 @@ def heartbeat(session: BrokerSession, command: Command) -> Answer:
     return Answer(
         {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     )
+
+
+def _check_size(data: HeartbeatData) -> None:
+    groups = len(data.consumer_data_set) + len(data.producer_data_set)
+    wanted = [each for one in data.consumer_data_set for each in one.subscription_data_set]
+    if groups > GROUPS_MAX or len(wanted) > SUBSCRIPTIONS_MAX:
+        raise InvalidRequestError(
+            f"a heartbeat of {groups} groups with {len(wanted)} subscriptions; the limits are "
+            f"{GROUPS_MAX} and {SUBSCRIPTIONS_MAX}: use several clients"
+        )
+    sql = sum(len(each.sub_string) for each in wanted if each.expression_type == "SQL92")
+    if sql > SQL_CHARACTERS_MAX:
+        raise FilterSyntaxError(
+            f"the SQL-92 filters of one client have {sql} characters; the limit is "
+            f"{SQL_CHARACTERS_MAX}: use several clients"
+        )
 
 
 def _consumer(data: WireConsumerData) -> ConsumerData:
@@ -231,7 +255,7 @@ def query_message(session: BrokerSession, command: Command) -> None:
     broker = session.broker
     count_max = fields.int32(ext, "maxNum")
     if fields.flag(ext, "_UNIQUE_KEY_QUERY"):
-        count_max = 32
+        count_max = UNIQUE_KEY_COUNT_MAX
     topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
     begin_ms, end_ms = fields.number(ext, "beginTimestamp"), fields.number(ext, "endTimestamp")
     count_max = max(0, min(count_max, broker.config.query_count_max))

@@ -85,6 +85,10 @@ class PopPoll(Held):
             again = partial(self._again, last=last, cold_ok=True)
             _read_elsewhere(self.session, popped.cold, again)
             return
+        if popped.later:
+            turn = partial(self._again, last=last, cold_ok=cold_ok)
+            self.session.broker.filter_time.later(turn)
+            return
         if last or popped.more:
             code = ResponseCode.POLLING_TIMEOUT
         else:
@@ -93,6 +97,8 @@ class PopPoll(Held):
             self.session.reply(self.command, code, self._ext(popped), "NO_MESSAGE_IN_QUEUE")
 
     def _again(self, *, last: bool, cold_ok: bool = False) -> None:
+        if self.session.connection.closing:
+            return
         try:
             self.run(last=last, cold_ok=cold_ok)
         except OnelogError as error:

@@ -1,16 +1,19 @@
 """Batches that a job prepares and its driver commits: OneLog's own requests (`prepared_batches`).
 
 STAGE_MESSAGES   query, batch, attempt, topic, queueId, bornTimestamp, defaultTopic,
-                 defaultTopicQueueNums; the body is a batch as in SEND_BATCH_MESSAGE
+                 defaultTopicQueueNums, oneOff; the body is a batch as in SEND_BATCH_MESSAGE
                  -> offset (names the part in the commit), count
-COMMIT_STAGED    query, batch, note; the body is a JSON list of offsets
+COMMIT_STAGED    query, batch, note, oneOff; the body is a JSON list of offsets
                  -> batch (the query's last), again (whether it was committed before)
 QUERY_STAGED     query -> batch (-1 if the query has committed nothing here), note
+
+`oneOff` ("true") may be left out: the query is a batch write, which has no batch but this one, so
+that its name need not be remembered for long.
 """
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,7 +37,10 @@ _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
 _ROOM_BYTES = 64
 """In the properties, for the store's checksum and a separator."""
-_offsets = msgspec.json.Decoder(list[int])
+# Of longer numbers, any many could be chosen that share a hash.
+_offsets = msgspec.json.Decoder(
+    list[Annotated[int, msgspec.Meta(ge=-fields.INT64_MAX, le=fields.INT64_MAX)]]
+)
 
 
 def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:
@@ -69,15 +75,16 @@ def stage(session: BrokerSession, command: Command) -> None:
         fields.number(ext, "bornTimestamp", session.gateway.clock.now_ms()), session.born_host,
     )  # fmt: skip
     broker, token = session.broker, (session, command, len(parts))
+    one_off = fields.flag(ext, "oneOff")
     try:
-        broker.prepared_batches.stage(part, _staged, token)
+        broker.prepared_batches.stage(part, _staged, token, one_off=one_off)
     except TopicNotFoundError:
         broker.create_topic_for_send(
             part.topic,
             ext.get("defaultTopic", DEFAULT_TOPIC),
             fields.int32(ext, "defaultTopicQueueNums", _QUEUES),
         )
-        broker.prepared_batches.stage(part, _staged, token)
+        broker.prepared_batches.stage(part, _staged, token, one_off=one_off)
 
 
 def _staged(
@@ -105,6 +112,7 @@ def commit(session: BrokerSession, command: Command) -> None:
         _committed,
         (session, command),
         note=command.ext.get("note", ""),
+        one_off=fields.flag(command.ext, "oneOff"),
     )
 
 

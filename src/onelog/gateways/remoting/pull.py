@@ -19,6 +19,7 @@ from onelog.wire.remoting.extensions import BULK_BYTES
 
 COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
 SLICES_MAX = 256
+SHORT_CHARACTERS_MAX = 512
 
 CODES: dict[PullStatus, ResponseCode] = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
@@ -34,9 +35,14 @@ CODES: dict[PullStatus, ResponseCode] = {
 _EMPTY = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
-@functools.lru_cache(maxsize=4096)
+_short = functools.lru_cache(maxsize=4096)(subscribe)
+# Each of these may take a megabyte.
+_long = functools.lru_cache(maxsize=64)(subscribe)
+
+
 def _subscription(topic: str, expression: str, kind: str, version: int) -> Subscription:
-    return subscribe(topic, expression, kind, version)
+    remembered = _short if len(topic) + len(expression) <= SHORT_CHARACTERS_MAX else _long
+    return remembered(topic, expression, kind, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Pull:
     subscription: Subscription
     bulk_bytes: int = 0
 
-    def run(self, *, may_wait: bool, cold_ok: bool = False) -> None:
+    def run(self, *, may_wait: bool, cold_ok: bool = False, committed: int = -1) -> None:
         """Look for messages, and answer or hold."""
         result = self.session.broker.pull(
             self.group,
@@ -67,9 +73,14 @@ class Pull:
             self.bytes_max,
             cold_ok=cold_ok,
             bulk_bytes=self.bulk_bytes,
+            committed=committed,
         )
         if result.status is PullStatus.COLD:
             self._read_elsewhere(result, may_wait)
+            return
+        if result.status is PullStatus.LATER:
+            turn = functools.partial(self._again, cold_ok=cold_ok, may_wait=may_wait)
+            self.session.broker.filter_time.later(turn)
             return
         code = CODES[result.status]
         if result.status in _EMPTY and self.offset != 0:
@@ -93,6 +104,8 @@ class Pull:
         self._again(cold_ok=False)
 
     def _again(self, *, cold_ok: bool, may_wait: bool = False) -> None:
+        if self.session.connection.closing:
+            return
         try:
             self.run(may_wait=may_wait, cold_ok=cold_ok)
         except OnelogError as error:
@@ -147,10 +160,9 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         max(0, fields.int32(ext, BULK_BYTES, 0)),
     )
     committed = fields.number(ext, "commitOffset")
-    if flags & COMMIT_FLAG and committed >= 0:
-        # Before the pull: a reset that the pull hands out must not be overwritten by it.
-        broker.offsets.commit(group, topic, queue_id, committed)
-    pull.run(may_wait=bool(flags & SUSPEND_FLAG))
+    pull.run(
+        may_wait=bool(flags & SUSPEND_FLAG), committed=committed if flags & COMMIT_FLAG else -1
+    )
 
 
 HANDLERS: dict[int, Handler] = {

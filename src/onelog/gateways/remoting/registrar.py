@@ -15,6 +15,7 @@ from onelog.errors import OnelogError, PeerClosedError
 from onelog.gateways.remoting.bodies import topic_body, version_body
 from onelog.jobs import Job
 from onelog.net.peer import Peer
+from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import RegisterBrokerBody, TopicTable, encode_registration
 
@@ -26,8 +27,9 @@ Address = tuple[str, int]
 class Registrar:
     """Keeps the name servers informed about one broker."""
 
-    def __init__(self, broker: Broker, address: str, ha_address: str) -> None:
+    def __init__(self, broker: Broker, address: str, ha_address: str, tls: Tls) -> None:
         self._broker = broker
+        self._tls = tls
         self._address = address
         self._ha_address = ha_address
         self._peers: dict[Address, Peer] = {}
@@ -74,17 +76,22 @@ class Registrar:
         await asyncio.gather(*(self._tell(address, tell) for address in addresses))
 
     async def _tell(self, address: Address, tell: Callable[[Peer], Awaitable[None]]) -> None:
+        hint = ""
         try:
             peer = self._peers.get(address)
             if peer is None or not peer.is_open:
+                tls = await self._tls.client_context()
+                timeout_ms = self._broker.config.register_timeout_ms
                 peer = self._peers[address] = await Peer.connect(
-                    *address, timeout_ms=self._broker.config.register_timeout_ms
+                    *address, tls=tls, timeout_ms=timeout_ms
                 )
+                if tls is None:
+                    hint = "; if it demands TLS, set tls.outgoing=on"
             await tell(peer)
         except OnelogError as error:
             if address not in self._silent:
                 self._silent.add(address)
-                log.warning("name server %s:%d cannot be told: %s", *address, error)
+                log.warning("name server %s:%d cannot be told: %s%s", *address, error, hint)
         else:
             if address in self._silent:
                 self._silent.discard(address)

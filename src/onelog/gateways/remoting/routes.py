@@ -15,6 +15,7 @@ from onelog.core.broker import Broker
 from onelog.core.topics import PERM_READ
 from onelog.errors import OnelogError, PeerClosedError
 from onelog.net.peer import Peer
+from onelog.net.tls import Tls
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.routes import TopicRouteData
@@ -35,8 +36,9 @@ OnFound = Callable[[list[MessageQueue]], None]
 class Routes:
     """The routes that one broker has asked for."""
 
-    def __init__(self, broker: Broker, now_ms: Callable[[], int]) -> None:
+    def __init__(self, broker: Broker, now_ms: Callable[[], int], tls: Tls) -> None:
         self._broker = broker
+        self._tls = tls
         self._now_ms = now_ms
         self._known: dict[str, tuple[int, Queues]] = {}
         self._asking: dict[str, list[OnFound]] = {}
@@ -103,7 +105,8 @@ class Routes:
     async def _ask(self, address: Address, topic: str) -> Queues:
         peer = self._peer
         if peer is None or not peer.is_open or address != self._answers:
-            peer = self._peer = await Peer.connect(*address, timeout_ms=TIMEOUT_MS)
+            tls = await self._tls.client_context()
+            peer = self._peer = await Peer.connect(*address, tls=tls, timeout_ms=TIMEOUT_MS)
             self._answers = address
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, b"", TIMEOUT_MS)

@@ -9,6 +9,8 @@ import itertools
 import os
 import struct
 import time
+from collections.abc import Callable
+from operator import itemgetter
 
 from onelog.core.timed_messages import wanted_ms
 from onelog.core.topics import RETRY_PREFIX, TopicConfig
@@ -21,6 +23,7 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
 from onelog.message import (
+    RECORD_CRC,
     UNIQUE_KEY,
     Appended,
     AppendedRun,
@@ -44,9 +47,16 @@ _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _HALF_NEEDLE = b"TRAN_MSG\x01true"
 _TIMED_NEEDLE = b"TIMER_DEL"
 """In TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS and TIMER_DEL_UNIQKEY."""
-_RESERVED = b"INNER_"
+_INNER_NEEDLE = b"INNER_"
 """How the properties begin that say into which queues, and how often, a record is entered. They are
 the store's; from a client they would count at the next recovery."""
+_POP_NEEDLE = b"POP_"
+_CRC_NEEDLE = RECORD_CRC.encode()
+_P, _HASH = _POP_NEEDLE[0], ord("#")
+_RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", _CRC_NEEDLE))
+"""More that only brokers set. A message that was popped from one and is sent on to another brings
+them along, and its next reader would take the old receipt for his."""
+_PROPERTIES: Callable[[Part], bytes] = itemgetter(2)
 CLIENT_FLAGS = 0x703
 """The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
 _counter = itertools.count()
@@ -59,7 +69,9 @@ _FORM_BYTES_MAX = 512
 _MISSES_PER_FORM = 16
 """Learning one of so many keeps messages that are all different from filling the table."""
 _misses = 0
-_NOT_PLAIN = (_RESERVED, _TIMED_NEEDLE, b"TRAN_MSG", _UNIQUE_KEY_NEEDLE)
+_NOT_PLAIN = (
+    _INNER_NEEDLE, _POP_NEEDLE, _CRC_NEEDLE, _TIMED_NEEDLE, b"TRAN_MSG", _UNIQUE_KEY_NEEDLE,
+)  # fmt: skip
 """In the names of properties that are more than stored, beside those that `before_store` names."""
 
 Token = tuple[BrokerSession, Command, int, str]
@@ -147,11 +159,24 @@ def _learn_form(properties: bytes, triggers: list[bytes]) -> None:
 
 
 def without_reserved(properties: bytes) -> bytes:
-    """The properties without those that only the store may set."""
-    if not properties.partition(_RESERVED)[1]:
+    """The properties without those that only the broker may set."""
+    if not _may_have_reserved(properties):
         return properties
-    kept = [each for each in properties.split(b"\x02") if not each.startswith(_RESERVED)]
+    kept = []
+    for each in properties.split(b"\x02"):
+        name = each.partition(b"\x01")[0]
+        if not name.startswith(_INNER_NEEDLE) and name not in _RESERVED:
+            kept.append(each)
     return b"\x02".join(kept)
+
+
+def _may_have_reserved(properties: bytes) -> bool:
+    # Most properties lack even the one letter, and to know that costs a third of a needle.
+    return (
+        (_P in properties and properties.find(_POP_NEEDLE) >= 0)
+        or (_HASH in properties and properties.find(_CRC_NEEDLE) >= 0)
+        or bool(properties.partition(_INNER_NEEDLE)[1])
+    )
 
 
 def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, token: Token) -> None:
@@ -247,10 +272,12 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     """SEND_BATCH_MESSAGE: many messages of one queue, acknowledged together."""
     header = decode_send_header(command)
     gateway = session.gateway
+    body = command.body
+    # As in RocketMQ, a batch may be as large as a message. Before it is taken apart, or kept.
+    session.broker.publisher.check_sizes(len(body), len(header.properties))
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
-    body = command.body
     source = body if isinstance(body, bytes) else bytes(body)
     run = NewRun(
         header.topic, queue_id, checked_parts(source), source,
@@ -277,8 +304,10 @@ def _shared(properties: str) -> bytes:
 def checked_parts(source: bytes) -> list[Part]:
     """The messages of a batch, without properties that are not their sender's to set."""
     parts = split_batch(source)
-    # One look at the whole tells that none of its messages has such a property.
-    if source.find(_RESERVED) >= 0 or source.find(_TIMED_NEEDLE) >= 0:
+    # One look at all properties tells that no message has such a one. At theirs only: bodies are
+    # long, and searched slowly.
+    properties = b"\x02".join(map(_PROPERTIES, parts))
+    if _may_have_reserved(properties) or properties.find(_TIMED_NEEDLE) >= 0:
         parts = [(flag, body, _checked(properties)) for flag, body, properties in parts]
     return parts
 

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from onelog.clock import Clock
-from onelog.config import Loaded
+from onelog.config import Loaded, TlsConfig
 from onelog.core.broker import Broker
 from onelog.core.timer_census import TimerCensus
 from onelog.errors import (
@@ -60,10 +60,16 @@ from onelog.errors import (
 from onelog.gateways.remoting.routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
+from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
 from onelog.net.stall_watch import Stalls
+from onelog.net.tls import Tls
+from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
+
+log = logging.getLogger(__name__)
 
 ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     WireError: ResponseCode.SYSTEM_ERROR,
@@ -136,6 +142,10 @@ Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
 
 
+Changed = Callable[[ConfigError | None], None]
+"""Called when settings were changed, or with the reason why not."""
+
+
 @dataclass(slots=True)
 class Gateway:
     """What all sessions of one broker share."""
@@ -148,10 +158,12 @@ class Gateway:
     """The address that clients reach this broker at, as records keep it."""
     offload: Offload
     random: Random
-    reconfigure: Callable[[dict[str, str]], None]
-    """Changes settings of the running broker; raises `ConfigError` for one that cannot change."""
+    reconfigure: Callable[[dict[str, str], Changed], None]
+    """Changes settings of the running broker, then calls back; `ConfigError`, here or there, says
+    that nothing has changed."""
     handlers: "dict[int, Handler]" = field(default_factory=dict)
     started_ms: int = 0
+    tls: Tls = field(default_factory=lambda: Tls(TlsConfig()))
     region: str = "DefaultRegion"
     trace: bool = True
     stalls: Stalls = field(default_factory=Stalls)
@@ -169,11 +181,13 @@ class Gateway:
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
     census: TimerCensus = field(init=False)
+    far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
+    """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
     def __post_init__(self) -> None:
         self.look_up = self.offload
         self.retain = self._retain_at_once
-        self.routes = Routes(self.broker, self.clock.now_ms)
+        self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
         self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
@@ -185,6 +199,10 @@ class Gateway:
 
     def refresh(self) -> None:
         """Take over what follows from the configuration."""
+        is_open = self.loaded.config.security.remote_admin
+        self.far_handlers.update(
+            self.handlers if is_open else from_afar(self.handlers, _refuse_from_afar)
+        )
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
         self.id_prefix = self.store_host.hex().upper()
@@ -206,15 +224,20 @@ class BrokerSession(RemotingSession):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
-        super().__init__(connection, gateway.broker.config.frame_bytes_max)
+        frame_bytes_max = gateway.broker.config.frame_bytes_max
+        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX)
         self.gateway = gateway
         self.broker = gateway.broker
+        self._is_warned = False
+        self.is_local = is_here(connection.remote[0], connection.local[0])
+        # Chosen once for all requests: those in a hurry need not ask who they are from.
+        self._handlers = gateway.handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def handle(self, command: Command) -> None:
         """Answer a request."""
-        handler = self.gateway.handlers.get(command.code)
+        handler = self._handlers.get(command.code)
         if handler is None:
             self.refuse_unknown(command)
             return
@@ -285,9 +308,21 @@ class BrokerSession(RemotingSession):
         self.look_up(command, lambda: store.message_at(log_offset), lambda _: act())
         return None
 
+    def refuse(self, reason: str) -> NoReturn:
+        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s: %s", self.connection, reason)
+        raise NotPermittedError(reason)
+
     def closed(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
         self.broker.channel_closed(self)
 
 
 Handler = Callable[[BrokerSession, Command], Answer | None]
+
+
+def _refuse_from_afar(session: BrokerSession, command: Command) -> Answer:
+    """In the place of handlers that administer."""
+    session.refuse(refusal(command.code, session.connection.remote[0]))

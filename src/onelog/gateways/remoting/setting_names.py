@@ -2,16 +2,26 @@
 
 Where RocketMQ counts in other units (hours, bytes instead of entries) or has other words, values
 are translated both ways. Every setting can also be named by its own key, such as `broker.port`.
+
+What RocketMQ has and OneLog need not, such as the sizes of its thread pools, is accepted and does
+nothing, so that scripts written for RocketMQ run through. What promises a protection that would
+then not be there is refused.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from onelog.config import SETTINGS, Config, Value, value_of
 from onelog.errors import ConfigError
+from onelog.gateways.remoting.rocketmq_settings import ROCKETMQ_SETTINGS
+
+log = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 QUEUE_ENTRY_BYTES = 20
+UNIQUE_KEY_COUNT_MAX = 32
+"""Messages in one answer by unique key, RocketMQ's defaultQueryMaxNum."""
 
 
 class Translation(NamedTuple):
@@ -70,7 +80,7 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "maxTransferCountOnMessageInMemory": ("broker.pull_count_max", _SAME),
     "maxTransferBytesOnMessageInDisk": ("broker.pull_cold_bytes_max", _SAME),
     "maxTransferCountOnMessageInDisk": ("broker.pull_cold_count_max", _SAME),
-    "defaultQueryMaxNum": ("broker.query_count_max", _SAME),
+    "maxMsgsNumBatch": ("broker.query_count_max", _SAME),
     "storePathRootDir": ("broker.store_path", _SAME),
     "mappedFileSizeCommitLog": ("store.segment_bytes", _SAME),
     "mappedFileSizeConsumeQueue": ("store.queue_file_entries", _ENTRIES),
@@ -97,6 +107,15 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "timerMaxDelaySec": ("broker.timer_delay_max_ms", _SECONDS),
 }
 """RocketMQ's name, our key, and how values translate."""
+PROTECTIONS = frozenset(
+    (
+        "aclEnable", "authenticationEnabled", "authorizationEnabled", "brokerPermission",
+        "rejectPullConsumerEnable", "rejectTransactionMessage",
+    )
+)  # fmt: skip
+"""Settings of RocketMQ that people rely on, and that OneLog does not have."""
+_ignored: set[str] = set()
+"""Those that were said to be ignored."""
 
 
 def as_properties(config: Config) -> dict[str, str]:
@@ -111,6 +130,7 @@ def as_properties(config: Config) -> dict[str, str]:
         "brokerRole": "SLAVE" if broker.broker_id else "ASYNC_MASTER",
         "haListenPort": str(broker.port + 1),
         "storePathCommitLog": f"{broker.store_path}/commitlog",
+        "defaultQueryMaxNum": str(UNIQUE_KEY_COUNT_MAX),
         "traceTopicEnable": _show(broker.trace),
         "timerWheelEnable": "true",
         "timerPrecisionMs": "1",
@@ -124,8 +144,22 @@ def as_settings(properties: dict[str, str]) -> dict[str, str]:
     for name, text in properties.items():
         key, translation = NAMES.get(name, (name, _SAME))
         if key not in SETTINGS:
-            raise ConfigError(f"there is no setting {name[:80]!r}")
+            _check_ignored(name)
+            continue
         if key in changes:
             raise ConfigError(f"{key} is set twice, once as {name}")
         changes[key] = translation.read(text)
     return changes
+
+
+def _check_ignored(name: str) -> None:
+    """`ConfigError` unless this is a setting of RocketMQ that may be ignored."""
+    if name in PROTECTIONS:
+        raise ConfigError(
+            f"RocketMQ's setting {name} would not be obeyed: OneLog has no such thing"
+        )
+    if name not in ROCKETMQ_SETTINGS:
+        raise ConfigError(f"neither OneLog nor RocketMQ has a setting {name[:80]!r}")
+    if name not in _ignored:
+        _ignored.add(name)
+        log.warning("RocketMQ's setting %s is accepted and ignored: OneLog need not have it", name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql import functions as f
 
 from onelog.client import background
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.instance import Instance
 from onelog.client.topics import TopicChange
 from onelog.errors import TopicNotFoundError
@@ -61,13 +61,13 @@ def copied() -> "list[Column]":
     return [f.col("body"), f.col("key"), keys, f.col("tags"), f.col("properties"), f.col("flag")]
 
 
-def ask(link: Link, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+def ask(link: Link, question: Callable[[AsyncAdmin], Coroutine[Any, Any, T]]) -> T:
     """What an administrator of the cluster finds out, or does."""
     instance = Instance(write_options(link).link.client_options())
 
     async def answered() -> T:
         try:
-            return await question(Admin(instance.nodes))
+            return await question(AsyncAdmin(instance.nodes))
         finally:
             await instance.nodes.close()
 
@@ -77,7 +77,7 @@ def ask(link: Link, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
 def queues(link: Link, topic: str) -> int:
     """How many queues of a topic can be written, on all brokers together; 0: no such topic."""
 
-    async def count(admin: Admin) -> int:
+    async def count(admin: AsyncAdmin) -> int:
         try:
             route = await admin.topics.route(topic)
         except TopicNotFoundError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from onelog.client.admin import Admin
+from onelog.client.admin import AsyncAdmin
 from onelog.client.dead_letters import Letter, Resending
 from onelog.client.nodes import at_once
 from onelog.client.resending import origin_topic
@@ -140,7 +140,7 @@ def resend(
     """Send the letters of a frame again, which has at least broker, queue and offset."""
     places = sorted(tuple(row) for row in chosen.select("broker", "queue", "offset").collect())
 
-    async def send(admin: Admin) -> Resending:
+    async def send(admin: AsyncAdmin) -> Resending:
         total = Resending((), 0, ())
         for begin in range(0, len(places), LETTERS_AT_ONCE):
             part = places[begin : begin + LETTERS_AT_ONCE]
@@ -158,7 +158,7 @@ def resend(
     return topics.ask(link, send)
 
 
-async def _letter(admin: Admin, group: str, broker: str, queue: int, offset: int) -> Letter:
+async def _letter(admin: AsyncAdmin, group: str, broker: str, queue: int, offset: int) -> Letter:
     topic = DEAD_LETTER_PREFIX + group
     (found,) = await admin.messages.by_offset(topic, queue, offset, broker=broker, count=1)
     return Letter(found, origin_topic(found.message), "", found.message.reconsume_times, False)

@@ -8,8 +8,8 @@ The store is only read, and may be in use: then it is checked up to the last mes
 its queue when the verification began. After a crash that nobody has recovered from, queues and
 index are checked up to the checkpoint's safe offset, because recovery makes the rest anew.
 
-A broken record does not end it. The next one is found by the broken one's length, else by what the
-queues say, else at the next segment; the range that was skipped is reported.
+A broken record does not end it: the next whole one is found, in a later segment if need be, and the
+range that was skipped is reported.
 """
 
 import time

@@ -1,6 +1,5 @@
 """One verification under way: opens the parts, walks the log, and holds the others against it."""
 
-import heapq
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -8,6 +7,8 @@ import numpy as np
 
 from onelog.message import Message
 from onelog.store.checkpoint import AbortMark, Checkpoint
+from onelog.store.columns import Ints, Places, RecordWalk, Stretch, TopicNumbers
+from onelog.store.commitlog import next_record
 from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
     geometry_advice,
@@ -19,9 +20,8 @@ from onelog.store.folder import (
     segment_bytes,
 )
 from onelog.store.readonly import occupies
-from onelog.store.record import BLANK, RECORD_BYTES_MIN, Blank, Broken
+from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
-from onelog.store.verify.columns import Ints, Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.index import IndexCheck, IndexWalk
 from onelog.store.verify.logview import LogView
@@ -79,6 +79,8 @@ class Checking:
                 if path.is_dir():
                     raise  # Only a file of it has gone: the whole store is looked at again.
                 continue  # Its topic was deleted just now.
+            if not check.end and self.state != "stopped":
+                continue  # It has only just been made, maybe for a new topic of an old name.
             opened[(self._topics.of(topic) << 32) + queue_id] = check
         return opened
 
@@ -187,37 +189,25 @@ class Checking:
     def _resume(self, segment: Segment, broken: Broken) -> int | None:
         """Where to go on behind a broken record; None if it is the end of the log."""
         at = broken.log_offset
-        segment_end = segment.start + segment.size
-        found = self._after_broken(segment, at)
-        if found is None:
-            known = heapq.merge(*(queue.known_after(at) for queue in self.queues.values()))
-            for candidate in known:
-                if isinstance(self.log.at(candidate), Message):
-                    found = candidate
-                    break
-        following = self._next_segment(at, self.log.limit)
-        if found is None and following < self.log.limit and self._is_used(following):
-            found = following
+        here = next_record(segment, at - segment.start)
+        found = segment.start + here if here < segment.size else self._next_used_segment(at)
         if found is None:
             self._report_end(segment, broken)
             return None
-        found = min(found, segment_end) if following == segment_end else found
         where = self.log.place(at)
         self.findings.add(where, f"{broken.reason}; skipped {found - at} bytes, up to {found}")
         self.log.skip(at, found)
         return found
 
-    def _after_broken(self, segment: Segment, at: int) -> int | None:
-        """The record behind a broken one, if that one's length can be trusted."""
-        size, _ = BLANK.unpack(segment.read(at - segment.start, BLANK.size).ljust(8, b"\0"))
-        following = at + size
-        if size < RECORD_BYTES_MIN or following >= segment.start + segment.size:
-            return None
-        return None if isinstance(self.log.at(following), Broken) else following
-
-    def _is_used(self, segment_start: int) -> bool:
-        found = self.log.at(segment_start)
-        return not (isinstance(found, Broken) and found.empty)
+    def _next_used_segment(self, at: int) -> int | None:
+        """Where the next segment starts that has a whole record."""
+        for segment in self.log.segments:
+            if segment.start > at and (
+                isinstance(self.log.at(segment.start), Message)
+                or next_record(segment, 0) < segment.size
+            ):
+                return segment.start
+        return None
 
     def _report_end(self, segment: Segment, broken: Broken) -> None:
         """The log ends here: what lies behind its end?"""
@@ -250,7 +240,7 @@ class Checking:
             whence = "" if self.log.stale_tails else f" from log offset {self._safe_offset} on"
             self.findings.note(
                 "the store was not stopped cleanly: the next start makes queues and index anew"
-                f"{whence}, and cuts what is not whole"
+                f"{whence}, and cuts what lies behind the last whole record"
             )
         for queue in self.queues.values():
             name = f"topic {queue.topic!r} queue {queue.queue_id}"

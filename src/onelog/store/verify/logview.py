@@ -10,7 +10,8 @@ from pathlib import Path
 
 from onelog.errors import StoreError
 from onelog.message import Message
-from onelog.store.record import Blank, Broken, check
+from onelog.store.commitlog import record_at
+from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
 
@@ -71,7 +72,7 @@ class LogView:
         if segment is None:
             return Broken(log_offset, f"the log has {self.log_start}..{self.limit}")
         try:
-            return check(segment.view, log_offset - segment.start, log_offset)
+            return record_at(segment, log_offset - segment.start)
         except StoreError as error:
             return Broken(log_offset, str(error))
 

@@ -11,7 +11,6 @@ rightly have no record: its segment was deleted, or it is padding.
 
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ import numpy.typing as npt
 
 from onelog.errors import StoreFailedError
 from onelog.message import Message
-from onelog.store.consumequeue import ENTRY_BYTES
-from onelog.store.readonly import PADDING_SIZE, occupies
+from onelog.store.columns import Ints
+from onelog.store.consumequeue import ENTRY_BYTES, PADDING_SIZE
+from onelog.store.readonly import occupies
 from onelog.store.record import Broken
 from onelog.store.segment import Segment, file_name, numbered_files
-from onelog.store.verify.columns import Ints
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
 
@@ -31,7 +30,6 @@ Entries = npt.NDArray[np.void]
 
 _ENTRY = np.dtype([("log", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BLOCK_ENTRIES = 65_536
-_KNOWN_ENTRIES = 256
 _LOOKED_AT_MAX = 100
 """Entries of one gap that are looked at one by one; the rest is told in one line."""
 _EXTENSION_BELOW = -(1 << 31)
@@ -273,11 +271,3 @@ class QueueCheck:
         else:
             what = found.reason if isinstance(found, Broken) else "there a segment is closed"
         self._findings.add(self.place(offset), f"points at log offset {log}: {what}")
-
-    def known_after(self, log_offset: int) -> Iterator[int]:
-        """Where further records of the queue should start, as its entries say."""
-        for start in range(self.cursor, self.end, _KNOWN_ENTRIES):
-            rows = self.read(start, min(start + _KNOWN_ENTRIES, self.end))
-            for log in rows["log"][rows["size"] != PADDING_SIZE].tolist():
-                if log > log_offset:
-                    yield log

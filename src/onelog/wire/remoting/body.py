@@ -2,16 +2,25 @@
 
 Fields are in the alphabetical order of their names on the wire, which is fastjson's, so that a
 body equals byte for byte what RocketMQ writes. Invariant: `decode` gives a whole body, or raises
-`WireError`; a member that is missing or null has its default, one that is unknown is ignored.
+`WireError`; a member that is missing or null has its default, one that is unknown is ignored. Every
+text of a body that is sent to a server is a `Name` or a `Text`, and so has a bound.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.command import Buffer
+from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer
+from onelog.wire.remoting.fields import NAME_CHARS_MAX, TEXT_CHARS_MAX
+
+Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
+"""For numbers that are keys: hashes of longer ones can be chosen to be the same."""
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+"""A name, an id or an address."""
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
+"""A filter, say."""
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -24,20 +33,28 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         return fastjson.dumps(self)
 
     @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        """The value that `data` spells."""
+    def decode(cls, data: Buffer, allowance: fastjson.Allowance | None = None) -> Self:
+        """The value that `data` spells; `allowance` is for what is not plain JSON."""
         decoder = cls._decoders.get(cls)
         if decoder is None:
             decoder = cls._decoders[cls] = msgspec.json.Decoder(cls)
         try:
             decoded: Self = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return cls._decode_leniently(data)
+            return cls._decode_leniently(data, allowance)
+        # A reference is plain JSON, too: an object that has none of the members it stands for.
+        if b'"$ref"' in bytes(data):
+            return cls._decode_leniently(data, allowance)
         return decoded
 
     @classmethod
-    def _decode_leniently(cls, data: Buffer) -> Self:
-        members = _without_nulls(fastjson.loads(data, MessageQueue.from_members))
+    def decode_answer(cls, data: Buffer) -> Self:
+        """What a node says that we asked, which may be long: tables of all queues, say."""
+        return cls.decode(data, fastjson.Allowance(fastjson.ANSWER_PIECES_MAX))
+
+    @classmethod
+    def _decode_leniently(cls, data: Buffer, allowance: fastjson.Allowance | None) -> Self:
+        members = _without_nulls(fastjson.loads(data, MessageQueue.from_members, allowance))
         try:
             return msgspec.convert(members, cls, strict=False, str_keys=True)
         except msgspec.ValidationError as error:
@@ -47,16 +64,19 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class MessageQueue(Body, frozen=True):
     """One queue of a topic on one broker; as a key of a table it is written as an object."""
 
-    broker_name: str = ""
-    queue_id: int = 0
-    topic: str = ""
+    broker_name: Name = ""
+    queue_id: Int32 = 0
+    topic: Name = ""
 
     @classmethod
     def from_members(cls, members: dict[str, Any]) -> Self:
         """The queue that an object used as a key describes."""
+        queue_id = int(members.get("queueId", 0))
+        if not INT32_MIN <= queue_id <= INT32_MAX:
+            raise WireError("an object that cannot be a key: its queue id does not fit 32 bits")
         return cls(
             broker_name=str(members.get("brokerName", "")),
-            queue_id=int(members.get("queueId", 0)),
+            queue_id=queue_id,
             topic=str(members.get("topic", "")),
         )
 

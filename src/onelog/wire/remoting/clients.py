@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from onelog.wire.remoting.body import Body, MessageQueue
+from onelog.wire.remoting.body import Body, MessageQueue, Name, Text
 
 
 class SubscriptionData(Body, frozen=True):
@@ -10,21 +10,21 @@ class SubscriptionData(Body, frozen=True):
 
     class_filter_mode: bool = False
     code_set: list[int] = field(default_factory=list)
-    expression_type: str = "TAG"
-    filter_class_source: str | None = None
-    sub_string: str = ""
+    expression_type: Name = "TAG"
+    filter_class_source: Text | None = None
+    sub_string: Text = ""
     sub_version: int = 0
-    tags_set: list[str] = field(default_factory=list)
-    topic: str = ""
+    tags_set: list[Text] = field(default_factory=list)
+    topic: Name = ""
 
 
 class ConsumerData(Body, frozen=True):
     """A consumer group as one client runs it."""
 
-    consume_from_where: str | None = None
-    consume_type: str | None = None
-    group_name: str = ""
-    message_model: str | None = None
+    consume_from_where: Name | None = None
+    consume_type: Name | None = None
+    group_name: Name = ""
+    message_model: Name | None = None
     subscription_data_set: list[SubscriptionData] = field(default_factory=list)
     unit_mode: bool = False
 
@@ -32,13 +32,13 @@ class ConsumerData(Body, frozen=True):
 class ProducerData(Body, frozen=True):
     """A producer group that a client takes part in."""
 
-    group_name: str = ""
+    group_name: Name = ""
 
 
 class HeartbeatData(Body, frozen=True):
     """All groups of one client."""
 
-    client_id: str = field(name="clientID", default="")
+    client_id: Name = field(name="clientID", default="")
     consumer_data_set: list[ConsumerData] = field(default_factory=list)
     heartbeat_fingerprint: int = 0
     producer_data_set: list[ProducerData] = field(default_factory=list)
@@ -54,8 +54,8 @@ class ConsumerList(Body, frozen=True):
 class LockRequest(Body, frozen=True):
     """Queues that a client wants to lock, or to unlock."""
 
-    client_id: str = ""
-    consumer_group: str = ""
+    client_id: Name = ""
+    consumer_group: Name = ""
     mq_set: list[MessageQueue] = field(default_factory=list)
     only_this_broker: bool = False
 
@@ -69,9 +69,9 @@ class LockAnswer(Body, frozen=True):
 class CheckClientRequest(Body, frozen=True):
     """A subscription that a client wants to have checked."""
 
-    client_id: str = ""
-    group: str = ""
-    namespace: str | None = None
+    client_id: Name = ""
+    group: Name = ""
+    namespace: Name | None = None
     subscription_data: SubscriptionData | None = None
 
 
@@ -122,11 +122,11 @@ class ProducerTable(Body, frozen=True):
 class AssignmentRequest(Body, frozen=True):
     """The body of QUERY_ASSIGNMENT."""
 
-    client_id: str = ""
-    consumer_group: str = ""
-    message_model: str | None = None
-    strategy_name: str | None = None
-    topic: str = ""
+    client_id: Name = ""
+    consumer_group: Name = ""
+    message_model: Name | None = None
+    strategy_name: Name | None = None
+    topic: Name = ""
 
 
 class Assignment(Body, frozen=True):
@@ -146,7 +146,7 @@ class AssignmentAnswer(Body, frozen=True):
 class RequestMode(Body, frozen=True):
     """The body of SET_MESSAGE_REQUEST_MODE."""
 
-    consumer_group: str = ""
-    mode: str = "PULL"
+    consumer_group: Name = ""
+    mode: Name = "PULL"
     pop_share_queue_num: int = 0
-    topic: str = ""
+    topic: Name = ""

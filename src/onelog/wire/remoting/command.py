@@ -12,6 +12,9 @@ Buffer = bytes | bytearray | memoryview
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
+REFUSED = -(2**31)
+"""The code of a request that is handed out without its fields, because they are too long; its
+remark says so. No table of handlers has it."""
 
 INT32_MIN = -(2**31)
 INT32_MAX = 2**31 - 1

@@ -40,6 +40,12 @@ new forms can make us spend."""
 _FIELDS_MAX = 64
 """The most fields in a header that is worth a layout; RocketMQ's largest has about 20."""
 
+_LAYOUT_BYTES_MAX = 4096
+"""The largest header that is worth a layout, which takes several times as much memory."""
+
+_FIELDS_READ_MAX = 4096
+"""The most fields that are read one by one, which takes 3 ms."""
+
 _KEYS_MAX = 1024
 
 
@@ -103,7 +109,7 @@ def _decode_rest(header: bytes | bytearray, remark_bytes: int) -> tuple[str | No
         raise WireError("a field of a compact header is cut off") from None
     except UnicodeDecodeError:
         raise WireError("a compact header holds a text that is not UTF-8") from None
-    if not remark_bytes and 1 < len(ext) <= _FIELDS_MAX and end == len(header):
+    if not remark_bytes and 1 < len(ext) <= _FIELDS_MAX and end == len(header) <= _LAYOUT_BYTES_MAX:
         layout = _layouts.get(len(header))
         if layout is None or not _widen(layout, header, ext):
             _misses += 1
@@ -118,7 +124,9 @@ def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, st
     # An empty key with an empty value is one byte shorter than what is read at a time.
     padded = header + b"\0"
     ext: dict[str, str] = {}
-    while at < end:
+    for _ in range(_FIELDS_READ_MAX):
+        if at >= end:
+            break
         key_bytes, letter, value_bytes = one_letter(padded, at)
         if key_bytes == 1 and letter < 128:
             start = at + 7
@@ -131,6 +139,8 @@ def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, st
         if value_bytes < 0 or at > end:
             raise WireError(f"field {key!r} of a compact header ends outside of it")
         ext[key] = text[start:at]
+    else:
+        raise WireError(f"a compact header has {_FIELDS_READ_MAX} fields or more")
     if "".join(ext.values()).isascii():
         return ext
     return dict(zip(ext, _as_utf8(tuple(ext.values())), strict=True))

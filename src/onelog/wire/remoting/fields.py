@@ -2,12 +2,50 @@
 
 A field that is missing or not of its type raises `InvalidRequestError` with the words that
 RocketMQ uses; the request is then answered with an error and the connection lives on.
+
+How long a text may be is checked once, where frames are read (`frame`): whoever handles a request
+never sees a longer one. What a topic or a group may be called is narrower, and the core's business.
 """
 
 from onelog.errors import InvalidRequestError
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+NAME_CHARS_MAX = 1_024
+"""Of names, ids, addresses and receipts. A header of no more bytes has no text that is too long."""
+TEXT_CHARS_MAX = 32_767
+"""Of everything else: filters, keys, lists of topics, and fields that nobody here reads."""
+FIELDS_MAX = 256
+"""In one request; RocketMQ's largest has about 20."""
+NAMES = frozenset(
+    (
+        "a", "b", "c", "n", "producerGroup", "topic", "defaultTopic", "consumerGroup", "group",
+        "groupName", "srcGroup", "destGroup", "compareGroup", "clientId", "clientID", "clientAddr",
+        "attemptId", "extraInfo", "recallHandle", "msgId", "transactionId", "brokerName",
+        "brokerAddr", "haServerAddr", "cluster", "clusterName", "namespace", "__ZONE_NAME",
+        "statsName", "statsKey", "query", "attempt", "expType", "expressionType", "boundaryType",
+        "topicFilterType", "dataVersion",
+    )
+)  # fmt: skip
+"""The fields that are kept, looked up or logged by their value."""
+BOUNDED_BY_THEIR_READERS = frozenset(("i", "properties", "note"))
+"""Properties are refused as a message's part, in RocketMQ's words; `note` is OneLog's own."""
+
+
+def too_long(ext: dict[str, str]) -> str | None:
+    """What is wrong with the lengths of a request's fields, if anything is."""
+    if len(ext) > FIELDS_MAX:
+        return f"the request has {len(ext)} fields; the limit is {FIELDS_MAX}"
+    for name, value in ext.items():
+        if len(value) > NAME_CHARS_MAX and name not in BOUNDED_BY_THEIR_READERS:
+            most = NAME_CHARS_MAX if name in NAMES else TEXT_CHARS_MAX
+            if len(value) > most:
+                return (
+                    f"the custom field <{name[:40]}> has {len(value)} characters; the limit is "
+                    f"{most}"
+                )
+    return None
 
 
 def text(ext: dict[str, str], name: str) -> str:

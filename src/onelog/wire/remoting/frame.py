@@ -5,18 +5,23 @@
     header                JSON or compact, as the mark says
     body                  the rest; may be empty
 
-Invariant: however the bytes of a connection are cut into pieces, the commands are the same, and
-bytes that are no frame raise `WireError` after the commands before them were handed out.
+Invariants: however the bytes of a connection are cut into pieces, the commands are the same, and
+bytes that are no frame raise `WireError` after the commands before them were handed out. A request
+with a text that is too long (`fields`) is handed out as `REFUSED`. When all commands were taken,
+nothing is kept but the bytes of the next one.
 """
 
 import struct
 from collections.abc import Iterator
+
+import msgspec
 
 from onelog.errors import WireError
 from onelog.wire.remoting.codes import VERSION
 from onelog.wire.remoting.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
+    REFUSED,
     Buffer,
     Command,
     Serialize,
@@ -27,10 +32,15 @@ from onelog.wire.remoting.compact_header import (
     decode_compact_header,
     encode_compact_header,
 )
+from onelog.wire.remoting.fields import NAME_CHARS_MAX, too_long
 from onelog.wire.remoting.json_header import decode_json_header, encode_json_header
 
 FRAME_BYTES_MAX = 16 << 20
 """RocketMQ's limit on a frame, its length field not counted."""
+
+REQUEST_HEADER_BYTES_MAX = (1 << 20) + (64 << 10)
+"""For those who are only asked: the largest header of a request has a note of 1 MiB (`fields`).
+Headers of answers can be longer, with the ids of a whole batch."""
 
 BODY_COPY_MAX = 4096
 """A body up to this size is copied out of the received bytes, which costs less than a view and
@@ -40,6 +50,10 @@ _START = struct.Struct(">iI")
 # Members of an enum cost a lookup each time; these are compared once per frame.
 _JSON = Serialize.JSON.value
 _COMPACT = Serialize.COMPACT.value
+_PLAIN_JSON = _JSON << 24 | NAME_CHARS_MAX
+_FIRST_COMPACT = _COMPACT << 24
+_PLAIN_COMPACT = _COMPACT << 24 | NAME_CHARS_MAX
+"""Marks of headers that are small."""
 
 
 class FrameReader:
@@ -49,10 +63,15 @@ class FrameReader:
     would start is unknown.
     """
 
-    __slots__ = ("_at", "_bytes_max", "_data", "_wanted")
+    __slots__ = ("_at", "_bytes_max", "_data", "_header_bytes_max", "_wanted")
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self._bytes_max = frame_bytes_max
+        self._header_bytes_max = header_bytes_max
         self._data: bytes | bytearray = b""
         self._at = 0
         self._wanted = 4
@@ -83,13 +102,13 @@ class FrameReader:
             if size - at < 8:
                 self._wanted = 8
                 self._check(int.from_bytes(data[at : at + 4], "big", signed=True))
-                return
+                break
             length, mark = _START.unpack_from(data, at)
             end = at + 4 + length
             if end > size or length < 4 or length > self._bytes_max:
                 self._check(length)
                 self._wanted = 4 + length
-                return
+                break
             body_at = at + 8 + (mark & 0xFFFFFF)
             if body_at > end:
                 raise WireError(f"a header of {mark & 0xFFFFFF} bytes in a frame of {length}")
@@ -97,15 +116,38 @@ class FrameReader:
                 body: bytes | bytearray | memoryview = data[body_at:end]
             else:
                 body = memoryview(data)[body_at:end]
-            if mark >> 24 == _COMPACT:
-                command = decode_compact_header(data[at + 8 : body_at], body)
-            elif mark >> 24 == _JSON:
+            # Headers in which no text can be too long, as nearly all are, pay nothing for that.
+            if mark <= _PLAIN_JSON:
                 command = decode_json_header(data[at + 8 : body_at], body)
+            elif _FIRST_COMPACT <= mark <= _PLAIN_COMPACT:
+                command = decode_compact_header(data[at + 8 : body_at], body)
             else:
-                raise WireError(f"headers of serialize type {mark >> 24} are unknown")
+                command = self._decode_large(mark, data[at + 8 : body_at], body)
             self._at = at = end
             self._wanted = 4
             yield command
+        if at:
+            # A new array, because views of bodies may still point into the old bytes.
+            self._data = bytearray(memoryview(data)[at:]) if at < size else b""
+            self._at = 0
+
+    def _decode_large(self, mark: int, header: bytes | bytearray, body: Buffer) -> Command:
+        """The command of a header in which texts can be too long."""
+        if len(header) > self._header_bytes_max:
+            raise WireError(
+                f"a header of {len(header)} bytes; the limit is {self._header_bytes_max}"
+            )
+        if mark >> 24 == _COMPACT:
+            command = decode_compact_header(header, body)
+        elif mark >> 24 == _JSON:
+            command = decode_json_header(header, body)
+        else:
+            raise WireError(f"headers of serialize type {mark >> 24} are unknown")
+        if not command.flag & FLAG_RESPONSE and (reason := too_long(command.ext)) is not None:
+            command = msgspec.structs.replace(
+                command, code=REFUSED, remark=reason, ext={}, body=b""
+            )
+        return command
 
     def _check(self, length: int) -> None:
         if length > self._bytes_max:

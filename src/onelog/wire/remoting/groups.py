@@ -4,31 +4,31 @@ from typing import Any
 
 from msgspec import field
 
-from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.body import Body, Name, Text
 from onelog.wire.remoting.registration import DataVersion
 
 
 class SimpleSubscription(Body, frozen=True):
     """A subscription that is fixed in the group's configuration."""
 
-    expression: str | None = None
-    expression_type: str | None = None
-    topic: str = ""
+    expression: Text | None = None
+    expression_type: Name | None = None
+    topic: Name = ""
     version: int = 0
 
 
 class SubscriptionGroupConfig(Body, frozen=True):
     """A consumer group as one broker has it."""
 
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[Name, Name] = field(default_factory=dict)
     broker_id: int = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False
     consume_timeout_minute: int = 15
-    group_name: str = ""
-    group_retry_policy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    group_name: Name = ""
+    group_retry_policy: dict[Name, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
     group_sys_flag: int = 0
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: int = 16

@@ -22,6 +22,8 @@ import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from onelog.errors import InvalidReceiptError, WireError
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.command import Buffer
@@ -37,6 +39,8 @@ _NAMES = {
     "rq": "reviveQueueId", "pt": "popTime", "it": "invisibleTime", "b": "bitSet",
 }  # fmt: skip
 """The members of an acknowledgement in a batch: as 5.x writes them, and the long names it reads."""
+
+_decode_any = msgspec.json.Decoder().decode
 
 
 class Receipt(NamedTuple):
@@ -149,7 +153,10 @@ def _number(token: str, most: int) -> int:
 
 def decode_batch(body: Buffer) -> list[BatchAck]:
     """The body of BATCH_ACK_MESSAGE."""
-    members = fastjson.loads(body)
+    try:
+        members = _decode_any(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        members = fastjson.loads(body)
     entries = members.get("acks") if isinstance(members, dict) else None
     if entries is None:
         return []

@@ -15,20 +15,28 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import field
 
 from onelog.errors import WireError
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.body import Body, Name
 from onelog.wire.remoting.codes import (
     VERSION,
     VERSION_WITH_BROKER_BODY,
     VERSION_WITH_QUEUE_MAPPINGS,
 )
 from onelog.wire.remoting.command import Buffer
+from onelog.wire.remoting.fields import NAME_CHARS_MAX
 
-INFLATED_BYTES_MAX = 256 << 20
-"""What a compressed registration may grow to; ten million topics would not reach it."""
+INFLATED_BYTES_MAX = 32 << 20
+"""What a compressed registration may grow to; that is room for half a million topics."""
+TOPICS_MAX = 200_000
+"""Topics of one broker; RocketMQ's own are in trouble long before."""
+PIECES_MAX = 100_000
+"""Keys and values in it that are not plain JSON; static topics are written so."""
+
+_decode_attributes = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
 
 
 class DataVersion(Body, frozen=True):
@@ -42,12 +50,12 @@ class DataVersion(Body, frozen=True):
 class TopicConfig(Body, frozen=True):
     """A topic as one broker has it. `perm`: 4 read, 2 write, 1 inherited by topics made from it."""
 
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[Name, Name] = field(default_factory=dict)
     order: bool = False
     perm: int = 6
     read_queue_nums: int = 16
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_name: str = ""
+    topic_filter_type: Name = "SINGLE_TAG"
+    topic_name: Name = ""
     topic_sys_flag: int = 0
     write_queue_nums: int = 16
 
@@ -60,10 +68,10 @@ class TopicConfig(Body, frozen=True):
         )
 
     @classmethod
-    def from_line(cls, line: str) -> "TopicConfig":
+    def from_line(cls, line: str, allowance: fastjson.Allowance | None = None) -> "TopicConfig":
         """The inverse of `to_line`; `WireError` if the line is not of that form."""
         parts = line.split(" ", 5)
-        if len(parts) < 5:
+        if len(parts) < 5 or len(parts[0]) > NAME_CHARS_MAX:
             raise WireError(f"no topic: {line[:80]!r}")
         try:
             read, write, perm = int(parts[1]), int(parts[2]), int(parts[3])
@@ -75,7 +83,7 @@ class TopicConfig(Body, frozen=True):
             write_queue_nums=write,
             perm=perm,
             topic_filter_type=parts[4],
-            attributes=_attributes(parts[5]) if len(parts) > 5 else {},
+            attributes=_attributes(parts[5], allowance) if len(parts) > 5 else {},
         )
 
 
@@ -84,15 +92,15 @@ class TopicTable(Body, frozen=True):
 
     data_version: DataVersion = DataVersion()
     mapping_data_version: DataVersion | None = None
-    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
-    topic_queue_mapping_detail_map: dict[str, Any] | None = None
-    topic_queue_mapping_info_map: dict[str, Any] | None = None
+    topic_config_table: dict[Name, TopicConfig] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[Name, Any] | None = None
+    topic_queue_mapping_info_map: dict[Name, Any] | None = None
 
 
 class RegisterBrokerBody(Body, frozen=True):
     """What a broker registers."""
 
-    filter_server_list: list[str] = field(default_factory=list)
+    filter_server_list: list[Name] = field(default_factory=list)
     topic_config_serialize_wrapper: TopicTable = TopicTable()
 
 
@@ -126,17 +134,27 @@ def decode_registration(
     """What the body of REGISTER_BROKER says, sent by a broker of that version."""
     if not len(body):
         return RegisterBrokerBody()
+    allowance = fastjson.Allowance(PIECES_MAX)
     if version < VERSION_WITH_BROKER_BODY:
-        return RegisterBrokerBody(topic_config_serialize_wrapper=TopicTable.decode(body))
-    if not compressed:
-        return RegisterBrokerBody.decode(body)
-    return _Inflated(body).registration(version)
+        table = TopicTable.decode(body, allowance)
+        decoded = RegisterBrokerBody(topic_config_serialize_wrapper=table)
+    elif not compressed:
+        decoded = RegisterBrokerBody.decode(body, allowance)
+    else:
+        return _Inflated(body, allowance).registration(version)
+    _check_count(len(decoded.topic_config_serialize_wrapper.topic_config_table))
+    return decoded
+
+
+def _check_count(topics: int) -> None:
+    if topics > TOPICS_MAX:
+        raise WireError(f"a registration of {topics} topics; the limit is {TOPICS_MAX}")
 
 
 class _Inflated:
     """The pieces of a compressed registration, from front to back."""
 
-    def __init__(self, body: Buffer) -> None:
+    def __init__(self, body: Buffer, allowance: fastjson.Allowance) -> None:
         inflater = zlib.decompressobj()
         try:
             self._data = inflater.decompress(body, INFLATED_BYTES_MAX)
@@ -145,18 +163,21 @@ class _Inflated:
         if not inflater.eof:
             raise WireError("a compressed registration is cut off, or too large")
         self._at = 0
+        self._allowance = allowance
 
     def registration(self, version: int) -> RegisterBrokerBody:
         data_version = DataVersion.decode(self._piece())
         topics = {}
-        for _ in range(self._number()):
-            topic = TopicConfig.from_line(self._text())
+        count = self._number()
+        _check_count(count)
+        for _ in range(count):
+            topic = TopicConfig.from_line(self._text(), self._allowance)
             topics[topic.topic_name] = topic
-        servers = fastjson.loads(self._text())
+        servers = fastjson.loads(self._text(), None, self._allowance)
         mappings = {}
         if version >= VERSION_WITH_QUEUE_MAPPINGS:
             for _ in range(self._number()):
-                mapping = fastjson.loads(self._text())
+                mapping = fastjson.loads(self._text(), None, self._allowance)
                 if not isinstance(mapping, Mapping):
                     raise WireError("a mapping of a static topic that is no object")
                 mappings[str(mapping.get("topic"))] = mapping
@@ -192,13 +213,18 @@ class _Inflated:
             raise WireError("a compressed registration holds a text that is not UTF-8") from None
 
 
-def _attributes(text: str) -> dict[str, str]:
-    # A space inside of an attribute breaks RocketMQ's own reading of the line, and it goes on
-    # without attributes; so do we.
-    try:
-        attributes = fastjson.loads(text)
-    except WireError:
+def _attributes(text: str, allowance: fastjson.Allowance | None) -> dict[str, str]:
+    if text == "{}":
         return {}
+    try:
+        attributes: Any = _decode_attributes(text)
+    except msgspec.DecodeError:
+        # A space inside of an attribute breaks RocketMQ's own reading of the line, and it goes on
+        # without attributes; so do we.
+        try:
+            attributes = fastjson.loads(text, None, allowance)
+        except WireError:
+            return {}
     if not isinstance(attributes, dict):
         return {}
     return {str(key): str(value) for key, value in attributes.items() if value is not None}

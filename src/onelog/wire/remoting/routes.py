@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import field
 
-from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.body import Body, Int32
 
 
 class QueueData(Body, frozen=True):
@@ -20,7 +20,7 @@ class QueueData(Body, frozen=True):
 class BrokerData(Body, frozen=True):
     """The brokers that share a name, by id: 0 is the master."""
 
-    broker_addrs: dict[int, str] = field(default_factory=dict)
+    broker_addrs: dict[Int32, str] = field(default_factory=dict)
     broker_name: str = ""
     cluster: str = ""
     enable_acting_master: bool = False
@@ -60,7 +60,7 @@ class KVTable(Body, frozen=True):
 class BrokerMemberGroup(Body, frozen=True):
     """The live brokers that share a name."""
 
-    broker_addrs: dict[int, str] = field(default_factory=dict)
+    broker_addrs: dict[Int32, str] = field(default_factory=dict)
     broker_name: str = ""
     cluster: str = ""
 

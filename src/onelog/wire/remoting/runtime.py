@@ -5,7 +5,7 @@ The tables are what RocketMQ keeps in config/*.json, sent as they are; a slave r
 
 from msgspec import field
 
-from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.body import Body, Int32
 from onelog.wire.remoting.clients import RequestMode
 from onelog.wire.remoting.registration import DataVersion
 
@@ -14,14 +14,14 @@ class ConsumerOffsets(Body, frozen=True):
     """All positions: by "topic@group", and in it by queue (ConsumerOffsetSerializeWrapper)."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    offset_table: dict[str, dict[Int32, int]] = field(default_factory=dict)
 
 
 class DelayOffsets(Body, frozen=True):
     """How far each delay level has been delivered (DelayOffsetSerializeWrapper)."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[int, int] = field(default_factory=dict)
+    offset_table: dict[Int32, int] = field(default_factory=dict)
 
 
 class RequestModes(Body, frozen=True):

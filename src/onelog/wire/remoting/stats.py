@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import field
 
-from onelog.wire.remoting.body import Body, MessageQueue
+from onelog.wire.remoting.body import Body, Int32, MessageQueue
 from onelog.wire.remoting.clients import SubscriptionData
 
 
@@ -96,7 +96,7 @@ class ConsumerStatus(Body, frozen=True):
 class CorrectionOffsets(Body, frozen=True):
     """The body of the answer to QUERY_CORRECTION_OFFSET."""
 
-    correction_offsets: dict[int, int] = field(default_factory=dict)
+    correction_offsets: dict[Int32, int] = field(default_factory=dict)
 
 
 class QueueEntry(Body, frozen=True):

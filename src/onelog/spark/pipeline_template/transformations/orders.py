@@ -1,6 +1,7 @@
 """Orders: from their topic to a table, and the large ones on to a topic of their own.
 
-The name server is the one that `onelog pipeline run -n` names, or ONELOG_NAMESERVER.
+The name server is the one that `onelog pipeline run -n` names, or ONELOG_NAMESERVER; credentials
+and encryption, too, come from the options of that command, or from variables of the environment.
 """
 
 from pyspark import pipelines as dp

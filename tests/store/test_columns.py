@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage
+from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.keyhash import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
-from onelog.store.verify.columns import Places, RecordWalk, Stretch, TopicNumbers
 from tests.store.samples import sample_messages
 
 BYTES = 64 * 1024
@@ -49,9 +49,12 @@ def walk(folder: Path) -> tuple[list[Stretch], TopicNumbers, Blank | Broken | No
 
 
 def scan(folder: Path) -> tuple[list[Message], Broken | None]:
-    found = [*CommitLog(folder, BYTES, writable=False).scan(0)]
-    messages = [message for message in found if isinstance(message, Message)]
-    return messages, next((stop for stop in found if isinstance(stop, Broken)), None)
+    messages: list[Message] = []
+    for found in CommitLog(folder, BYTES, writable=False).scan(0):
+        if isinstance(found, Broken):
+            return messages, found
+        messages.append(found)
+    return messages, None
 
 
 def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Records of the log, read and checked many at a time, as columns.
 
-To verify is to look at every record, and one Python call per field would take hours for a large
-log. So a stretch of the log is read at once: a loop follows the lengths from record to record, and
-everything at a fixed place in a record is then taken from all of them together.
+Recovery and verification look at every record, and one Python call per field would take hours for
+a large log. So a stretch of the log is read at once: a loop follows the lengths from record to
+record, and everything at a fixed place in a record is then taken from all of them together.
+
+Everything is read with system calls, never through a map: a sector that the disk cannot read is
+damage like any other, where a touch of the map would end the process.
 
 Invariant: what is accepted here is exactly what `record.check` accepts. Whatever looks wrong is
 left to `check`, which also says why.
@@ -15,6 +18,7 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 from numpy.lib.stride_tricks import sliding_window_view
 
+from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
     SCHEDULE_TOPIC,
@@ -26,11 +30,12 @@ from onelog.message import (
     property_bytes,
     tags_code,
 )
-from onelog.store.dispatch import TagsCodes, targets
-from onelog.store.keyhash import key_hash, key_hashes, message_keys
+from onelog.store.dispatch import TagsCodes, is_deletion, targets
+from onelog.store.keyhash import hashes_of
 from onelog.store.record import (
     BLANK,
     CRC_MASK,
+    CRC_NAME,
     CRC_PROPERTY_BYTES,
     HEADS,
     MAGIC_V1,
@@ -46,7 +51,6 @@ Ints = npt.NDArray[np.int64]
 
 _READ_BYTES = 8 << 20
 _RECORDS_MAX = 32_768
-_HASHED_TOGETHER_BYTES_MAX = 128
 _FIXED = np.dtype(
     [
         ("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
@@ -57,6 +61,9 @@ _FIXED = np.dtype(
 _HEAD_BYTES = np.array([head.size for head in HEADS])
 _TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _MULTI_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+_CRC_NAME = np.frombuffer(CRC_NAME, np.uint8)
+_CRC_DIGITS = 10 ** np.arange(10)
+"""What the digits of a record's own checksum stand for: the least significant one comes first."""
 
 
 class TopicNumbers(dict[bytes, int]):
@@ -103,6 +110,8 @@ class Stretch:
     key_hash: Ints
     topics: list[str]
     tags: list[bytes | None]
+    deleted: list[tuple[str, int]]
+    """Topics that were deleted here, and the log offset of the record that says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +132,13 @@ class _Fields:
 class RecordWalk:
     """Reads segments from front to back."""
 
-    def __init__(self, tags_codes: TagsCodes, topics: TopicNumbers) -> None:
+    def __init__(
+        self, tags_codes: TagsCodes, topics: TopicNumbers, *, require_crc: bool = False
+    ) -> None:
+        """With `require_crc` only records with a checksum of their own are whole."""
         self._tags_codes = tags_codes
         self._topics = topics
+        self.require_crc = require_crc
 
     def read(
         self, segment: Segment, at: int, limit: int
@@ -138,17 +151,17 @@ class RecordWalk:
         if not starts:
             if at >= limit:
                 return None, at, None
-            return None, at, _what_stops(segment, at)
+            return None, at, self._what_stops(segment, at, data)
         fields = _find_fields(data, np.array(starts), segment.start + at)
         count = self._count_whole(segment, at, data, fields)
         if count == 0:
-            return None, at, _what_stops(segment, at)
+            return None, at, self._what_stops(segment, at, data)
         after = at + int(fields.end[count - 1])
         return self._stretch(segment.start + at, data, fields, count), after, None
 
     def _follow_lengths(self, segment: Segment, at: int, limit: int) -> tuple[bytes, list[int]]:
         """Bytes from `at` on, and where in them records start, if the lengths can be trusted."""
-        data = segment.read(at, min(_READ_BYTES, segment.size - at))
+        data = segment.read_around(at, min(_READ_BYTES, segment.size - at))
         starts: list[int] = []
         here = 0
         unpack = BLANK.unpack_from
@@ -160,26 +173,65 @@ class RecordWalk:
             if here + size > len(data):
                 if starts or at + size > segment.size:
                     break
-                data = segment.read(at, size)  # One record is larger than what is read at once.
-                if len(data) < size:
-                    break
+                # One record is larger than what is read at once.
+                data = segment.read_around(at, size)
             starts.append(here)
             here += size
         return data, starts
 
     def _count_whole(self, segment: Segment, at: int, data: bytes, fields: _Fields) -> int:
         """How many of the records, from the first on, are whole."""
-        for row in np.flatnonzero(~fields.plausible):
-            place = at + int(fields.at[row])
-            if not isinstance(check(segment.view, place, segment.start + place), Message):
-                count = int(row)
+        count = len(fields.at)
+        view = memoryview(data)
+        for row in np.flatnonzero(~fields.plausible).tolist():
+            if not isinstance(self._check(segment, at, view, int(fields.at[row])), Message):
+                count = row
                 break
-        else:
-            count = len(fields.at)
         bodies = zip(fields.body_at[:count].tolist(), fields.topic_at[:count].tolist(), strict=True)
         found = np.array([crc32(data[start:end]) for start, end in bodies], np.uint32)
-        wrong = np.flatnonzero((found & CRC_MASK) != fields.fixed["crc"][:count])
-        return int(wrong[0]) if len(wrong) else count
+        wrong = (found & CRC_MASK) != fields.fixed["crc"][:count]
+        wrong |= self._wrong_own_crc(data, fields, count)
+        return int(wrong.argmax()) if wrong.any() else count
+
+    def _wrong_own_crc(self, data: bytes, fields: _Fields, count: int) -> npt.NDArray[np.bool_]:
+        """Which of the first `count` records have a wrong checksum of their own, or lack one."""
+        wrong = np.full(count, self.require_crc)
+        raw = np.frombuffer(data, np.uint8)
+        end = fields.end[:count]
+        long_enough = end - fields.properties_at[:count] - 2 >= CRC_PROPERTY_BYTES
+        rows = np.flatnonzero(long_enough & (raw[end - CRC_PROPERTY_BYTES] == _CRC_NAME[0]))
+        if not len(rows):
+            return wrong
+        ends = end[rows] - CRC_PROPERTY_BYTES
+        texts = sliding_window_view(raw, CRC_PROPERTY_BYTES)[ends]
+        named = (texts[:, : len(_CRC_NAME)] == _CRC_NAME).all(axis=1)
+        rows, ends, texts = rows[named], ends[named], texts[named]
+        digits = texts[:, len(_CRC_NAME) : -1].astype(np.int64) - ord("0")
+        whole = zip(fields.at[rows].tolist(), ends.tolist(), strict=True)
+        found = np.array([crc32(data[start:until]) for start, until in whole], np.uint32)
+        right = (digits @ _CRC_DIGITS == (found & CRC_MASK)) & (texts[:, -1] == 2)
+        wrong[rows] = ~(right & ((digits >= 0) & (digits <= 9)).all(axis=1))
+        return wrong
+
+    def _check(
+        self, segment: Segment, at: int, view: memoryview, inside: int
+    ) -> Message | Blank | Broken:
+        """`record.check` of what lies `inside` the bytes that were read at `at`."""
+        place = at + inside
+        room = segment.size - place
+        return check(view, inside, segment.start + place, self.require_crc, room)
+
+    def _what_stops(self, segment: Segment, at: int, data: bytes) -> Blank | Broken:
+        found = self._check(segment, at, memoryview(data), 0)
+        assert not isinstance(found, Message), f"{segment.path} at {at} is whole after all"
+        if isinstance(found, Broken):
+            size = int.from_bytes(data[:4], "big")
+            room = segment.size - at
+            try:
+                segment.read(at, size if BLANK.size <= size <= room else min(BLANK.size, room))
+            except StoreError as error:
+                return Broken(segment.start + at, str(error))
+        return found
 
     def _stretch(self, log_at: int, data: bytes, fields: _Fields, count: int) -> Stretch:
         fixed = fields.fixed[:count]
@@ -210,10 +262,19 @@ class RecordWalk:
             more_queue, more_offset = queue[rows], offset[rows]
         size = fixed["size"].astype(np.int64)
         places = Places(more_queue, more_offset, log[rows], size[rows], code[rows])
-        key_row, hashes = self._keys(topic, properties, kind)
         topics = [self._topics.names[number] for number in topic.tolist()]
+        deleted = []
+        keyed = properties
+        rolled_back = np.flatnonzero(kind == SysFlag.ROLLED_BACK).tolist()
+        if rolled_back:
+            keyed = properties.copy()
+        for row in rolled_back:
+            keyed[row] = b""
+            if is_deletion(int(flags[row]), properties[row]):
+                deleted.append((topics[row], int(log[row])))
+        hashes, key_row = hashes_of(topics, keyed)
         end = log_at + int(fields.end[count - 1])
-        return Stretch(log, store_ms, end, places, key_row, hashes, topics, tags)
+        return Stretch(log, store_ms, end, places, key_row, hashes, topics, tags, deleted)
 
     def _place_special(
         self,
@@ -245,25 +306,6 @@ class RecordWalk:
             np.concatenate(all_offsets)[order],
         )
 
-    def _keys(self, topic: Ints, properties: list[bytes], kind: Ints) -> tuple[Ints, Ints]:
-        prefixes = [name.encode() + b"#" for name in self._topics.names]
-        rows: list[int] = []
-        keys: list[bytes] = []
-        rolled_back = kind == SysFlag.ROLLED_BACK
-        skip = set(np.flatnonzero(rolled_back).tolist()) if rolled_back.any() else ()
-        for row, (number, text) in enumerate(zip(topic.tolist(), properties, strict=True)):
-            if text and row not in skip:
-                for key in message_keys(text):
-                    rows.append(row)
-                    keys.append(prefixes[number] + key)
-        return np.array(rows, np.int64), _hash_all(keys)
-
-
-def _what_stops(segment: Segment, at: int) -> Blank | Broken:
-    found = check(segment.view, at, segment.start + at)
-    assert not isinstance(found, Message), f"{segment.path} at {at} is whole after all"
-    return found
-
 
 def _find_fields(data: bytes, at: Ints, log_at: int) -> _Fields:
     """The places of all fields, and which records could be whole."""
@@ -291,8 +333,6 @@ def _find_fields(data: bytes, at: Ints, log_at: int) -> _Fields:
     plausible &= (raw[properties_at - 1] != 0) & ((properties_bytes == 0) | (raw[end - 1] != 0))
     plausible &= (fixed["log"] == log_at + at) & (fixed["queue_offset"] >= 0)
     plausible &= fixed["queue_id"] >= 0
-    # A checksum over the whole record is rare enough to be left to `check`.
-    plausible &= (properties_bytes < CRC_PROPERTY_BYTES) | (raw[end - CRC_PROPERTY_BYTES] != 0x5F)
     return _Fields(at, fixed, store_ms, body_at, topic_at, name_at, properties_at, end, plausible)
 
 
@@ -313,22 +353,3 @@ def _message(data: bytes, fields: _Fields, row: int, log_offset: int) -> Message
         LogOffset(log_offset), memoryview(b""), properties, 0, int(fixed["sys_flag"]), 0, b"",
         int(fields.store_ms[row]), b"", 0, 0, 0, int(fixed["size"]),
     )  # fmt: skip
-
-
-def _hash_all(keys: list[bytes]) -> Ints:
-    """The hash of each key: short ASCII ones together, the others one by one."""
-    short = max(map(len, keys), default=0) <= _HASHED_TOGETHER_BYTES_MAX
-    if keys and short and b"".join(keys).isascii():
-        return key_hashes(keys)
-    hashes = np.zeros(len(keys), np.int64)
-    together = [
-        row
-        for row, key in enumerate(keys)
-        if len(key) <= _HASHED_TOGETHER_BYTES_MAX and key.isascii()
-    ]
-    if together:
-        hashes[together] = key_hashes([keys[row] for row in together])
-    if len(together) < len(keys):
-        for row in set(range(len(keys))).difference(together):
-            hashes[row] = key_hash(keys[row].decode("utf-8", "replace"))
-    return hashes

@@ -1,0 +1,213 @@
+"""What the peers of a process may take all together: connections, and bytes that wait in memory.
+
+A peer makes us keep bytes in two ways: it sends a part of a request (`unread`), or it does not read
+what it asked for (`unsent`). Each connection has its own limit; this is the one for all of them,
+and for the time that a request may take to arrive. Where bytes are over the limit, those
+connections are closed that keep the most for the longest time, so that a peer that gets done is not
+among them.
+
+All listeners of a process share one `Capacity`. Connections leave a quarter of the process's file
+descriptors to the store: the number of a new socket is the lowest that is free, so it tells how
+many are in use.
+
+Invariants: `Backlog.total` is what its peers keep, and at most `bytes_max` whenever `keep` is done.
+"""
+
+import logging
+from collections.abc import Hashable
+from typing import Protocol
+
+from onelog.clock import Clock, SystemClock
+
+CONNECTIONS_MAX = 20_000
+UNREAD_BYTES_MAX = 512 << 20
+UNSENT_BYTES_MAX = 4 << 30
+FRAME_TIMEOUT_MS = 60_000
+FILES_MAX = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+class Peer(Hashable, Protocol):
+    """A connection, as far as it matters here."""
+
+    congested: bool
+
+    @property
+    def remote_address(self) -> str:
+        """The peer's address as people write it."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class Listening(Protocol):
+    """A listener, as far as it matters here."""
+
+    @property
+    def open_count(self) -> int:
+        """Its sockets, whatever state they are in."""
+        ...
+
+
+class Complaint:
+    """Something that went wrong with many peers at once: the first is named, the others counted."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+        self._count = 0
+
+    def about(self, text: str, *arguments: object) -> None:
+        """Say it, or count it if it was just said."""
+        if self._is_told:
+            self._count += 1
+        else:
+            self._is_told = True
+            log.warning(text, *arguments)
+
+    def sweep(self, text: str) -> None:
+        """Say how many there were since; to be called every now and then."""
+        if self._count:
+            log.warning(text, self._count)
+            self._count = 0
+        else:
+            self._is_told = False
+
+
+class Backlog:
+    """Bytes of one kind that peers make us keep. `setting` names the limit on them."""
+
+    def __init__(self, kind: str, setting: str, bytes_max: int, clock: Clock) -> None:
+        self._kind = kind
+        self._setting = setting
+        self._clock = clock
+        self._kept: dict[Peer, list[int]] = {}
+        """How many bytes, and since when."""
+        self._complaint = Complaint()
+        self.bytes_max = bytes_max
+        self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, peer: Peer, size: int, anew: bool = False) -> None:
+        """So many bytes are kept for this peer now; `anew`: they are others than before."""
+        kept = self._kept.get(peer)
+        if kept is None:
+            if not size:
+                return
+            self._kept[peer] = [size, self._clock.now_ms()]
+            self.total += size
+        elif size:
+            self.total += size - kept[0]
+            kept[0] = size
+            if anew:
+                kept[1] = self._clock.now_ms()
+        else:
+            del self._kept[peer]
+            self.total -= kept[0]
+        if self.total > self.bytes_max:
+            self._relieve()
+
+    def expire(self, age_max_ms: int) -> None:
+        """Close who lets us wait longer than that for the rest, unless it is we who do not read."""
+        now_ms = self._clock.now_ms()
+        for peer, (size, since_ms) in list(self._kept.items()):
+            if now_ms - since_ms >= age_max_ms and not peer.congested:
+                self._close(peer)
+                self._complaint.about(
+                    "%s closed: %d bytes of a request came in %d ms, and the rest did not "
+                    "(net.frame_timeout_ms)",
+                    peer.remote_address, size, now_ms - since_ms,
+                )  # fmt: skip
+
+    def sweep(self) -> None:
+        """Say what was closed since; to be called every now and then."""
+        self._complaint.sweep(f"%d more connections closed for their {self._kind} bytes")
+
+    def _relieve(self) -> None:
+        """Make room, and some more than is needed, so that it need not be done for every byte."""
+        now_ms = self._clock.now_ms()
+        by_weight = sorted(
+            self._kept.items(),
+            key=lambda item: item[1][0] * (1 + now_ms - item[1][1]),
+            reverse=True,
+        )
+        for peer, (size, since_ms) in by_weight:
+            if self.total <= self.bytes_max // 4 * 3:
+                return
+            total = self.total
+            self._close(peer)
+            self._complaint.about(
+                "%s closed: %d of %d %s bytes of all connections are its, for %d ms; "
+                "%s = %d allows no more",
+                peer.remote_address, size, total, self._kind, now_ms - since_ms, self._setting,
+                self.bytes_max,
+            )  # fmt: skip
+
+    def _close(self, peer: Peer) -> None:
+        self.total -= self._kept.pop(peer)[0]
+        peer.abort()
+
+
+class Capacity:
+    """What all listeners of a process share."""
+
+    def __init__(
+        self,
+        connections_max: int = CONNECTIONS_MAX,
+        unread_bytes_max: int = UNREAD_BYTES_MAX,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        frame_timeout_ms: int = FRAME_TIMEOUT_MS,
+        clock: Clock | None = None,
+        files_max: int | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self.connections_max = connections_max
+        self.frame_timeout_ms = frame_timeout_ms
+        self.files_max = file_limit() if files_max is None else files_max
+        self.unread = Backlog("unread", "net.unread_bytes_max", unread_bytes_max, clock)
+        self.unsent = Backlog("unsent", "net.unsent_bytes_max", unsent_bytes_max, clock)
+        self.listeners: list[Listening] = []
+        self._complaint = Complaint()
+
+    @property
+    def files_for_connections(self) -> int:
+        """File descriptors that connections may have; the others are the store's."""
+        return self.files_max // 4 * 3
+
+    def admits(self, descriptor: int | None = None) -> bool:
+        """Whether there is room for one more, which has this descriptor; a refusal is said."""
+        open_count = sum(listener.open_count for listener in self.listeners)
+        if open_count >= self.connections_max:
+            self._complaint.about(
+                "a connection refused: %d are open already; net.connections_max allows no more",
+                open_count,
+            )
+            return False
+        if descriptor is not None and descriptor >= self.files_for_connections:
+            self._complaint.about(
+                "a connection refused: %d of %d files are open, %d connections among them, and the "
+                "store needs the others; raise the limit of open files (ulimit -n)",
+                descriptor, self.files_max, open_count,
+            )  # fmt: skip
+            return False
+        return True
+
+    def sweep(self) -> None:
+        """Close what takes too long, and say what happened; to be called every now and then."""
+        self.unread.expire(self.frame_timeout_ms)
+        self.unread.sweep()
+        self.unsent.sweep()
+        self._complaint.sweep("%d more connections refused")
+
+
+def file_limit() -> int:
+    """How many files this process may have open."""
+    # Not there on Windows, where clients run, too.
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FILES_MAX if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,78 @@
+"""Damage that recovery found in the log and left there: what is remembered of it.
+
+    onelog-damage.json = {"damage": [[start, end, reason], ...]}, in log offsets
+
+A later opening has no reason to read those places again, and would not know of them. The file is
+for people (`onelog store inspect`); nothing depends on it, and it may be deleted.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+_log = logging.getLogger(__name__)
+
+FILE = "onelog-damage.json"
+RANGES_MAX = 1_000
+
+
+class Damage(NamedTuple):
+    """Bytes of the log, from one log offset to another, that are no use, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
+
+
+class Damages:
+    """Ranges, the first ones of them by name and all of them by number."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Damage] = []
+        self.count = 0
+        self.size = 0
+
+    def add(self, damage: Damage) -> None:
+        """Count a range in."""
+        self.count += 1
+        self.size += damage.size
+        if len(self.ranges) < RANGES_MAX:
+            self.ranges.append(damage)
+
+
+def known_damage(store: Path) -> tuple[Damage, ...]:
+    """What is known to be damaged in a store."""
+    try:
+        found = json.loads((store / FILE).read_bytes())["damage"]
+        return tuple(Damage(int(start), int(end), str(why)) for start, end, why in found)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("%s cannot be read, and is ignored: %s", store / FILE, error)
+        return ()
+
+
+def remember_damage(store: Path, found: Iterable[Damage], log_start: int) -> tuple[Damage, ...]:
+    """Add to what is known, and forget what went with its segment; returns what is known now."""
+    before = known_damage(store)
+    by_start = {each.start: each for each in (*before, *found) if each.end > log_start}
+    known = tuple(sorted(by_start.values()))[-RANGES_MAX:]
+    if known != before:
+        path = store / FILE
+        try:
+            if known:
+                path.with_suffix(".tmp").write_text(json.dumps({"damage": known}, indent=1))
+                os.replace(path.with_suffix(".tmp"), path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", path, error)
+    return known

@@ -1,0 +1,259 @@
+"""Replay: what a log says belongs into queues and index, many records at a time.
+
+The messages of a queue lie in the log in the order of their offsets, each one more than the last.
+Where a record breaks that order, the others tell whether it is to be believed:
+
+    57 58 59 [1024] 61 62     what follows goes on as if it were not there: its offset is damaged
+    57 58 59   63 64 65       the log has lost some: the gap is padded, the others keep their places
+    57 58 59    0  1  2       the topic was made anew: what was there before goes
+
+A single record that nothing follows is believed only where damage explains the gap before it. So
+one wrong bit costs one message, and padding is never longer than what the log confirms.
+
+A record that says that its topic was deleted (`dispatch.deletion_of`) takes everything before it
+out of the topic's queues. RocketMQ writes none, and there the offsets that begin again have to do.
+
+Invariant: replaying what was appended gives the queues and the index that appending gave.
+"""
+
+import bisect
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from onelog.errors import MessageError
+from onelog.store.columns import Ints, Places, Stretch, TopicNumbers
+from onelog.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, ConsumeQueue
+from onelog.store.damage import Damage, Damages
+from onelog.store.dispatch import INNER_COUNT_MAX
+from onelog.store.keyindex import KeyIndex
+from onelog.store.queues import Queues
+
+_ROWS_MAX = 1 << 19
+"""Entries that are collected before they are written: a queue is then written to once."""
+
+
+class _Run(NamedTuple):
+    """Entries with consecutive offsets, in the order of the log."""
+
+    offset: int
+    entries: bytes
+    first_log: int
+    last_log: int
+    last_size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.entries) // ENTRY_BYTES
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is all of one record, which nothing confirms."""
+        return self.first_log == self.last_log
+
+
+class _Cursor:
+    """One queue, and how far it is written."""
+
+    __slots__ = ("held", "known", "last_log", "queue", "replay")
+
+    def __init__(self, queue: ConsumeQueue, replay: "Replay") -> None:
+        self.queue = queue
+        self.replay = replay
+        # The queue's end says what comes next, unless its beginning may have been deleted.
+        self.known = queue.end > queue.start or not replay.may_begin_anywhere
+        self.last_log = 0
+        self.held: _Run | None = None
+        """A record that is out of order: what follows will tell."""
+
+    def put(self, entries: bytes, last_log: int) -> None:
+        """Enter what goes on where the queue ends."""
+        self.queue.reserve(len(entries) // ENTRY_BYTES)
+        self.queue.put(entries)
+        self.last_log = last_log
+        self.known = True
+
+    def take(self, run: _Run) -> None:
+        """Enter a run, or hold it back until there is more to go by."""
+        held = self.held
+        confirmed = not run.is_single
+        if held is not None:
+            if run.offset == held.end:
+                self.held = None
+                run = run._replace(
+                    offset=held.offset, entries=held.entries + run.entries, first_log=held.first_log
+                )
+                confirmed = True
+            else:
+                # What the one that is left out would have been is missing.
+                confirmed = confirmed or run.offset == self.queue.end + held.end - held.offset
+                self.settle(run.offset)
+        end = self.queue.end
+        if confirmed or (run.offset == end and (self.known or not end)):
+            self._place(run)
+        else:
+            self.held = run
+
+    def settle(self, following: int | None) -> None:
+        """Decide about what is held back, by the offset that follows it in the log, if one does."""
+        held, self.held = self.held, None
+        if held is None:
+            return
+        end = self.queue.end
+        if not self.known:
+            believed = following is None or following > held.offset
+        elif following in (end, end + held.end - held.offset):
+            believed = False
+        elif held.offset > end:
+            believed = self.replay.damaged_between(self.last_log, held.first_log) > 0
+        else:
+            # From a power of two to zero it is but one bit.
+            believed = held.offset == 0 and (following is not None or end.bit_count() > 1)
+        if believed:
+            self._place(held)
+        else:
+            self.replay.doubt(self.queue, held, end)
+
+    def _place(self, run: _Run) -> None:
+        queue = self.queue
+        gap = run.offset - queue.end
+        if gap < 0:
+            queue.back_to(run.offset)
+        elif gap and self.known:
+            limit = INNER_COUNT_MAX + self.replay.damaged_between(self.last_log, run.first_log)
+            if gap > limit:
+                self.replay.doubt(queue, run, queue.end)
+                return
+            self.replay.entries_missing += gap
+        if run.offset > queue.end:
+            queue.pad_to(run.offset)
+        self.put(run.entries, run.last_log)
+
+
+class Replay:
+    """Enters records of the log into the queues and the index, from a place in the log on."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        index: KeyIndex,
+        topics: TopicNumbers,
+        damages: Damages,
+        *,
+        may_begin_anywhere: bool,
+    ) -> None:
+        """`may_begin_anywhere`: the first messages of a queue may have gone with the log's."""
+        self._queues = queues
+        self._index = index
+        self._topics = topics
+        self._damages = damages
+        self.may_begin_anywhere = may_begin_anywhere
+        self._cursors: dict[int, _Cursor] = {}
+        self._collected: list[Places] = []
+        self._rows = 0
+        self._damaged_at: list[int] = []
+        self._damaged_total: list[int] = [0]
+        self.entries_missing = 0
+        self.records = 0
+
+    def enter(self, stretch: Stretch) -> None:
+        """Take the next records of the log."""
+        self.records += len(stretch.log)
+        rows = stretch.key_row
+        self._index.enter(stretch.key_hash, stretch.log[rows], stretch.store_ms[rows])
+        self._collected.append(stretch.places)
+        self._rows += len(stretch.places.log)
+        for topic, log_offset in stretch.deleted:
+            self._forget(topic, log_offset)
+        if self._rows >= _ROWS_MAX:
+            self._write()
+
+    def skip(self, damage: Damage) -> None:
+        """The log has damage here."""
+        self._damages.add(damage)
+        self._damaged_at.append(damage.start)
+        self._damaged_total.append(self._damaged_total[-1] + damage.size)
+
+    def damaged_between(self, first_log: int, last_log: int) -> int:
+        """How many bytes between two records are damaged."""
+        low, high = (bisect.bisect_left(self._damaged_at, at) for at in (first_log, last_log))
+        return self._damaged_total[high] - self._damaged_total[low]
+
+    def doubt(self, queue: ConsumeQueue, run: _Run, expected: int) -> None:
+        """Leave a record, or several, out of its queue."""
+        reason = (
+            f"says that it is message {run.offset} of queue {queue.queue_id} of topic "
+            f"{queue.topic!r}, where {expected} is next"
+        )
+        self._damages.add(Damage(run.first_log, run.last_log + run.last_size, reason))
+
+    def finish(self) -> None:
+        """The log has ended: write what is left."""
+        self._write()
+        for cursor in self._cursors.values():
+            cursor.settle(None)
+
+    def _forget(self, topic: str, log_offset: int) -> None:
+        """A topic was deleted: take out what it had before that."""
+        number = self._topics.of(topic)
+        for row, places in enumerate(self._collected):
+            keep = (places.queue >> 32 != number) | (places.log > log_offset)
+            if not keep.all():
+                columns = (places.queue, places.offset, places.log, places.size, places.code)
+                self._collected[row] = Places(*(column[keep] for column in columns))
+        for queue in [each for each in self._cursors if each >> 32 == number]:
+            del self._cursors[queue]
+        if topic in self._queues.by_topic:
+            self._queues.delete_topic(topic)
+
+    def _write(self) -> None:
+        """Enter what was collected, queue by queue."""
+        if not self._collected:
+            return
+        queue, offset, log, size, code = (
+            np.concatenate([getattr(places, name) for places in self._collected])
+            for name in ("queue", "offset", "log", "size", "code")
+        )
+        self._collected, self._rows = [], 0
+        order = np.argsort(queue, kind="stable")
+        queue, offset, log, size = queue[order], offset[order], log[order], size[order]
+        packed = np.empty(len(order), ENTRY_DTYPE)
+        packed["at"], packed["size"], packed["code"] = log, size, code[order]
+        changes = np.diff(queue) != 0
+        cuts = np.flatnonzero(changes | (np.diff(offset) != 1)) + 1
+        self._write_runs(queue, offset, log, size, packed, [0, *cuts.tolist(), len(order)])
+
+    def _write_runs(
+        self,
+        queue: Ints,
+        offset: Ints,
+        log: Ints,
+        size: Ints,
+        packed: npt.NDArray[np.void],
+        cuts: list[int],
+    ) -> None:
+        entries = packed.tobytes()
+        starts, ends = np.array(cuts[:-1], np.int64), np.array(cuts[1:], np.int64) - 1
+        rows = zip(
+            itertools.pairwise(cuts), queue[starts].tolist(), offset[starts].tolist(),
+            log[starts].tolist(), log[ends].tolist(), size[ends].tolist(), strict=True,
+        )  # fmt: skip
+        for (start, end), number, first, first_log, last_log, last_size in rows:
+            if start == end:
+                continue
+            cursor = self._cursors.get(number)
+            if cursor is None:
+                topic = self._topics.names[number >> 32]
+                try:
+                    found = self._queues.get(topic, number & 0xFFFFFFFF)
+                except MessageError as error:
+                    self._damages.add(Damage(first_log, last_log + last_size, str(error)))
+                    continue
+                cursor = self._cursors[number] = _Cursor(found, self)
+            part = entries[start * ENTRY_BYTES : end * ENTRY_BYTES]
+            if cursor.known and cursor.held is None and first == cursor.queue.end:
+                cursor.put(part, last_log)
+            else:
+                cursor.take(_Run(first, part, first_log, last_log, last_size))

@@ -1,0 +1,72 @@
+"""What holds for all tests, alone and in parallel, and the record of the long runs."""
+
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A machine that is busy may take its time for an example.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+_began = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", metavar="SUITE", help="keep the result in benchmarks/results")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would all its children.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@cache
+def group_of(file: str) -> str:
+    """What tests of this file one worker must have; empty if anybody may have any of them.
+
+    All that need a Spark session go to the same one: a second JVM would take longer to become fast
+    than it would save.
+    """
+    text = (ROOT / file).read_text()
+    if "SparkSession" in text:
+        return "spark"
+    return file if 'scope="module"' in text else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling":
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        """Hands out tests one by one, groups as a whole and first."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid.partition("::")[0]) or nodeid
+
+    return Scheduler(config, log)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    suite = config.getoption("--record")
+    if suite:
+        from tests import run_record
+
+        ended = run_record.result(terminalreporter.stats, time.monotonic() - _began)
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            ended = f"interrupted: {ended}"
+        run_record.add(suite, ended)
+        terminalreporter.write_line(f"{suite}: kept in {run_record.FILE.name}")

@@ -1,0 +1,115 @@
+"""Asks a server small questions all the time, from a process of its own, and times the answers.
+
+    python -m tests.e2e.stall_probe PORT PID
+
+It goes on until its standard input ends, and then prints one line of JSON.
+
+What counts is how long the server kept everybody waiting. So the time is taken off in which server
+or probe were ready to run and the kernel had others run: that a machine has too much to do is no
+mistake of the server's.
+"""
+
+import contextlib
+import json
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.e2e.processes import spawn, stop
+
+PAUSE_S = 0.005
+ANSWER_SECONDS_MAX = 60.0
+GET_ROUTEINFO_BY_TOPIC = 105
+
+
+@dataclass
+class Probed:
+    """What was seen."""
+
+    asked: int = 0
+    lost: int = 0
+    """Connections that ended; a server that is up has no reason to."""
+    slowest_ms: float = 0.0
+    stalled_ms: float = 0.0
+    """The longest time of an answer, without what the machine had to do with it."""
+
+
+def question() -> bytes:
+    """A name server knows no such topic, and a broker no such request: both say so at once."""
+    header = json.dumps(
+        {
+            "code": GET_ROUTEINFO_BY_TOPIC, "flag": 0, "language": "JAVA", "opaque": 1,
+            "version": 409, "extFields": {"topic": "no-such-topic"},
+        }
+    ).encode()  # fmt: skip
+    return struct.pack(">ii", 4 + len(header), len(header)) + header
+
+
+def answered(connection: socket.socket, request: bytes) -> bool:
+    """Whether a question got its answer."""
+    try:
+        connection.sendall(request)
+        wanted, received = 4, b""
+        while len(received) < wanted:
+            more = connection.recv(65_536)
+            if not more:
+                return False
+            received += more
+            if len(received) >= 4:
+                wanted = 4 + int.from_bytes(received[:4], "big")
+    except OSError:
+        return False
+    return True
+
+
+def waited_s(pid: int | str) -> float:
+    """How long the first thread of a process was ready to run, and others ran."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def probe(port: int, pid: int) -> Probed:
+    """Ask until standard input ends."""
+    found, request = Probed(), question()
+    connection: socket.socket | None = None
+    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+        began, waited = time.perf_counter(), waited_s(pid) + waited_s("self")
+        if connection is None:
+            connection = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS_MAX)
+        if not answered(connection, request):
+            connection.close()
+            connection = None
+            found.lost += 1
+        taken_s = time.perf_counter() - began
+        waited = waited_s(pid) + waited_s("self") - waited
+        found.asked += 1
+        found.slowest_ms = max(found.slowest_ms, taken_s * 1000)
+        found.stalled_ms = max(found.stalled_ms, (taken_s - waited) * 1000)
+    return found
+
+
+@contextlib.contextmanager
+def probing(port: int, pid: int, log: Path) -> Iterator[Probed]:
+    """Probe while the block lasts; what was seen is there after it."""
+    command = [sys.executable, "-m", "tests.e2e.stall_probe", str(port), str(pid)]
+    child: subprocess.Popen[bytes] = spawn(command, log, pipes=True)
+    found = Probed()
+    try:
+        yield found
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        said = json.loads(child.stdout.readline())
+        for name, value in said.items():
+            setattr(found, name, value)
+    finally:
+        stop(child, timeout_s=1)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(probe(int(sys.argv[1]), int(sys.argv[2])))), flush=True)
