@@ -42,7 +42,7 @@ Counting = Callable[[Callable[[int], None]], Callable[..., object]]
 def run(options: Options) -> list[Row]:
     """Measure."""
     count = 40_000 if options.quick else 400_000
-    with OnelogPeer(options.folder) as peer:
+    with OnelogPeer(options.folder, may_stall=True) as peer:
         create_topic(peer.broker_address, TOPIC, QUEUES)
         options.announce("filling the queues")
         uvloop.run(_fill(peer, count))

@@ -35,7 +35,7 @@ THREADS_RATE_MIN = 15_000
 def run(options: Options) -> list[Row]:
     """Measure."""
     scale = 1 if options.quick else 10
-    with OnelogPeer(options.folder) as peer:
+    with OnelogPeer(options.folder, may_stall=True) as peer:
         create_topic(peer.broker_address, TOPIC, QUEUES)
         suite = _Suite(peer, options.announce)
         return [

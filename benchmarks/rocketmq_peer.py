@@ -123,7 +123,7 @@ Make = Callable[[Path, bool], Peer]
 """Makes a server, not started yet, in a folder; with or without synchronous flush."""
 SERVERS: dict[str, Make] = {
     "rocketmq": lambda folder, sync: RocketmqPeer(folder, heap=PEER_BROKER_HEAP, sync_flush=sync),
-    "onelog": lambda folder, sync: OnelogPeer(folder, sync_flush=sync),
+    "onelog": lambda folder, sync: OnelogPeer(folder, sync_flush=sync, may_stall=True),
 }
 
 

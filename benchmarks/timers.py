@@ -89,7 +89,7 @@ def run(options: Options) -> list[Row]:
 
 async def measure(options: Options, plan: Plan) -> list[Row]:
     """Every row."""
-    with OnelogPeer(options.folder / "onelog") as peer:
+    with OnelogPeer(options.folder / "onelog", may_stall=True) as peer:
         for topic in ("far", "near", "plain"):
             create_topic(peer.broker_address, topic, QUEUES)
         options.announce(f"scheduling {plan.far_count:,} messages over the next hour")

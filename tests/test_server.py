@@ -7,14 +7,17 @@ import json
 import os
 import random
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from onelog.config import load
 from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
-from onelog.message import LogOffset
+from onelog.message import LogOffset, NewMessage
 from onelog.net import capacity as capacity_module
 from onelog.net.peer import Peer
 from onelog.net.tls import client_context, write_self_signed
@@ -248,6 +251,97 @@ async def test_every_request_without_fields_is_answered(tmp_path: Path) -> None:
             answer = await one.peer.ask(RequestCode(code))
             assert answer.code is not None
         assert (await one.send("t", b"x")).code == 0
+
+
+class OnTheLoop:
+    """Calls that wait for the disk, and were made in the thread of the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[str] = []
+        self.elsewhere = 0
+        self._thread = threading.get_ident()
+        for name in ("unlink", "fsync", "fdatasync", "rmdir"):
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def _watched(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def watched(*args: object, **more: object) -> object:
+            if threading.get_ident() == self._thread:
+                self.found.append(f"{name}{args}")
+            else:
+                self.elsewhere += 1
+            return call(*args, **more)
+
+        return watched
+
+
+async def fill_segments(server: BrokerServer, count: int) -> None:
+    """So many files of the log, all of them expired."""
+    end = server.store.log_end + count * server.store.log.segment_bytes
+    while server.store.log_end < end:
+        server.store.append([NewMessage("orders", 0, bytes(90_000))])
+    clock = mock.Mock(now_ms=lambda: server.broker.stats.started_ms + 10**10)
+    server.store.retention._clock = clock
+
+
+async def test_files_are_deleted_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker(tmp_path, store__queue_file_entries=10) as server, client(server) as one:
+        await one.send("orders", b"first")
+        await fill_segments(server, 5)
+        calls = OnTheLoop(monkeypatch)
+        commit_log = tmp_path / "store" / "commitlog"
+        while len(list(commit_log.iterdir())) > 1:  # What is needed has to be on disk elsewhere.
+            assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+        assert len(list((tmp_path / "store" / "consumequeue" / "orders" / "0").iterdir())) < 3
+        assert calls.elsewhere > 5
+        assert calls.found == []
+        assert server.store.min_offset("orders", 0) > 0
+
+
+async def test_others_are_served_while_files_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker(tmp_path) as server, client(server) as one, client(server) as other:
+        await one.send("orders", b"first")
+        await fill_segments(server, 3)
+        deleting, may_end = threading.Event(), threading.Event()
+        unlink = os.unlink
+
+        def slow(*args: Any, **more: Any) -> None:
+            deleting.set()
+            may_end.wait(20)
+            unlink(*args, **more)
+
+        monkeypatch.setattr(os, "unlink", slow)
+        rounds = []
+        while not deleting.is_set():
+            rounds = [asyncio.create_task(one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG))]
+            await asyncio.to_thread(deleting.wait, 0.1)
+        rounds.append(asyncio.create_task(one.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)))
+        assert (await other.send("orders", b"meanwhile")).code == 0
+        may_end.set()
+        assert [(await each).code for each in rounds] == [0, 0]
+
+
+async def test_a_round_of_retention_that_fails_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("onelog.server.RETENTION_SECONDS", 0.001)
+    rounds = asyncio.Event()
+    failures: list[Exception] = [OSError(24, "Too many open files"), KeyError("a bug")]
+
+    async def failing(*, manual: bool = False) -> None:
+        if failures:
+            raise failures.pop()
+        rounds.set()
+
+    async with broker(tmp_path) as server:
+        monkeypatch.setattr(server, "retain", failing)
+        async with asyncio.timeout(10):
+            await rounds.wait()
+    assert caplog.text.count("retention failed") == 1
+    assert "retention works again, after 2 failures" in caplog.text
 
 
 async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(

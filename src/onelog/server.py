@@ -10,6 +10,7 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -35,14 +36,17 @@ from onelog.gateways.remoting import (
 )
 from onelog.gateways.remoting.registrar import Registrar
 from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
+from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
+from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
+from onelog.store.retention import RetentionRound, Steps
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +89,10 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.stalls = Stalls()
+        # Few: threads that compute take turns with the loop, and many would get most of them.
+        self._lookers = ThreadPoolExecutor(2, "onelog-lookup")
+        self._retaining = asyncio.Lock()
         self.tls = Tls(loaded.config.tls)
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
@@ -168,20 +176,28 @@ class BrokerServer:
             HANDLERS,
             self._clock.now_ms(),
             self.tls,
+            stalls=self.stalls,
         )
+        self.gateway.look_up = self._look_up
+        self.gateway.retain = self._retain_once
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
         self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
         self.broker.open()
 
-    def _offload(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def _offload(
+        self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
+    ) -> None:
         def finished(future: "asyncio.Future[None]") -> None:
             if (error := future.exception()) is not None:
                 log.error("work in a thread failed: %r", error)
             then()
 
-        self._loop.run_in_executor(None, work).add_done_callback(finished)
+        self._loop.run_in_executor(executor, work).add_done_callback(finished)
+
+    def _look_up(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self._offload(work, then, self._lookers)
 
     @property
     def listeners(self) -> Sequence[Listener]:
@@ -236,20 +252,42 @@ class BrokerServer:
         self.gateway.refresh()
 
     async def _retain_forever(self) -> None:
+        job = Job("retention")
         while True:
             await asyncio.sleep(RETENTION_SECONDS)
+            with job:
+                await self.retain()
+
+    async def retain(self, *, manual: bool = False) -> RetentionRound:
+        """One round of retention, beside everything else; see `Retention.run`."""
+        async with self._retaining:
+            times = self.broker.topics.retention_ms()
+            reach = await asyncio.to_thread(self.store.retention.reach, times)
+            self.broker.prepare_retention(reach)
+            done = await _in_steps(self.store.retention.steps(times, manual=manual))
+            for group, count in self.broker.admin.unread(done.messages_deleted).items():
+                log.warning(
+                    "retention (%s) deleted %d messages that group %s had not read",
+                    done.reason or "a topic's own time",
+                    count,
+                    group,
+                )
+            return done
+
+    def _retain_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        """The same for a request."""
+
+        async def run() -> None:
             try:
-                self.broker.prepare_retention()
-                done = self.store.retain(self.broker.topics.retention_ms())
-                for group, count in self.broker.admin.unread(done.messages_deleted).items():
-                    log.warning(
-                        "retention (%s) deleted %d messages that group %s had not read",
-                        done.reason or "a topic's own time",
-                        count,
-                        group,
-                    )
+                await self.retain(manual=manual)
             except OnelogError as error:
-                log.error("retention failed, and is tried again: %s", error)
+                then(error)
+            else:
+                then(None)
+
+        task = self._loop.create_task(run())
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
 
     async def close(self) -> None:
         """Stop serving; everything acknowledged is on disk afterwards, whatever fails before."""
@@ -257,12 +295,24 @@ class BrokerServer:
             task.cancel()
         async with contextlib.AsyncExitStack() as last_first:
             last_first.push_async_callback(asyncio.to_thread, self.store.close)
+            last_first.push_async_callback(asyncio.to_thread, self._lookers.shutdown)
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
             last_first.callback(self.broker.close)
             last_first.push_async_callback(self.gateway.routes.close)
             last_first.push_async_callback(self._registrar.close)
         log.info("broker %s stopped", self.config.broker.name)
+
+
+async def _in_steps(steps: Steps) -> RetentionRound:
+    """Go through a round in the loop's thread; what waits for the disk runs in a worker."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as ended:
+            done: RetentionRound = ended.value
+            return done
+        await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
 
 
 def _drop(channel: object) -> None:
@@ -331,7 +381,8 @@ async def running_broker(
     server = BrokerServer(loaded, capacity=capacity or checked_capacity(loaded))
     await server.start()
     try:
-        yield server
+        with StallWatch(server.stalls):
+            yield server
     finally:
         await server.close()
 

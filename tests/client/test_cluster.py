@@ -69,6 +69,16 @@ async def test_a_broker_reports_its_own_state(admin: AsyncAdmin, cluster: LiveCl
     assert status.failures == ()
 
 
+async def test_a_broker_tells_how_often_its_event_loop_was_held(
+    admin: AsyncAdmin, cluster: LiveCluster
+) -> None:
+    stalls = cluster.brokers[0].stalls
+    stalls.count, stalls.longest_ms = 3, 45
+    (broker,) = (await admin.clusters.status()).brokers
+    assert broker.stalls >= 3
+    assert broker.longest_stall_ms >= 45
+
+
 async def test_a_broker_that_does_not_answer_is_named_beside_the_others(tmp_path: Path) -> None:
     async with live_cluster(tmp_path, brokers=2) as cluster, cluster.admin() as admin:
         for listener in cluster.brokers[1]._listeners:

@@ -110,6 +110,23 @@ async def test_heartbeats_go_on_by_themselves_and_survive_failures(
             await instance.close()
 
 
+async def test_heartbeats_go_on_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_module, "HEARTBEAT_SECONDS", 0.001)
+    instance = Instance({"nameserver": "127.0.0.1:1"})
+    beating, failures = asyncio.Event(), [KeyError("a bug"), OSError(24, "Too many open files")]
+
+    async def heartbeat() -> None:
+        if failures:
+            raise failures.pop()
+        beating.set()
+
+    monkeypatch.setattr(instance, "heartbeat", heartbeat)
+    await instance.start()
+    async with asyncio.timeout(5):
+        await beating.wait()
+    await instance.close()
+
+
 async def test_the_end_is_told_to_those_who_are_connected() -> None:
     async with scripted(storing) as near, scripted(storing) as far:
         routes = {"orders": route_data({"a": near.address, "b": far.address})}

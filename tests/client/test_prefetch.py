@@ -87,6 +87,22 @@ async def test_what_a_broker_refuses_is_told_once_and_tried_again(cluster: LiveC
         assert bodies(await reading.poll(20)) == ALL
 
 
+async def test_fetching_goes_on_after_a_bug(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.client.prefetch.AGAIN_SECONDS", 0.001)
+
+    def fail(pull: int, answer: Command) -> Command:
+        if pull < 3:
+            raise OSError(24, "Too many open files")
+        return answer
+
+    async with reader(cluster) as reading:
+        Between(reading, fail)
+        reading.assign([QUEUE])
+        assert bodies(await reading.poll(20)) == ALL
+
+
 async def test_offsets_are_shifted_as_the_broker_says(cluster: LiveCluster) -> None:
     """Queues of RocketMQ's static topics count from elsewhere than their records."""
 

@@ -42,6 +42,18 @@ async def test_status_has_numbers_and_on_demand_all_of_them(
     assert "total" in (await onelog("cluster", "status")).out
 
 
+async def test_status_shows_how_often_the_event_loop_was_held(
+    onelog: Run, cluster: LiveCluster
+) -> None:
+    stalls = cluster.brokers[0].stalls
+    stalls.count, stalls.longest_ms = 3, 60_000
+    shown = (await onelog("cluster", "status")).out
+    assert "stalls" in shown
+    assert "60000 ms" in shown
+    (broker,) = (await onelog("cluster", "status", "--json")).document
+    assert (broker["stalls"] >= 3, broker["longest_stall_ms"]) == (True, 60_000)
+
+
 async def test_a_cluster_that_is_not_there_ends_with_1(onelog: Run) -> None:
     for what in ("status", "brokers"):
         ended = await onelog("cluster", what, "--cluster", "nope")

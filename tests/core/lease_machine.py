@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -266,6 +267,20 @@ class LeaseMachine(RuleBasedStateMachine):
                 owner, leased.topic, leased.queue_id, leased.offset, leased.handle
             )
         self.world.crash()
+
+    @rule()
+    def gather_for_a_snapshot(self) -> None:
+        """Begin a snapshot, or go on with it: what happens meanwhile is in it or not."""
+        tables = self.world.broker.lease_tables
+        with (
+            mock.patch("onelog.core.tables.PART_ENTRIES", 1),
+            mock.patch("onelog.core.leases.STEP_LEASES", 1),
+            mock.patch("onelog.core.lease_queue.STEP_LEASES", 1),
+        ):
+            if tables._gathering is None:
+                tables.snapshot()
+            else:
+                tables.snapshot_if_due()
 
     # -- what always holds ---------------------------------------------------------------------
 

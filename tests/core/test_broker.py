@@ -16,7 +16,7 @@ from onelog.errors import (
     SubscriptionOutdatedError,
 )
 from onelog.message import NewMessage
-from tests.core.world import SMALL_STORE, World, pulled
+from tests.core.world import SMALL_STORE, TROUBLES, World, pulled
 
 
 @pytest.fixture
@@ -139,19 +139,24 @@ def test_a_message_is_found_by_key_and_by_time(orders: World) -> None:
     assert orders.broker.earliest_time("orders", 1) == -1
 
 
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_jobs_go_on_after_one_of_them_failed(
-    orders: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    orders: World,
+    trouble: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
 
     def refuse(messages: object) -> None:
-        raise StoreFullError("disk is full")
+        raise trouble
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)
-        orders.advance(5_000)
-    assert "disk is full" in caplog.text
+        orders.advance(25_000)
+    assert caplog.text.count("recording positions failed") == 1
+    assert str(trouble) in caplog.text
     orders.advance(5_000)
     orders.crash()
     assert orders.broker.query_offset("readers", "orders", 0) == 5

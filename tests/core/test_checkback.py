@@ -7,7 +7,7 @@ from onelog.core.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.errors import MessageError, StoreFullError, TransactionNotFoundError
 from onelog.message import Appended, NewMessage, decode_properties
 from tests.core.transacting import GROUP, Producers
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 ROUND_MS = 30_000
 
@@ -217,21 +217,25 @@ def test_ten_thousand_open_transactions_are_asked_about_slice_by_slice(
     assert producers.open_count() == 0
 
 
-def test_a_round_that_meets_a_full_disk_is_made_up_for_by_the_next(
-    producers: Producers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_round_that_fails_is_made_up_for_by_the_next(
+    producers: Producers,
+    trouble: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     producers.join()
     producers.begin()
     producers.world.broker.checkback.check()
 
     def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
-        raise StoreFullError("disk is full")
+        raise trouble
 
     with monkeypatch.context() as patched:
         patched.setattr(producers.world.store, "append", refuse)
         producers.advance(ROUND_MS)
         assert len(producers.take_asked()) == 1
-    assert "cannot be checked" in caplog.text
+    assert "asking about open transactions failed" in caplog.text
     producers.advance(ROUND_MS)
     ((_, check),) = producers.take_asked()
     assert decode_properties(check.message.properties)["TRANSACTION_CHECK_TIMES"] == "1"

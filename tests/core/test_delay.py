@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.core.delay import restore
-from onelog.errors import MessageError, StoreFullError
+from onelog.errors import MessageError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
@@ -19,7 +19,7 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 
 @pytest.fixture
@@ -149,13 +149,14 @@ def test_a_large_backlog_is_delivered_in_rounds(orders: World) -> None:
     assert orders.broker.delay.progress()[1] == (1_000, 1_000)
 
 
-def test_a_full_disk_delays_delivery_but_loses_nothing(
-    orders: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_whatever_fails_delays_delivery_but_loses_nothing(
+    orders: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.send("orders", body=b"x", DELAY="1")
 
     def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
-        raise StoreFullError("disk is full")
+        raise trouble
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)

@@ -1,10 +1,13 @@
 """Leases: handed out for a time, counted, acknowledged, released or expired; and never lost."""
 
+import json
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from onelog.core.lease_queue import Fate, Handout, QueueLeases
 from onelog.core.lease_retry import lease_retry_topic
 from onelog.core.leases import Leases
 from onelog.errors import (
@@ -15,6 +18,7 @@ from onelog.errors import (
 from onelog.message import NewMessage
 from tests.core.lease_machine import LeaseMachine
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
+from tests.core.world import HELD_S_MAX, TROUBLES
 
 RETRY = lease_retry_topic(GROUP, TOPIC)
 
@@ -236,6 +240,41 @@ def test_an_ordered_queue_is_blocked_until_all_of_it_is_acknowledged(tmp_path: P
     assert reader.pop(fate=ORDERED) == []
     reader.ack(one)
     assert bodies(reader.pop(fate=ORDERED)) == [b"2", b"3"]
+
+
+@pytest.mark.usefixtures("no_garbage")
+def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
+    reader = reading(tmp_path, queues=2)
+    world, leases = reader.world, reader.leases
+    for queue_id in range(2):
+        queue = QueueLeases(GROUP, TOPIC, queue_id)
+        # As bad as can be: each of them was handed out alone.
+        for offset in range(100_000):
+            queue.hand_out(
+                Handout(queue, offset, 10**14, Fate.STAY, None, (offset,)), 0, offset + 1
+            )
+        queue.recorded()
+        leases._queues[GROUP, TOPIC, queue_id] = queue
+    tables = world.broker.lease_tables
+    world.timer.longest_cpu_s = 0.0
+    tables.snapshot()
+    while tables._gathering is not None:
+        world.advance(10_000)
+    assert world.timer.longest_cpu_s < HELD_S_MAX
+    loaded = QueueLeases(GROUP, TOPIC, 1)
+    loaded.apply(json.loads(tables._path.read_bytes())["tables"]["leases"][f"{TOPIC}@{GROUP}@1"])
+    assert loaded.out.keys() == queue.out.keys()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_leases_end_also_if_the_first_attempt_fails(tmp_path: Path, trouble: Exception) -> None:
+    reader = reading(tmp_path)
+    reader.world.send(body=b"a")
+    assert bodies(reader.pop()) == [b"a"]
+    with mock.patch.object(reader.world.store, "message_at", side_effect=trouble):
+        reader.world.advance(LEASE_MS + TICK_MS)
+    reader.world.advance(1_000 + TICK_MS)
+    assert bodies(reader.pop()) == [b"a"]
 
 
 def test_what_expires_of_an_ordered_queue_comes_again_before_all_that_follows(

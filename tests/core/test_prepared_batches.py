@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -29,7 +30,7 @@ from onelog.errors import (
 )
 from onelog.message import LOOPBACK, NewRun
 from onelog.store.message_store import MessageStore
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 
 def unpack(part: Part) -> NewRun:
@@ -331,6 +332,19 @@ def test_a_batch_that_the_disk_refuses_is_told_of_and_published_later(
     job.world.advance(RETRY_MS)
     job.settle()
     assert job.committed[1:] == [(Committed(0, False), None)]
+    assert job.world.bodies("orders") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_batch_that_fails_for_whatever_reason_is_published_in_the_end(
+    job: Job, trouble: Exception
+) -> None:
+    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
+    with mock.patch.object(job.world.store, "append_runs", side_effect=trouble):
+        job.commit(0, *parts)
+        job.settle()
+    job.world.advance(RETRY_MS)
+    job.settle()
     assert job.world.bodies("orders") == [b"a", b"b"]
 
 

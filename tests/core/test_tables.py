@@ -1,16 +1,19 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
-from onelog.core.tables import SNAPSHOT_FILE, TABLES_TOPIC, Tables, Versions
+from onelog.core.tables import SNAPSHOT_FILE, TABLES_TOPIC, Tables, Versions, in_parts
 from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import HELD_S_MAX, SMALL_STORE, World
 
 
 class Words:
@@ -39,11 +42,12 @@ class Desk:
         self.clock = ManualClock()
         self.config = config
         self.settings = settings
+        self.table: type[Words] = Words
         self.open()
 
     def open(self) -> bool:
         self.store = MessageStore.open(self.folder, self.config, self.clock)
-        self.words = Words()
+        self.words = self.table()
         self.offloaded: list[Any] = []
         self.tables = Tables(
             self.store, self.folder / "config", self.clock, self.offloaded.append, **self.settings
@@ -88,6 +92,73 @@ def test_a_snapshot_and_the_records_after_it_make_the_state(desk: Desk) -> None:
     desk.open()
     assert desk.words.words == {"a": 2, "c": 3}
     assert desk.snapshot["next_offset"] == 1
+
+
+class ManyWords(Words):
+    """The same as a large table."""
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        for part in in_parts(self.words):
+            yield dict(part)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_that_is_gathered_while_the_table_changes_makes_the_state_too(
+    desk: Desk, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.core.tables.PART_ENTRIES", 3)
+    random = Random(seed)
+    desk.store.close()
+    desk.table = ManyWords
+    desk.open()
+
+    def change() -> None:
+        key = f"w{random.randrange(20)}"
+        desk.tables.write([("words", key, random.choice([None, random.random()]))])
+
+    for _ in range(30):
+        change()
+    desk.tables.snapshot()
+    while not desk.offloaded:
+        for _ in range(random.randrange(4)):
+            change()
+        desk.tables.snapshot_if_due()
+    desk.offloaded.pop()()
+    for _ in range(random.randrange(4)):
+        change()
+    now = dict(desk.words.words)
+    assert len(desk.snapshot["tables"]["words"]) > 3
+    desk.store.close()
+    desk.open()
+    assert desk.words.words == now
+
+
+@pytest.mark.usefixtures("no_garbage")
+def test_a_snapshot_of_very_many_topics_and_positions_holds_nobody_up(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    for number in range(50_000):
+        name = f"topic-{number}"
+        world.broker.topics.apply(name, {"name": name})
+        world.broker.offsets.commit("readers", name, 0, number)
+    world.advance(5_000)
+    world.broker.tables.snapshot()
+    while world.broker.tables._gathering is not None:
+        world.advance(10_000)
+    assert world.timer.longest_cpu_s < HELD_S_MAX
+    world.crash()
+    assert len(world.broker.topics.all()) > 50_000
+    assert len(world.broker.offsets.all()) == 50_000
+    world.close()
+
+
+def test_a_snapshot_that_fails_half_way_is_begun_anew(desk: Desk) -> None:
+    desk.tables.write([("words", "a", 1)])
+    with mock.patch.object(desk.words, "entries", side_effect=KeyError("a bug")):
+        with pytest.raises(KeyError):
+            desk.tables.snapshot()
+    assert desk.tables.snapshot_if_due() is False
+    desk.tables.snapshot(wait=True)
+    assert desk.snapshot["tables"] == {"words": {"a": 1}}
 
 
 def test_a_record_that_cannot_be_written_changes_nothing(desk: Desk) -> None:

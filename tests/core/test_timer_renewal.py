@@ -12,7 +12,7 @@ from onelog.core.timers import COLLECT_MS, TICK_MS
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import StoreFullError
 from onelog.message import NewMessage, decode_properties, encode_properties
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -142,7 +142,7 @@ def test_when_nothing_can_be_written_the_files_that_hold_what_waits_stay_and_oth
     holding = orders.store.log.segments[0]
     assert holding.start <= orders.store.place_of(TIMER_TOPIC, 0, 0) < holding.start + holding.size
     assert holding.start > 0
-    assert "cannot be renewed" in caplog.text
+    assert "renewing timed messages failed" in caplog.text
     orders.crash()
     orders.advance(2 * HOUR_MS + TICK_MS)
     assert orders.bodies("orders") == [b"waits"]
@@ -198,11 +198,14 @@ def test_without_old_messages_nothing_is_written(orders: World) -> None:
     assert orders.store.log_end == end
 
 
-def test_a_full_disk_puts_renewal_off(orders: World, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_whatever_fails_puts_renewal_off(
+    orders: World, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(20 * HOUR_MS))
-    with mock.patch.object(orders.store, "append", side_effect=StoreFullError("no room")):
+    with mock.patch.object(orders.store, "append", side_effect=trouble):
         orders.advance(4 * HOUR_MS + 61_000)
-    assert "cannot be renewed" in caplog.text
+    assert "renewing timed messages failed" in caplog.text
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 1
     orders.advance(61_000)
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 2

@@ -26,7 +26,7 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, TROUBLES, World
 
 DAY_MS = 86_400_000
 
@@ -268,13 +268,14 @@ def test_a_store_that_never_had_timed_messages_keeps_none_of_it(orders: World) -
     assert orders.broker.timers.entries() == {}
 
 
-def test_a_full_disk_delays_delivery_but_loses_nothing(
-    orders: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_whatever_fails_delays_delivery_but_loses_nothing(
+    orders: World, trouble: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.send("orders", body=b"x", TIMER_DELAY_MS="1000")
 
     def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
-        raise StoreFullError("disk is full")
+        raise trouble
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)

@@ -14,7 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.e2e.processes import ChildError, free_ports, log_tail, spawn, stop, wait_until
+from tests.e2e.processes import (
+    ChildError,
+    free_ports,
+    log_tail,
+    spawn,
+    stalls_in,
+    stop,
+    wait_until,
+)
 from tests.e2e.remoting_probe import has_route
 
 COMMAND = Path(sys.executable).parent / "onelog"
@@ -36,8 +44,11 @@ class OnelogPeer:
         broker_name: str = "broker-a",
         settings: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        may_stall: bool = False,
     ) -> None:
+        """Unless it `may_stall`, it is an error when its event loop was held for long."""
         self.folder = folder
+        self._may_stall = may_stall
         self.broker_name = broker_name
         self._nameserver_port, self._broker_port = free_ports()
         self._own_nameserver = nameservers is None
@@ -132,3 +143,5 @@ class OnelogPeer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if kind is None and not self._may_stall and (stalls := stalls_in(self._log)):
+            raise ChildError("\n".join(stalls))

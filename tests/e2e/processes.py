@@ -8,6 +8,7 @@ system can (setpriv), the kernel kills it when we are killed ourselves.
 import atexit
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+HELD_MS_MAX = 500
+COMPUTED_MS_MAX = 100
+_HELD = re.compile(r"event loop was held for (\d+) ms \((\d+) ms of them computing\)")
 _alive: set[subprocess.Popen[bytes]] = set()
 
 
@@ -93,6 +97,24 @@ def log_tail(log: Path, lines: int = 30) -> str:
     if not log.exists():
         return f"(no file {log.name})"
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def stalls_in(log: Path) -> list[str]:
+    """Where a server's log says that our own code held its event loop for long, with the stack.
+
+    The limits are far over the 20 ms from which a server counts: its thread shares the machine's
+    processors, memory and disk with whatever else is tested, and only computing is all its own.
+    """
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    found = []
+    for number, line in enumerate(lines):
+        held = _HELD.search(line)
+        if held is not None and (int(held[1]) >= HELD_MS_MAX or int(held[2]) >= COMPUTED_MS_MAX):
+            end = number + 1
+            while end < len(lines) and lines[end].startswith("  "):
+                end += 1
+            found.append("\n".join(lines[number:end]))
+    return found
 
 
 def free_ports() -> tuple[int, int]:

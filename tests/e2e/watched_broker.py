@@ -7,7 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.e2e.processes import ChildError, free_ports, log_tail, spawn, stop, wait_until
+from tests.e2e.processes import (
+    ChildError,
+    free_ports,
+    log_tail,
+    spawn,
+    stalls_in,
+    stop,
+    wait_until,
+)
 
 COMMAND = Path(sys.executable).parent / "onelog"
 SETTINGS = {
@@ -59,6 +67,8 @@ class WatchedBroker:
         trace: TracebackType | None,
     ) -> None:
         self.status = stop(self._child)
+        if kind is None and (stalls := stalls_in(self.log)):
+            raise ChildError("\n".join(stalls))
 
     @property
     def log(self) -> Path:

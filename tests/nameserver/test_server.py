@@ -39,6 +39,24 @@ async def test_a_silent_broker_is_dropped_after_two_minutes_and_its_connection_c
     assert caplog.text.count("broker 10.0.0.1:10911 of c dropped: it was silent") == 1
 
 
+async def test_an_error_does_not_end_the_search_for_silent_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = NameserverConfig(port=0, kv_path=str(tmp_path / "kv.json"), scan_interval_ms=1)
+    server = await serve_nameserver(config)
+    scanned, failures = asyncio.Event(), [KeyError("a bug"), OSError(24, "Too many open files")]
+
+    def scan() -> None:
+        if failures:
+            raise failures.pop()
+        scanned.set()
+
+    monkeypatch.setattr(server, "scan", scan)
+    async with asyncio.timeout(5):
+        await scanned.wait()
+    await server.close()
+
+
 @pytest.mark.parametrize("sign", [RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION])
 async def test_signs_of_life_keep_a_broker(
     server: NameServer, peer: Peer, clock: ManualClock, sign: RequestCode
@@ -100,7 +118,7 @@ async def test_a_key_that_cannot_be_saved_is_said(
     answer = await peer.ask(RequestCode.PUT_KV_CONFIG, KEY | {"value": "v"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "in force, but not saved" in str(answer.remark)
-    assert "the key-value configuration was not saved" in caplog.text
+    assert "saving the key-value configuration failed" in caplog.text
 
 
 async def test_a_broken_file_stops_the_start(config: NameserverConfig, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import struct
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 import pytest
 
@@ -400,6 +401,40 @@ async def test_running_out_of_descriptors_is_survived(
     first, second = await Client.connect(listener), await Client.connect(listener)
     assert await say(first, b"x") == b"x"
     assert await say(second, b"y") == b"y"
-    assert caplog.text.count("cannot accept connections") == 1
+    assert caplog.text.count("accepting connections failed") == 1
+    assert "ulimit -n" in caplog.text
     first.close()
     second.close()
+
+
+async def test_a_socket_that_cannot_be_taken_is_closed_and_the_next_one_accepted(
+    listen: Listen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = await listen(Echo)
+    monkeypatch.setattr(listener, "_greet", mock.Mock(side_effect=[OSError(22, "gone"), None]))
+    lost = await Client.connect(listener)
+    assert await lost.is_closed()
+    monkeypatch.undo()
+    kept = await Client.connect(listener)
+    assert await say(kept, b"x") == b"x"
+    assert "accepting connections works again, after 1 failures" in caplog.text
+    lost.close()
+    kept.close()
+
+
+async def test_an_error_does_not_end_the_closing_of_idle_connections(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.net.listener.SWEEP_SECONDS", 0.001)
+    swept = asyncio.Event()
+    failures: list[Exception] = [ValueError("a bug"), OSError(9, "closed")]
+
+    def sweep() -> None:
+        if failures:
+            raise failures.pop()
+        swept.set()
+
+    listener = await listen(Echo)
+    monkeypatch.setattr(listener, "sweep", sweep)
+    async with asyncio.timeout(5):
+        await swept.wait()

@@ -205,7 +205,7 @@ def test_files_whose_messages_are_gone_are_deleted(tmp_path: Path) -> None:
     for number in range(50):
         add(index, number, "k", store_ms=number)
     index.build()
-    assert index.delete_before(20) > 0
+    assert index.delete_before(20, Path.unlink) > 0
     assert list(index.find("t", "k", *ALWAYS))[-1] == 18
     assert len(list(tmp_path.iterdir())) == len(index.files) == 4
 

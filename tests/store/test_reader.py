@@ -157,7 +157,7 @@ def test_a_read_that_races_with_deletion_says_so(open_store: OpenStore) -> None:
     store = open_store()
     for _ in range(40):
         store.append([NewMessage("t", 0, b"x" * 1000)])
-    store.log.delete_first()
+    store.log.drop_first()
     result = store.read("t", 0, 0)
     assert result.status is ReadStatus.MESSAGE_WAS_REMOVING
     assert store.read("t", 0, result.next_offset).status is ReadStatus.FOUND

@@ -50,6 +50,9 @@ class BrokerStatus:
     disk_used_ratio: float
     booted_ms: int
     oldest_message_ms: int
+    stalls: int
+    """How often since its start the event loop was held for over 20 ms. Only OneLog tells."""
+    longest_stall_ms: int
     details: dict[str, str]
     """Everything that the broker tells about itself, under RocketMQ's names."""
 
@@ -131,6 +134,8 @@ class Clusters:
             disk_used_ratio=_first_rate(table.get("commitLogDiskRatio", "")),
             booted_ms=_whole(table, "bootTimestamp"),
             oldest_message_ms=max(0, _whole(table, "earliestMessageTimeStamp")),
+            stalls=_whole(table, "onelogStallsTotal"),
+            longest_stall_ms=_whole(table, "onelogStallLongestMs"),
             details=table,
         )
 

@@ -23,6 +23,7 @@ from onelog.client.listening import Listening, NobodyListensError, RetryLater
 from onelog.client.message import ReceivedMessage
 from onelog.client.send_back import RETRY_PREFIX
 from onelog.errors import MessageInProgressError
+from onelog.jobs import Job
 
 CHUNK_MAX = 256
 QUICK_SECONDS = 0.000_5
@@ -71,6 +72,7 @@ class Dispatch:
         self._finished: deque[Chunk] = deque()
         self._is_woken = False
         self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeping = Job("looking after listeners")
         self._idle: asyncio.Event | None = None
         self._is_closing = False
 
@@ -180,7 +182,8 @@ class Dispatch:
         assert self._workers is not None
         now = time.monotonic()
         for chunk in tuple(self._workers.busy):
-            self._look_after(chunk, now)
+            with self._sweeping:
+                self._look_after(chunk, now)
         if self._open:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 

@@ -27,6 +27,7 @@ from onelog.errors import (
     OnelogError,
     WrongLoopError,
 )
+from onelog.jobs import Job
 from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData, ProducerData
 from onelog.wire.remoting.codes import RequestCode
@@ -263,10 +264,12 @@ class Instance:
             log.info("not told: %s", error)
 
     async def _keep_heartbeating(self) -> None:
+        job = Job(f"the heartbeat of client {self.client_id}")
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self.presence.refresh()
-            await self.heartbeat()
+            with job:
+                await self.presence.refresh()
+                await self.heartbeat()
 
     def _connected(self, address: Address, peer: Peer) -> None:
         if address in self.nodes.nameservers or not (self.producer_groups or self.consumers):

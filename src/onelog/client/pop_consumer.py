@@ -34,6 +34,7 @@ from onelog.errors import (
     RequestRefusedError,
     WireError,
 )
+from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -224,16 +225,15 @@ class PopFetching:
     # Which queues.
 
     async def _keep_sharing(self, balanced: bool) -> None:
+        job = Job(f"sharing out the queues of group {self._group}")
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
                     await self._share_now.wait()
             self._share_now.clear()
-            try:
+            balanced = False
+            with job:
                 balanced = await self._share_all()
-            except RequestRefusedError as error:
-                balanced = False
-                log.error("%s", error)
 
     async def _share_all(self) -> bool:
         """Share out now; False if that could not be done for everything."""
@@ -316,22 +316,29 @@ class PopFetching:
     # Popping.
 
     async def _pop_on(self, source: PopQueue) -> None:
+        job = Job(f"popping from {source.queue}")
         while True:
             await source.room()
             if not source.wanted:
                 return
-            try:
-                found = await self._pop(source)
-            except BrokerNotFoundError as error:
-                log.warning("%s", error)
-                await self._refresh(source.queue.topic)
+            with job:
+                await self._pop_once(source)
+            if job.failed:
                 await asyncio.sleep(AGAIN_SECONDS)
-            except OnelogError as error:
-                log.warning("nothing popped from %s: %s", source.queue, error)
-                await asyncio.sleep(AGAIN_SECONDS)
-            else:
-                if found:
-                    await self._hand_over(source, found)
+
+    async def _pop_once(self, source: PopQueue) -> None:
+        try:
+            found = await self._pop(source)
+        except BrokerNotFoundError as error:
+            log.warning("%s", error)
+            await self._refresh(source.queue.topic)
+            await asyncio.sleep(AGAIN_SECONDS)
+        except OnelogError as error:
+            log.warning("nothing popped from %s: %s", source.queue, error)
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            if found:
+                await self._hand_over(source, found)
 
     async def _refresh(self, topic: str) -> None:
         with contextlib.suppress(OnelogError):

@@ -21,6 +21,7 @@ from onelog.client.message import ReceivedMessage
 from onelog.client.nodes import at_once, refusal
 from onelog.client.send_back import SendBack
 from onelog.errors import LeaseNotFoundError, OnelogError, RequestRefusedError
+from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -141,11 +142,13 @@ class PopLeases:
 
     async def keep(self) -> None:
         """Prolong the leases of what is in hand, again and again; ends by being cancelled."""
+        job = Job(f"prolonging the leases of group {self._group}")
         while True:
             await asyncio.sleep(self._invisible_s / 8)
             soon = self._loop.time() + self._invisible_s / 2
             due = [each for each in self._held.values() if each.ends <= soon and not each.asking]
-            await at_once(self._prolong, due)
+            with job:
+                await at_once(self._prolong, due)
 
     async def _prolong(self, lease: Lease) -> None:
         if lease.message not in self._held:

@@ -25,6 +25,7 @@ from onelog.errors import (
     PeerClosedError,
     PeerTimeoutError,
 )
+from onelog.jobs import Job
 from onelog.message import QueueOffset
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -161,18 +162,25 @@ class Prefetch:
             self._room.clear()
 
     async def _fetch_on(self) -> None:
+        job = Job(f"fetching {self.queue}")
         while True:
             await self._room.wait()
-            try:
-                self._take_answer(await self._ask())
-            except PASSING as error:
-                log.info("%s cannot be fetched now: %s", self.queue, error)
-                await self._look_around()
-            except OnelogError as error:
-                log.warning("%s cannot be fetched: %s", self.queue, error)
-                self.error = error
-                self._ready()
-                await self._look_around()
+            with job:
+                await self._fetch()
+            if job.failed:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _fetch(self) -> None:
+        try:
+            self._take_answer(await self._ask())
+        except PASSING as error:
+            log.info("%s cannot be fetched now: %s", self.queue, error)
+            await self._look_around()
+        except OnelogError as error:
+            log.warning("%s cannot be fetched: %s", self.queue, error)
+            self.error = error
+            self._ready()
+            await self._look_around()
 
     async def _look_around(self) -> None:
         self._broker_id = 0

@@ -26,6 +26,7 @@ from onelog.client.pulling import PulledQueue
 from onelog.client.rebalance import first_offset, share_of
 from onelog.client.send_back import SendBack
 from onelog.errors import OnelogError
+from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
@@ -111,6 +112,8 @@ class PullFetching:
         self._wake.set()
 
     async def _keep_balanced(self, balanced: bool) -> None:
+        # What a user's strategy raises must not end the sharing out for good.
+        job = Job(f"sharing out the queues of group {self._member.group}")
         while True:
             seconds = REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS
             try:
@@ -119,12 +122,9 @@ class PullFetching:
             except TimeoutError:
                 pass
             self._wake.clear()
-            try:
+            balanced = True
+            with job:
                 balanced = await self._rebalance()
-            except Exception:
-                # What a user's strategy raises must not end the sharing out for good.
-                log.exception("the queues of group %s are not shared out", self._member.group)
-                balanced = True
 
     async def _rebalance(self) -> bool:
         """Share out now; False if that could not be done for everything."""
@@ -193,16 +193,19 @@ class PullFetching:
             await self._locks.unlock([queue.queue])
 
     async def _keep_locked(self, locks: QueueLocks) -> None:
+        job = Job(f"renewing the queue locks of group {self._member.group}")
         while True:
-            lost, all_is_well = await locks.renew([*self._queues, *self._leaving])
-            for queue in lost:
-                if queue in self._queues:
-                    log.warning("%s was locked by another member", queue)
-                    self._queues.pop(queue).drop()
-                    self.rebalance()
-            for each in self._queues.values():
-                if isinstance(each, OrderedQueue):
-                    each.resume()
+            all_is_well = False
+            with job:
+                lost, all_is_well = await locks.renew([*self._queues, *self._leaving])
+                for queue in lost:
+                    if queue in self._queues:
+                        log.warning("%s was locked by another member", queue)
+                        self._queues.pop(queue).drop()
+                        self.rebalance()
+                for each in self._queues.values():
+                    if isinstance(each, OrderedQueue):
+                        each.resume()
             await asyncio.sleep(LOCK_SECONDS if all_is_well else UNBALANCED_SECONDS)
 
     def is_locked(self, queue: Queue) -> bool:
@@ -229,8 +232,9 @@ class PullFetching:
             await self._member.instance.routes.refresh(topic)
         except OnelogError as error:
             log.debug("the route of %s stays as it was: %s", topic, error)
+        finally:
+            self._looking.discard(topic)
         await self._member.instance.heartbeat()
-        self._looking.discard(topic)
 
     # Positions.
 
@@ -239,10 +243,12 @@ class PullFetching:
         await self._offsets.write(_positions(self._queues.values()))
 
     async def _keep_committing(self) -> None:
+        job = Job(f"committing the positions of group {self._member.group}")
         while True:
             await asyncio.sleep(COMMIT_SECONDS)
-            changed = [each for each in self._queues.values() if each.has_news]
-            self._offsets.write_soon(_positions(changed))
+            with job:
+                changed = [each for each in self._queues.values() if each.has_news]
+                self._offsets.write_soon(_positions(changed))
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""

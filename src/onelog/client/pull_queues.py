@@ -28,6 +28,7 @@ from onelog.errors import (
     PeerTimeoutError,
     QueueNotAssignedError,
 )
+from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
@@ -169,12 +170,15 @@ class PullQueues:
 
     async def _keep_balanced(self) -> None:
         balanced = True
+        job = Job(f"sharing out the queues of group {self._member.group}")
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
                     await self._wake.wait()
             self._wake.clear()
-            balanced = await self._rebalance()
+            balanced = False
+            with job:
+                balanced = await self._rebalance()
 
     async def _rebalance(self) -> bool:
         balanced = True
@@ -308,9 +312,11 @@ class PullQueues:
         return (await self._member.instance.ask(address, code, ext)).ext
 
     async def _keep_committing(self, seconds: float) -> None:
+        job = Job(f"committing the positions of group {self._member.group}")
         while True:
             await asyncio.sleep(seconds)
-            await self._keep_settled(self._queues.values())
+            with job:
+                await self._keep_settled(self._queues.values())
 
     async def _keep_settled(self, queues: Iterable[Prefetch]) -> None:
         """Commit what is done with, unless that is the consumer's own business."""

@@ -33,6 +33,7 @@ from onelog.errors import (
     InvalidGroupError,
     TopicNotFoundError,
 )
+from onelog.jobs import Job
 from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 
@@ -170,8 +171,10 @@ class PushCore:
             self._fetching.rebalance()
 
     async def _keep_looking(self) -> None:
+        job = Job(f"counting what group {self.group} consumes")
         while True:
-            self._rates.look()
+            with job:
+                self._rates.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def close(self, limit_seconds: float = CLOSE_SECONDS) -> None:

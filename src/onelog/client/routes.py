@@ -17,6 +17,7 @@ from onelog.client.cluster import MASTER_ID, BrokerSet, broker_set
 from onelog.client.message import Queue
 from onelog.client.nodes import Nodes, shared
 from onelog.errors import BrokerNotFoundError, OnelogError, TopicNotFoundError
+from onelog.jobs import Job
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import QueueData, TopicRouteData
 
@@ -120,9 +121,11 @@ class Routes:
 
     async def keep_fresh(self) -> None:
         """Refresh all topics in use, again and again; ends by being cancelled."""
+        job = Job("refreshing the routes")
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            await self.refresh_all()
+            with job:
+                await self.refresh_all()
 
     async def refresh_all(self) -> None:
         """Refresh all topics in use, whatever fails."""

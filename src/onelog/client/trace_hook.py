@@ -28,6 +28,7 @@ from onelog.client.options import milliseconds
 from onelog.client.routes import DEFAULT_TOPIC, QUEUES
 from onelog.client.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
+from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.compression import Compression
@@ -175,6 +176,7 @@ class TraceHook:
     # Writing.
 
     async def _run(self, instance: Instance) -> None:
+        job = Job("writing traces")
         while True:
             try:
                 async with asyncio.timeout(self._interval_ms / 1000):
@@ -182,7 +184,8 @@ class TraceHook:
             except TimeoutError:
                 pass
             self._due.clear()
-            await self._write_all(instance)
+            with job:
+                await self._write_all(instance)
 
     async def _write_all(self, instance: Instance) -> None:
         while self._waiting:

@@ -127,9 +127,12 @@ def run_nameserver(loaded: Loaded, verbose: bool) -> None:
     """Run a name server until told to stop."""
 
     async def main() -> None:
+        from onelog.net.stall_watch import StallWatch
+
         async with _nameserver(loaded) as (shown, _):
             say(f"name server  {shown}")
-            await _wait_for_ever()
+            with StallWatch():
+                await _wait_for_ever()
 
     run(main, verbose)
 

@@ -2,6 +2,9 @@
 
 Answers are values; gateways turn them into their protocol's words. The rules behind them (which
 topics of a group are shown, what a reset may do) are those of RocketMQ's admin commands.
+
+Questions may take long, and go to the disk for store times, so a worker may ask them: nothing here
+looks at a table for longer than it takes to copy it. Corrections belong to the loop.
 """
 
 import logging
@@ -238,8 +241,9 @@ class Admin:
     def all_consume_stats(self, *, ordered_only: bool = False) -> list[ConsumeStats]:
         """How far every group is, one entry per group and topic."""
         found = []
+        topics = self._offsets.topics_by_group()
         for group in self._groups.all():
-            for topic in self._offsets.topics_of(group.name):
+            for topic in topics.get(group.name, ()):
                 config = self._topics.get(topic)
                 if config is not None and (config.order or not ordered_only):
                     stats = self.consume_stats(group.name, topic)
@@ -278,22 +282,21 @@ class Admin:
         *,
         queue_id: int = -1,
         offset: int | None = None,
+        places: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """Move a group to a time (-1: to the end), or one queue of it to an offset.
 
         The answer is the new position of each queue. Live members go there with their next pull.
+        `places` is what `offsets_at` found, for those who had a worker look.
         """
         config = self._topics.require(topic)
         if self._groups.get(group) is None:
             raise GroupNotFoundError(f"group {group} does not exist")
         if queue_id >= config.queues:
             raise InvalidQueueError(f"queueId[{queue_id}] is illegal, {config}")
-        if queue_id < 0:
-            moved = {
-                each: self._offset_at(topic, each, time_ms) for each in range(config.read_queues)
-            }
-        elif offset is None or offset == -1:
-            moved = {queue_id: self._offset_at(topic, queue_id, time_ms)}
+        if queue_id < 0 or offset is None or offset == -1:
+            queues = range(config.read_queues) if queue_id < 0 else (queue_id,)
+            moved = dict(places or self.offsets_at(topic, queues, time_ms))
         else:
             start = self._store.min_offset(topic, queue_id)
             end = self._store.max_offset(topic, queue_id)
@@ -308,10 +311,12 @@ class Admin:
         log.info("group %s was moved in topic %s to %s", group, topic, moved)
         return moved
 
-    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+    def offsets_at(self, topic: str, queues: Iterable[int], time_ms: int) -> dict[int, int]:
+        """Where in each queue a time is; -1 is the end."""
+        store = self._store
         if time_ms < 0:
-            return self._store.max_offset(topic, queue_id)
-        return self._store.offset_by_time(topic, queue_id, time_ms)
+            return {each: store.max_offset(topic, each) for each in queues}
+        return {each: store.offset_by_time(topic, each, time_ms) for each in queues}
 
     def clone_offsets(
         self, source: str, target: str, topic: str = "", *, offline: bool = False

@@ -45,6 +45,7 @@ from onelog.core.timers import WATCH_MS, Timers
 from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
 from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule, Wait, Waiting
+from onelog.core.warming import Warming
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -57,6 +58,7 @@ from onelog.errors import (
     SubscriptionOutdatedError,
     TopicPermissionError,
 )
+from onelog.jobs import Job
 from onelog.message import LOOPBACK, Message, NewMessage, NewRun
 from onelog.store.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
@@ -64,6 +66,8 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAMPLE_MS = 10_000
+_MORE_MS = 1
+"""Between the parts of a job that is too long to be done at once."""
 UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
@@ -116,6 +120,7 @@ class Broker:
             store, self.topics, self.durability, self.waiting, self.stats, random, call_soon,
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
+        self.warming = Warming(store, offload, post)
         self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
@@ -141,10 +146,16 @@ class Broker:
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(self.tables, store, self.publisher, clock, schedule, levels_ms)
-        self.timers = Timers(self.tables, store, self.publisher, clock, schedule, offload, host)
+        self.delay = Delay(
+            self.tables, store, self.publisher, clock, schedule, levels_ms, self.warming
+        )
+        self.timers = Timers(
+            self.tables, store, self.publisher, clock, schedule, offload, self.warming, host
+        )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
-        self.timer_renewal = TimerRenewal(self.timers, store, self.publisher, clock, schedule)
+        self.timer_renewal = TimerRenewal(
+            self.timers, store, self.publisher, clock, schedule, self.warming
+        )
         self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
 
     def _wire_transactions(
@@ -157,7 +168,7 @@ class Broker:
         )  # fmt: skip
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.publisher, clock,
-            self._schedule, config.transaction_check_max,
+            self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
         self.prepared_batches = PreparedBatches(
             self.tables, store, self.topics, self.publisher, self.durability, clock,
@@ -180,7 +191,7 @@ class Broker:
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
             self.waiting, self._clock, self._schedule, call_soon,
-            LeaseRetry(groups, topics, self.retry, store_host).move,
+            LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
         )  # fmt: skip
         self.pop = Pop(
             self.leases, topics, groups, self.puller, self.waiting, self.stats, random,
@@ -213,23 +224,30 @@ class Broker:
         if is_new:
             take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
         self.leases.open()
-        self._every(self.config.offsets_flush_ms, self.offsets.flush)
-        self._every(self.config.client_scan_ms, self._expire)
-        self._every(SAMPLE_MS, self._keep_house)
-        self._every(self.config.transaction_check_interval_ms, self.checkback.check)
-        self._every(WATCH_MS, self.timers.watch)
-        self._every(CHECK_MS, self.timer_renewal.check)
+        config = self.config
+        self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
+        self._every(config.client_scan_ms, self._expire, "dropping silent clients")
+        self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
+        self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
+        self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
+        check_ms = config.transaction_check_interval_ms
+        self._every(check_ms, self.checkback.check, "asking about open transactions")
+        self._every(WATCH_MS, self.timers.watch, "watching timed messages")
+        self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
         self._keep_what_is_needed()
 
-    def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+    def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
+        """Do some work again and again; at once if it says True, because there is more of it."""
+        job = Job(name)
+
         def run() -> None:
             if self._closed:
                 return
-            try:
-                work()
-            except OnelogError as error:
-                log.error("a job of every %d ms failed, and is tried again: %s", period_ms, error)
-            self._schedule(period_ms, run)
+            more: object = False
+            with job:
+                more = work()
+            self._schedule(_MORE_MS if more is True else period_ms, run)
 
         self._schedule(period_ms, run)
 
@@ -238,12 +256,6 @@ class Broker:
         for channel in self.members.expire():
             for listener in self.on_channel_expired:
                 listener(channel)
-
-    def _keep_house(self) -> None:
-        self.stats.tick()
-        self.prepared_batches.expire()
-        self.tables.snapshot_if_due()
-        self.lease_tables.snapshot_if_due()
 
     def close(self) -> None:
         """Write what is still in memory, all that can be. The store is its owner's to close."""
@@ -277,13 +289,14 @@ class Broker:
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max
 
-    def prepare_retention(self) -> None:
+    def prepare_retention(self, reach: int | None = None) -> None:
         """To be called before each round of `store.retain`: what goes is needed by nobody.
 
         What waits in files that should go is written anew, some at a time, and until that is on
-        disk they are kept.
+        disk they are kept. `reach` is what `Retention.reach` says, if a worker has asked it.
         """
-        reach = self.store.retention.reach(self.topics.retention_ms())
+        if reach is None:
+            reach = self.store.retention.reach(self.topics.retention_ms())
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
         self.delay_renewal.prepare_retention(reach)

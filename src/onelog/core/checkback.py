@@ -27,6 +27,7 @@ from onelog.core.publish import OnStored, Publisher
 from onelog.core.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, TopicConfig, Topics
 from onelog.core.transactions import Transactions
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import (
     MessageError,
     OffsetOutOfRangeError,
@@ -34,6 +35,7 @@ from onelog.errors import (
     StoreCorruptError,
     TransactionNotFoundError,
 )
+from onelog.jobs import Job
 from onelog.message import Message, NewMessage, property_value
 from onelog.store.message_store import MessageStore
 
@@ -75,6 +77,7 @@ class CheckBack:
         publisher: Publisher,
         clock: Clock,
         schedule: Schedule,
+        warming: Warming,
         checks_max: int,
     ) -> None:
         self.checks_max = checks_max
@@ -89,9 +92,11 @@ class CheckBack:
         self._publisher = publisher
         self._clock = clock
         self._schedule = schedule
+        self._warming = warming
         self._round: Iterator[int] | None = None
         self._unasked: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
+        self._job = Job("asking about open transactions")
         self._closed = False
 
     def close(self) -> None:
@@ -100,6 +105,11 @@ class CheckBack:
 
     def resume(self, message_id: str, on_stored: OnStored, token: Any = None) -> None:
         """Begin again to ask about a transaction that was put away."""
+        given_up = self.find_given_up(message_id)
+        self._transactions.put_half(half_messages.resumed(given_up), on_stored, token)
+
+    def find_given_up(self, message_id: str) -> Message:
+        """A transaction that was put away; it may have to be read from the disk."""
         given_up = self._store.message_by_id(message_id)
         if given_up.topic != CHECKED_OUT_TOPIC:
             raise TransactionNotFoundError(
@@ -111,7 +121,7 @@ class CheckBack:
             at > given_up.log_offset for at in self._store.find_by_key(HALF_TOPIC, key)
         ):
             raise TransactionNotFoundError(f"transaction {key} was resumed already")
-        self._transactions.put_half(half_messages.resumed(given_up), on_stored, token)
+        return given_up
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -126,18 +136,21 @@ class CheckBack:
         if self._round is None or self._closed:
             return
         part = list(itertools.islice(self._round, _SLICE_COUNT))
+        self._check_part(part)
+
+    def _check_part(self, part: list[int]) -> None:
+        places = [self._places[each] for each in part if each in self._places]
+        if self._closed or not self._warming.is_ready(places, lambda: self._check_part(part)):
+            return
         asked: dict[int, int] = {}
-        try:
+        with self._job:
             for half_offset in part:
                 checks = self._check_one(half_offset)
                 if checks:
                     asked[half_offset] = checks
             # After the questions: a crash in between asks once more than it counts.
             self._table.count_checks(asked)
-        except OnelogError as error:
-            log.error("open transactions cannot be checked, until the next round: %s", error)
-            part = []
-        if len(part) == _SLICE_COUNT:
+        if len(part) == _SLICE_COUNT and not self._job.failed:
             self._schedule(_SLICE_PAUSE_MS, self._check_some)
             return
         self._round = None

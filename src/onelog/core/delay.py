@@ -19,7 +19,9 @@ from onelog.core.publish import Publisher
 from onelog.core.tables import Tables
 from onelog.core.topics import HALF_TOPIC
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
     RECORD_CRC,
@@ -60,6 +62,7 @@ class Delay:
         clock: Clock,
         schedule: Schedule,
         levels_ms: tuple[int, ...],
+        warming: Warming,
     ) -> None:
         self._tables = tables
         self._store = store
@@ -67,8 +70,10 @@ class Delay:
         self._clock = clock
         self._schedule = schedule
         self._levels_ms = levels_ms
+        self._warming = warming
         self._positions: dict[int, int] = {}
         self._armed: set[int] = set()
+        self._jobs = [Job(f"delivering level {n}") for n in range(1, len(levels_ms) + 1)]
         self._closed = False
 
     def apply(self, key: str, value: Any) -> None:
@@ -169,11 +174,16 @@ class Delay:
         self._armed.discard(level)
         if self._closed:
             return
-        try:
+        wait_ms: int | None = _TROUBLE_MS
+        with self._jobs[level - 1]:
+            begin = self._positions.get(level, 0)
+            entries = self._store.entries(SCHEDULE_TOPIC, level - 1, begin, _ROUND_COUNT)
+            now = self._clock.now_ms()
+            due = [at for at, _, due_ms in entries if due_ms <= now]
+            if not self._warming.is_ready(due, lambda: self._time_passed(level)):
+                self._armed.add(level)  # It comes again by itself.
+                return
             wait_ms = self._deliver_due(level)
-        except StoreError as error:
-            log.error("delayed messages of level %d have to wait: %s", level, error)
-            wait_ms = _TROUBLE_MS
         if wait_ms is not None:
             self._arm(level, wait_ms)
 

@@ -7,13 +7,14 @@ Invariant: what `get` answers is recorded in the log or follows from the configu
 
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from onelog.core.retry_policy import parse_policy
-from onelog.core.tables import Change, DataVersion, Tables, Versions
+from onelog.core.tables import Change, DataVersion, Tables, Versions, in_parts, joined
 from onelog.errors import GroupNotFoundError, InvalidGroupError
 
 log = logging.getLogger(__name__)
@@ -113,11 +114,16 @@ class Groups:
 
     def entries(self) -> dict[str, Any]:
         """Every group but the system's, unless those were given settings of their own."""
-        return {
-            name: msgspec.to_builtins(config)
-            for name, config in self._groups.items()
-            if self._system.get(name) != config
-        }
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        for part in in_parts(self._groups):
+            yield {
+                name: msgspec.to_builtins(config)
+                for name, config in part
+                if self._system.get(name) != config
+            }
 
     def add_system_groups(self) -> None:
         """What every start adds to the recorded groups."""

@@ -23,12 +23,16 @@ Invariant: `cursor` is the smallest offset that is not finished; it never passes
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from onelog.errors import InvalidLeaseTimeError
 
+STEP_LEASES = 2_000
+"""Leases that are described together: a few milliseconds."""
 LEASE_MAX_MS = 3 * 86_400_000
 """As long as RocketMQ's timer can wait."""
 
@@ -235,6 +239,29 @@ class QueueLeases:
     def state(self) -> dict[str, Any]:
         """A record that says everything."""
         return self._describe(sorted([*self.out, *self.ready, *self.early]))
+
+    def state_in_steps(self) -> Iterator[dict[str, Any] | list[bytes] | None]:
+        """`state`, after a None for each step on the way to that of many leases.
+
+        That is the text of it, in pieces. What changes between two steps is in it as it was or as
+        it is.
+        """
+        offsets = sorted([*self.out, *self.ready])
+        if len(offsets) <= STEP_LEASES:
+            yield self._describe(offsets)
+            return
+        text = [b'{"n":%d' % self.next]
+        lists: dict[str, list[bytes]] = {}
+        for at in range(0, len(offsets), STEP_LEASES):
+            for name, some in self._describe(offsets[at : at + STEP_LEASES]).items():
+                if name != "n":
+                    begin = b"," if name in lists else b',"%b":[' % name.encode()
+                    pieces = lists.setdefault(name, [])
+                    pieces += [begin, msgspec.json.encode(some)[1:-1]]
+            yield None
+        for pieces in lists.values():
+            text += [*pieces, b"]"]
+        yield [*text, b"}"]
 
     def _describe(self, offsets: Sequence[int]) -> dict[str, Any]:
         value: dict[str, Any] = {"n": self.next}

@@ -139,6 +139,11 @@ class Supply:
             [offset for offset, entry in entries if entry is None],
         )
 
+    def place(self, queue: QueueLeases, offset: int) -> int | None:
+        """Where in the log a message is; None if retention has deleted it."""
+        entry = self._entry(queue, offset)
+        return None if entry is None else entry[0]
+
     def message(self, queue: QueueLeases, offset: int) -> Message | None:
         """A message, decoded; None if retention has deleted it, or it is damaged."""
         entry = self._entry(queue, offset)

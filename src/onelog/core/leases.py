@@ -18,22 +18,24 @@ then, and the message is to be had again; never before that.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.deadlines import Deadlines
 from onelog.core.groups import Groups
 from onelog.core.lease_journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
-from onelog.core.lease_queue import Fate, Handout, QueueLeases, check_lease_time
+from onelog.core.lease_queue import STEP_LEASES, Fate, Handout, QueueLeases, check_lease_time
 from onelog.core.lease_supply import Found, Supply, Terms
 from onelog.core.offsets import Offsets
 from onelog.core.publish import Publisher
 from onelog.core.pull import Puller
-from onelog.core.tables import Tables
+from onelog.core.tables import Part, Tables, in_parts, joined
 from onelog.core.topics import TopicConfig, Topics
 from onelog.core.waiting import Schedule, Waiting
+from onelog.core.warming import Warming
 from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
+from onelog.jobs import Job
 from onelog.message import Message, NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -91,6 +93,7 @@ class Leases:
         schedule: Schedule,
         call_soon: Callable[[Callable[[], None]], None],
         move: Move,
+        warming: Warming,
         *,
         queue_leases_max: int = QUEUE_LEASES_MAX,
         group_leases_max: int = GROUP_LEASES_MAX,
@@ -103,6 +106,7 @@ class Leases:
         self._waiting = waiting
         self._clock = clock
         self._move = move
+        self._warming = warming
         self._queue_leases_max = queue_leases_max
         self._group_leases_max = group_leases_max
         self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
@@ -113,6 +117,8 @@ class Leases:
         self._freed: set[QueueLeases] = set()
         self._frees = 0
         self._floor_ms = 0
+        self._expiring = Job("ending leases")
+        self._is_closed = False
         topics.on_change.append(self._topic_changed)
         offsets.on_move.append(self._group_moved)
 
@@ -131,7 +137,26 @@ class Leases:
 
     def entries(self) -> dict[str, Any]:
         """Every lease, and every place from which a group goes on."""
-        return {place_key(queue): queue.state() for queue in self._queues.values()}
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[Part]:
+        """The same, some at a time; after many leases comes a pause."""
+        found: dict[str, Any] = {}
+        leases = 0
+        for part in in_parts(self._queues):
+            for _, queue in part:
+                for state in queue.state_in_steps():
+                    if isinstance(state, dict):
+                        found[place_key(queue)] = state
+                    else:
+                        yield state and [b'"%b":' % place_key(queue).encode(), *state]
+                leases += len(queue.out) + len(queue.ready)
+                if leases >= STEP_LEASES:
+                    yield found
+                    yield None
+                    found, leases = {}, 0
+            yield found
+            found = {}
 
     def open(self) -> None:
         """Everything is remembered: let time go on for it."""
@@ -170,6 +195,7 @@ class Leases:
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
+        self._is_closed = True
         self._deadlines.close()
         self._journal.end_of_tick()
 
@@ -386,7 +412,27 @@ class Leases:
     # -- time ----------------------------------------------------------------------------------
 
     def _expire(self, due: list[Handout]) -> None:
-        """The time of some leases is up. Moving reads the messages, so a round is bounded."""
+        """The time of some leases is up: end them, now or after a pause if that fails."""
+        if self._is_closed:
+            return
+        with self._expiring:
+            places = [
+                at
+                for handout in due
+                if handout.fate is Fate.RETRY
+                for offset in handout.still_out()
+                if (at := self._supply.place(handout.queue, offset)) is not None
+            ]
+            if not self._warming.is_ready(places, lambda: self._expire(due)):
+                return
+            self._end_leases(due)
+        if self._expiring.failed:
+            for handout in due:
+                if handout.still_out():
+                    self._postpone(handout)
+
+    def _end_leases(self, due: list[Handout]) -> None:
+        """Moving reads the messages, so a round is bounded."""
         moves: Moves = []
         size = 0
         for handout in due:
@@ -400,7 +446,11 @@ class Leases:
                 try:
                     copy = self._moved(handout, offset)
                 except StoreError as error:
-                    self._postpone(handout, error)
+                    log.error(
+                        "messages of topic %s that group %s did not acknowledge have to wait: %s",
+                        handout.queue.topic, handout.queue.group, error,
+                    )  # fmt: skip
+                    self._postpone(handout)
                     break
                 moves.append((handout, offset, copy))
                 size += 0 if copy is None else len(copy.body)
@@ -421,11 +471,8 @@ class Leases:
         message = self._supply.message(queue, offset)
         return message and self._move(queue.group, queue.topic, message, handout.popped_ms)
 
-    def _postpone(self, handout: Handout, error: StoreError) -> None:
-        log.error(
-            "messages of topic %s that group %s did not acknowledge have to wait: %s",
-            handout.queue.topic, handout.queue.group, error,
-        )  # fmt: skip
+    def _postpone(self, handout: Handout) -> None:
+        self._deadlines.remove(handout, handout.due_ms)
         handout.due_ms = self._clock.now_ms() + _TROUBLE_MS
         self._deadlines.add(handout, handout.due_ms)
 

@@ -12,12 +12,12 @@ Invariant: `_positions` = the recorded table, with `_dirty` on top.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from onelog.core.tables import Change, Tables
+from onelog.core.tables import PART_ENTRIES, Change, Tables, in_parts, joined
 from onelog.errors import MessageError
 from onelog.store.message_store import MessageStore
 
@@ -45,6 +45,8 @@ class Offsets:
         self._near_bytes = memory_bytes * 4 // 10
         self._positions: dict[Cursor, dict[int, int]] = {}
         self._dirty: dict[Cursor, set[int]] = {}
+        self._passing: list[Cursor] = []
+        """What of that is being recorded, part by part."""
         self._resets: dict[Cursor, dict[int, int]] = {}
         self._pulled: dict[Cursor, dict[int, int]] = {}
         self.on_move: list[Callable[[str, str, Mapping[int, int]], None]] = []
@@ -61,7 +63,12 @@ class Offsets:
 
     def entries(self) -> dict[str, Any]:
         """Every cursor, committed a moment ago or long recorded."""
-        return {cursor_key(*cursor): queues for cursor, queues in self._positions.items()}
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        for part in in_parts(self._positions):
+            yield {cursor_key(*cursor): queues for cursor, queues in part}
 
     def come_back(self) -> None:
         """Put positions that are behind their queue's end there; after everything is remembered.
@@ -110,16 +117,31 @@ class Offsets:
 
     def flush(self) -> None:
         """Record what was committed since the last time. If that fails, it stays to be recorded."""
-        if self._dirty:
-            changes: list[Change] = [
-                (self.name, cursor_key(*cursor), self._some(cursor, queues))
-                for cursor, queues in self._dirty.items()
-            ]
-            try:
-                self._tables.write(changes)
-            except MessageError:
-                self._flush_one_by_one(changes)
-            self._dirty.clear()
+        self._passing = []
+        while self.flush_some():
+            pass
+
+    def flush_some(self) -> bool:
+        """Record a part of it; whether there is more that was committed before the first part."""
+        if not self._passing:
+            self._passing = list(self._dirty)
+        some, self._passing = self._passing[:PART_ENTRIES], self._passing[PART_ENTRIES:]
+        self._flush(some)
+        return bool(self._passing)
+
+    def _flush(self, cursors: Iterable[Cursor]) -> None:
+        some = [cursor for cursor in dict.fromkeys(cursors) if cursor in self._dirty]
+        changes: list[Change] = []
+        for cursor in some:
+            positions = self._positions[cursor]
+            queues = {queue_id: positions[queue_id] for queue_id in sorted(self._dirty[cursor])}
+            changes.append((self.name, cursor_key(*cursor), queues))
+        try:
+            self._tables.write(changes)
+        except MessageError:
+            self._flush_one_by_one(changes)
+        for cursor in some:
+            del self._dirty[cursor]
 
     def _flush_one_by_one(self, changes: list[Change]) -> None:
         """One cannot be recorded, such as 1,000 queues in a segment of 4 KiB: record the others.
@@ -132,17 +154,15 @@ class Offsets:
             except MessageError as error:
                 log.error("the position of %s cannot be recorded: %s", change[1], error)
 
-    def _some(self, cursor: Cursor, queues: Iterable[int]) -> dict[int, int]:
-        positions = self._positions[cursor]
-        return {queue_id: positions[queue_id] for queue_id in sorted(queues)}
-
     # -- asking --------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where the group is: where it was reset to, else what it committed."""
         cursor = (group, topic)
-        if cursor in self._resets and queue_id in self._resets[cursor]:
-            return self._resets[cursor][queue_id]
+        if self._resets and (resets := self._resets.get(cursor)) is not None:
+            offset = resets.get(queue_id)
+            if offset is not None:
+                return offset
         queues = self._positions.get(cursor)
         return None if queues is None else queues.get(queue_id)
 
@@ -174,29 +194,33 @@ class Offsets:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics in which the group has a position."""
-        return [topic for owner, topic in self._positions if owner == group]
+        return [topic for owner, topic in list(self._positions) if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups with a position in the topic."""
-        return [group for group, subject in self._positions if subject == topic]
+        return [group for group, subject in list(self._positions) if subject == topic]
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics in which each group has a position."""
+        found: dict[str, list[str]] = {}
+        for group, topic in list(self._positions):
+            found.setdefault(group, []).append(topic)
+        return found
 
     def all(self) -> dict[Cursor, dict[int, int]]:
         """Every position."""
-        return {cursor: dict(queues) for cursor, queues in self._positions.items()}
+        return {cursor: dict(queues) for cursor, queues in list(self._positions.items())}
 
     # -- correcting ----------------------------------------------------------------------------
 
     def reset(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
         """Move the group, recorded at once; its next pull of each queue is sent there."""
-        self._write_now([(self.name, cursor_key(group, topic), dict(positions))])
+        # Behind the commits that it follows upon.
+        self._flush([(group, topic)])
+        self._tables.write([(self.name, cursor_key(group, topic), dict(positions))])
         self._resets.setdefault((group, topic), {}).update(positions)
         for listener in self.on_move:
             listener(group, topic, positions)
-
-    def _write_now(self, changes: list[Change]) -> None:
-        """Record changes at once, behind the commits they may follow upon."""
-        self.flush()
-        self._tables.write(changes)
 
     @property
     def has_resets(self) -> bool:
@@ -222,18 +246,19 @@ class Offsets:
         queues = self._positions.get((source, topic))
         if queues is not None:
             key = cursor_key(target, topic)
-            self._write_now([(self.name, key, None), (self.name, key, dict(queues))])
+            self._flush([(source, topic), (target, topic)])
+            self._tables.write([(self.name, key, None), (self.name, key, dict(queues))])
             for listener in self.on_move:
                 listener(target, topic, self.of(target, topic))
 
     def removal(self, *, group: str | None = None, topic: str | None = None) -> list[Change]:
         """The changes that forget a group's or a topic's positions; the caller records them."""
-        self.flush()
         gone = [
             cursor
             for cursor in self._positions
             if (group is None or cursor[0] == group) and (topic is None or cursor[1] == topic)
         ]
+        self._flush(gone)
         for cursor in gone:
             self._resets.pop(cursor, None)
             self._pulled.pop(cursor, None)

@@ -17,13 +17,14 @@ one that the caller of `remember` names as ending.
 
 import itertools
 import logging
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onelog.core import half_messages
 from onelog.core.delay import REAL_TOPIC
 from onelog.core.offsets import Offsets
-from onelog.core.tables import Change, Tables
+from onelog.core.tables import Change, Tables, in_parts, joined
 from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from onelog.errors import StoreCorruptError, StoreError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
@@ -72,10 +73,16 @@ class OpenTransactions:
 
     def entries(self) -> dict[str, Any]:
         """The open transactions that are recorded, and up to where."""
-        found: dict[str, Any] = {str(offset): checks for offset, checks in self._recorded.items()}
-        if self._position is not None:
-            found[_POSITION] = list(self._position)
-        return found
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        # The position of the beginning: what is recorded meanwhile is replayed, and its own after.
+        position = self._position
+        for part in in_parts(self._recorded):
+            yield {str(offset): checks for offset, checks in part}
+        if position is not None:
+            yield {_POSITION: list(position)}
 
     # -- starting ------------------------------------------------------------------------------
 

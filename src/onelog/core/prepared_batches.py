@@ -31,13 +31,13 @@ batch that is not above the query's last one is not taken again.
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.durability import Durability
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.tables import STAGED_TOPIC, Change, Tables
+from onelog.core.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
 from onelog.core.topics import UNSENDABLE_TOPICS, Topics
 from onelog.core.waiting import Schedule
 from onelog.errors import (
@@ -183,12 +183,17 @@ class PreparedBatches:
 
     def entries(self) -> dict[str, Any]:
         """Every query; of those that are being published, also how far."""
-        found: dict[str, Any] = {}
-        for query, state in self._queries.items():
-            found[f"commit:{query}"] = state.value(state.parts)
-            if state.begun is not None:
-                found[f"part:{query}"] = [state.batch, *state.begun]
-        return found
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        for part in in_parts(self._queries):
+            found: dict[str, Any] = {}
+            for query, state in part:
+                found[f"commit:{query}"] = state.value(state.parts)
+                if state.begun is not None:
+                    found[f"part:{query}"] = [state.batch, *state.begun]
+            yield found
 
     def open(self) -> None:
         """Go on with what was decided and is not published yet.
@@ -400,7 +405,7 @@ class PreparedBatches:
         try:
             if not self._publish_part(query, state):
                 self._tables.write([(self.name, f"commit:{query}", state.value([]))])
-        except OnelogError as error:
+        except Exception as error:
             self._failed(query, state, error)
             return
         state = self._queries[query]
@@ -438,8 +443,9 @@ class PreparedBatches:
         there = min(max(0, end - base), part.size)
         return (number, there) if there < part.size else (number + 1, 0)
 
-    def _failed(self, query: str, state: _Query, error: OnelogError) -> None:
+    def _failed(self, query: str, state: _Query, reason: Exception) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
+        error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
         self._complain(query, state, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:

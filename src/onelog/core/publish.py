@@ -275,8 +275,12 @@ class Publisher:
 
     def end_of_tick(self) -> None:
         """Append everything that came in this tick, and see to the receipts."""
-        for add_more in self.before_append:
-            add_more()
+        try:
+            for add_more in self.before_append:
+                add_more()
+        except Exception:
+            # The tick's messages are not to blame; left here, no tick would ever begin again.
+            log.exception("something could not be added to a tick")
         messages, receipts = self._messages, self._receipts
         if not messages:
             return

@@ -76,7 +76,7 @@ class Counter:
         """The counter of `key` over a period. `part` 0 counts messages, 1 bytes."""
         row = self._rows[period]
         buckets = [*row.full, *(finer.newest for finer in self._rows[: period + 1])]
-        cells = [bucket[key] for bucket in buckets if key in bucket]
+        cells = [cell for bucket in buckets if (cell := bucket.get(key)) is not None]
         total = sum(cell[part] for cell in cells)
         calls = sum(cell[0] if part else cell[2] for cell in cells)
         span_ms = len(row.full) * row.bucket_ms + (now_ms - row.newest_since_ms)

@@ -20,11 +20,11 @@ in it.
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -43,9 +43,17 @@ STAGED_TOPIC = "onelog_sys_staged"
 """Of messages that wait for the commit of their batch (`prepared_batches`)."""
 SNAPSHOT_FILE = "onelog-tables.json"
 SNAPSHOT_FORMAT = 1
+PART_ENTRIES = 500
+"""Entries of a large table that are looked at together: a few milliseconds."""
 _RECORD_BYTES_MAX = 256 * 1024
 _REPLAY_BYTES = 1 << 20
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+Part = dict[str, Any] | list[bytes] | None
+"""Entries of a table; or one of them in JSON, with its key, in pieces."""
+_Text = tuple[list[bytes], int]
+"""A snapshot in pieces, and the first record that it does not cover."""
 Change = tuple[str, str, Any]
 """A table's name, a key, and the key's new value; None deletes the key."""
 
@@ -62,6 +70,36 @@ class Table(Protocol):
     def entries(self) -> dict[str, Any]:
         """Changes that rebuild the present state from an empty one."""
         ...
+
+
+@runtime_checkable
+class LargeTable(Table, Protocol):
+    """A table that may have so many entries that to list them at once would hold the loop."""
+
+    def parts(self) -> Iterator["Part"]:
+        """`entries`, some at a time; what changes meanwhile is in them or not.
+
+        None is a pause: there was much to look at.
+        """
+        ...
+
+
+def in_parts(table: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]]:
+    """The items of a dictionary, some at a time, though it may change meanwhile."""
+    keys = list(table)
+    for at in range(0, len(keys), PART_ENTRIES):
+        yield [(key, table[key]) for key in keys[at : at + PART_ENTRIES] if key in table]
+
+
+def joined(parts: Iterable["Part"]) -> dict[str, Any]:
+    """All entries of a table that has them in parts."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, list):
+            found |= msgspec.json.decode(b"{%b}" % b"".join(part))
+        else:
+            found |= part or {}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +154,7 @@ class Tables:
         self._decode = msgspec.json.Decoder(list[Change]).decode
         self._covered = 0
         self._attempt_ms = clock.now_ms()
+        self._gathering: Generator[int, None, _Text] | None = None
         self._file_lock = threading.Lock()
 
     def add(self, table: Table) -> None:
@@ -232,16 +271,22 @@ class Tables:
         now = self._clock.now_ms()
         return [NewMessage(self._topic, 0, body, born_ms=now) for body in bodies]
 
-    def snapshot_if_due(self) -> None:
-        """Write a snapshot when many records, or old ones, are not covered by the last."""
+    def snapshot_if_due(self) -> bool:
+        """Write a snapshot when many records, or old ones, are not covered by the last.
+
+        True if it is not gathered yet: then this has to be called again, soon.
+        """
         behind = self._store.max_offset(self._topic, 0) - self._covered
         age_ms = self._clock.now_ms() - self._attempt_ms
-        if behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
+        if self._gathering is not None:
+            self._gather_some()
+        elif behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
             self.snapshot()
+        return self._gathering is not None
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files up to this offset are deleted: write a snapshot if they are needed."""
-        if self.needed_from() < reach:
+        if self._gathering is None and self.needed_from() < reach:
             self.snapshot()
 
     def needed_from(self) -> int:
@@ -249,11 +294,49 @@ class Tables:
         return self._store.place_of(self._topic, 0, self._covered)
 
     def snapshot(self, *, wait: bool = False) -> None:
-        """Write the present state to the snapshot file, atomically; in a worker unless `wait`."""
+        """Write the present state to the snapshot file, atomically; in a worker unless `wait`.
+
+        Only the first part of a large state is gathered here, the others by `snapshot_if_due`.
+        """
         self._attempt_ms = self._clock.now_ms()
+        self._gathering = self._gather()
+        self._gather_some(wait=wait)
+
+    def _gather(self) -> Generator[int, None, _Text]:
+        """The snapshot's text, some entries at a time.
+
+        What is recorded meanwhile may be in it already. It is not covered all the same: it is
+        applied once more when the snapshot is loaded, and the last record of a key decides.
+        """
         next_offset = self._store.max_offset(self._topic, 0)
-        tables = {name: table.entries() for name, table in self._tables.items()}
-        data = self._encode(_Snapshot(SNAPSHOT_FORMAT, next_offset, tables))
+        text = [b'{"format":%d,"next_offset":%d,"tables":{' % (SNAPSHOT_FORMAT, next_offset)]
+        for name, table in list(self._tables.items()):
+            text.append(b"%b%b:{" % (b"," if len(text) > 1 else b"", self._encode(name)))
+            comma = b""
+            for part in table.parts() if isinstance(table, LargeTable) else [table.entries()]:
+                if part:
+                    text.append(comma)
+                    text += [self._encode(part)[1:-1]] if isinstance(part, dict) else part
+                    comma = b","
+                yield PART_ENTRIES if part is None else len(part)
+            text.append(b"}")
+        text.append(b"}}")
+        return text, next_offset
+
+    def _gather_some(self, *, wait: bool = False) -> None:
+        """Gather one part, or with `wait` all of them, and hand the text over in the end."""
+        assert self._gathering is not None
+        count = 0
+        try:
+            while wait or count < PART_ENTRIES:
+                count += 1 + next(self._gathering)
+            return
+        except StopIteration as ended:
+            self._gathering = None
+            data, next_offset = ended.value
+        except BaseException:
+            self._gathering = None
+            raise
         barrier = self._store.barrier()
         if wait:
             self._replace_file(data, next_offset, barrier)
@@ -261,7 +344,7 @@ class Tables:
             self._offload(partial(self._replace_file_or_log, data, next_offset, barrier))
 
     def _replace_file_or_log(
-        self, data: bytes, next_offset: int, barrier: Callable[[], None]
+        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
     ) -> None:
         """The worker's part of a snapshot. If it fails, the old snapshot and the records remain."""
         try:
@@ -269,7 +352,9 @@ class Tables:
         except StoreError as error:
             log.error("%s; the broker goes on, and tries again", error)
 
-    def _replace_file(self, data: bytes, next_offset: int, barrier: Callable[[], None]) -> None:
+    def _replace_file(
+        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
+    ) -> None:
         barrier()
         with self._file_lock:
             if next_offset < self._covered:
@@ -278,7 +363,7 @@ class Tables:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with open(temporary, "wb") as file:
-                    file.write(data)
+                    file.writelines(data)
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(temporary, self._path)

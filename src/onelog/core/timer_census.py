@@ -7,11 +7,13 @@ asks meanwhile is told the same numbers.
 Invariant: what waits all the while is counted once; what comes or leaves meanwhile, perhaps.
 """
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from onelog.core.delay import REAL_TOPIC
+from onelog.core.timer_runs import Columns
 from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.errors import OnelogError
@@ -45,32 +47,39 @@ class TimerCensus:
         self._asking.append(on_counted)
         if len(self._asking) == 1:
             self._timers.collect_all()
-            self._go_on(self._parts(), Counter())
+            self._go_on(self._parts(self._timers.wheel.pending_messages()), Counter())
 
     def _go_on(self, parts: Iterator[Places], counted: Counter[str]) -> None:
-        places = next(parts, None)
-        if places is None or self._timers.is_closed:
+        is_counted = [True]
+
+        def count() -> None:
+            for places in itertools.islice(parts, 1):
+                self._count_part(places, counted)
+                is_counted.clear()
+
+        def then() -> None:
+            if not is_counted and not self._timers.is_closed:
+                self._go_on(parts, counted)
+                return
             asking, self._asking = self._asking, []
             for on_counted in asking:
                 on_counted(dict(counted))
-            return
-        self._offload(
-            lambda: self._count_part(places, counted), lambda: self._go_on(parts, counted)
-        )
 
-    def _parts(self) -> Iterator[Places]:
-        """The places of all messages that wait; to be asked in the loop."""
-        for columns in self._timers.wheel.pending_messages():
+        self._offload(count, then)
+
+    def _parts(self, pending: Iterator[Columns]) -> Iterator[Places]:
+        """The places of all messages that wait; to be asked by the worker."""
+        for columns in pending:
             for at in range(0, len(columns.offsets), PART_COUNT):
                 queue = self._store.queue_table.find(TIMER_TOPIC, 0)
                 if queue is None:
                     return
                 offsets = columns.offsets[at : at + PART_COUNT].tolist()
                 there = (offset for offset in offsets if queue.start <= offset < queue.end)
-                yield [queue.entry(offset)[:2] for offset in there]
+                yield [queue.read_entry(offset)[:2] for offset in there]
 
     def _count_part(self, places: Places, counted: Counter[str]) -> None:
-        """The worker's part. What cannot be read will not be delivered either."""
+        """What cannot be read will not be delivered either."""
         for at, size in places:
             try:
                 message = decode_message(memoryview(self._store.read_cold(at, size)))

@@ -22,7 +22,9 @@ from onelog.core.timer_runs import Columns
 from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
@@ -45,24 +47,27 @@ class TimerRenewal:
         publisher: Publisher,
         clock: Clock,
         schedule: Schedule,
+        warming: Warming,
     ) -> None:
         self._timers = timers
         self._store = store
         self._publisher = publisher
         self._clock = clock
         self._schedule = schedule
+        self._warming = warming
         self._round: Iterator[Columns] | None = None
+        self._job = Job("renewing timed messages")
         self._is_urgent = False
         self._free_below = 0
         """No message below this queue offset is pending; it was looked at."""
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
-        keep_ms = self._store.config.retention_ms
-        old_ms = self._clock.now_ms() - keep_ms * 2 // 3
-        if self._round is None and self._is_any_older(old_ms):
-            end = int(self._store.offset_by_time(TIMER_TOPIC, 0, old_ms))
-            self._begin(self._chunks(end, self._clock.now_ms() + keep_ms // 6), urgent=False)
+        wheel = self._timers.wheel
+        oldest = max(wheel.position, int(self._store.min_offset(TIMER_TOPIC, 0)))
+        if self._round is None and oldest < wheel.end:
+            old_ms = self._clock.now_ms() - self._store.config.retention_ms * 2 // 3
+            self._warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
 
     def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
         is_waiting = self._round is not None
@@ -70,14 +75,17 @@ class TimerRenewal:
         if not is_waiting:
             self._renew_some()
 
-    def _is_any_older(self, time_ms: int) -> bool:
-        """Whether some message that may be pending was stored before a time."""
-        wheel, store = self._timers.wheel, self._store
-        oldest = max(wheel.position, int(store.min_offset(TIMER_TOPIC, 0)))
-        if oldest >= wheel.end:
-            return False
-        stored_ms = store.store_time(TIMER_TOPIC, 0, oldest)
-        return stored_ms is not None and stored_ms < time_ms
+    def _end_of_older(self, oldest: int, time_ms: int) -> int:
+        """The queue offset behind the messages that were stored before a time; 0 if none was."""
+        stored_ms = self._store.store_time(TIMER_TOPIC, 0, oldest)
+        if stored_ms is None or stored_ms >= time_ms:
+            return 0
+        return int(self._store.offset_by_time(TIMER_TOPIC, 0, time_ms))
+
+    def _renew_below(self, end: int) -> None:
+        if end and self._round is None and not self._timers.is_closed:
+            soon_ms = self._clock.now_ms() + self._store.config.retention_ms // 6
+            self._begin(self._chunks(end, soon_ms), urgent=False)
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
         for found in self._timers.wheel.pending_below(end, due_after_ms):
@@ -103,16 +111,14 @@ class TimerRenewal:
         if self._round is None or self._timers.is_closed:
             return
         looked_at = 0
-        try:
+        with self._job:
             for chunk in self._round:
                 self._renew(chunk)
                 looked_at += len(chunk.dues)
                 if looked_at >= _ROUND_COUNT:
                     self._schedule(_PAUSE_MS, self._renew_some)
                     return
-        except StoreError as error:
-            log.error("timed messages cannot be renewed, until the next look: %s", error)
-        self._round = None
+        self._round = None  # Unless it is done, what is left is found by the next look.
 
     def _renew(self, chunk: Columns) -> None:
         """Write messages again that are still pending."""

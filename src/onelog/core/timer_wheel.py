@@ -324,12 +324,17 @@ class TimerWheel:
     def pending_below(self, offset: int, due_after_ms: int) -> Iterator[Columns]:
         """Pending messages below a queue offset that are due after a time, some at a time.
 
-        What is added or leaves meanwhile may or may not be seen.
+        What is added or leaves meanwhile may or may not be seen. A worker may go through them.
         """
         parts = [run.columns for run in self._runs if run.first < offset]
         parts += [
             stretch.columns() for stretch in (*self._sealed, self._open) if stretch.first < offset
         ]
+        return self._pending_of(parts, offset, due_after_ms)
+
+    def _pending_of(
+        self, parts: list[Columns], offset: int, due_after_ms: int
+    ) -> Iterator[Columns]:
         for columns in parts:
             for at in range(0, len(columns.dues), _SCAN_COUNT):
                 part = columns.part(slice(at, at + _SCAN_COUNT))
@@ -342,9 +347,7 @@ class TimerWheel:
         """All messages that are pending and not cancelled, some at a time; as `pending_below`."""
         sources = [run.columns.offsets for run in self._runs]
         sources += [stretch.columns().offsets for stretch in (*self._sealed, self._open)]
-        cancelled = np.concatenate([~offsets[offsets < 0] for offsets in sources])
-        for columns in self.pending_below(self.end, -1):
-            yield columns.part(~np.isin(columns.offsets, cancelled))
+        return _without_cancelled(self.pending_below(self.end, -1), sources)
 
     # -- runs ----------------------------------------------------------------------------------
 
@@ -425,6 +428,12 @@ class TimerWheel:
             assert self._sealed[0] is job.made_of
             del self._sealed[0]
             self._runs.append(job.run)
+
+
+def _without_cancelled(pending: Iterator[Columns], sources: list[Numbers]) -> Iterator[Columns]:
+    cancelled = np.concatenate([~offsets[offsets < 0] for offsets in sources])
+    for columns in pending:
+        yield columns.part(~np.isin(columns.offsets, cancelled))
 
 
 def _before(entries: Columns, bound: Entry) -> Columns:

@@ -37,6 +37,7 @@ from onelog.core.timer_runs import Columns, join
 from onelog.core.timer_wheel import TimerWheel
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import (
     MessageError,
     OffsetOutOfRangeError,
@@ -44,7 +45,8 @@ from onelog.errors import (
     RecallError,
     StoreError,
 )
-from onelog.message import TRANSACTION_MASK, Appended, NewMessage, SysFlag
+from onelog.jobs import Job
+from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Timers:
         clock: Clock,
         schedule: Schedule,
         offload: Callable[[Callable[[], None]], None],
+        warming: Warming,
         store_host: bytes,
     ) -> None:
         self.delay_max_ms = _FOR_EVER
@@ -91,6 +94,7 @@ class Timers:
         self._clock = clock
         self._schedule = schedule
         self._offload = offload
+        self._warming = warming
         self._store_host = store_host
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
@@ -102,6 +106,8 @@ class Timers:
         self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
         self._fills_seen = 0
+        self._delivering = Job("delivering timed messages")
+        self._is_reading = False
         self._closed = False
 
     # -- the table -----------------------------------------------------------------------------
@@ -248,7 +254,8 @@ class Timers:
     def _collect_soon(self) -> None:
         self._collecting = False
         if not self._closed:
-            self.collect()
+            with self._delivering:  # What fails is tried again by `watch`.
+                self.collect()
 
     def collect(self) -> None:
         """Enter in the wheel what has come since the last time, or the first part of it."""
@@ -320,8 +327,7 @@ class Timers:
         They are below queue offset `end`.
         """
         found: list[Entry] = []
-        for at in self._store.find_by_key(TIMER_TOPIC, unique_key):
-            message = self._store.message_at(at)
+        for message in self.find_scheduled(unique_key):
             try:
                 read = timed_messages.read(message)
             except MessageError:
@@ -336,6 +342,11 @@ class Timers:
                 found.append(entry)
         return found
 
+    def find_scheduled(self, unique_key: str) -> list[Message]:
+        """The records of the timer queue with a unique key; they may have to be read from disk."""
+        found = self._store.find_by_key(TIMER_TOPIC, unique_key)
+        return [self._store.message_at(at) for at in found]
+
     def _is_pending(self, entry: Entry) -> bool:
         """Whether a message will be delivered; one that is just being collected will."""
         due_ms, offset = entry
@@ -349,7 +360,7 @@ class Timers:
         """Wait for the next message, unless that is being done."""
         due_ms = self.wheel.next_due_ms()
         self._warm()
-        if due_ms is None or self._closed:
+        if due_ms is None or self._closed or self._is_reading:
             return
         wake_ms = -(-due_ms // TICK_MS) * TICK_MS
         if self._armed_ms is None or wake_ms < self._armed_ms:
@@ -365,24 +376,30 @@ class Timers:
         if self._closed or armed_ms != self._armed_ms:
             return
         self._armed_ms = None
-        try:
+        with self._delivering:
             if self._collect_some():
                 self._expect_more()
-            has_more = self._deliver_due()
-        except StoreError as error:
-            log.error("timed messages have to wait: %s", error)
+            taken = self.wheel.take(self._clock.now_ms(), _ROUND_COUNT)
+            places = [self.queue.place_of(offset) for _, offset in taken if offset >= 0]
+            self._is_reading = not self._warming.is_ready(places, self._have_read)
+            if self._is_reading:
+                self.wheel.drop_cache()
+            elif self._deliver(taken):
+                self._wake_in(1 if self._held else 0)
+            else:
+                self._arm()
+        if self._delivering.failed:
             self.wheel.drop_cache()
             self._wake_in(_TROUBLE_MS)
-            return
-        if has_more:
-            self._wake_in(1 if self._held else 0)
-        else:
-            self._arm()
 
-    def _deliver_due(self) -> bool:
+    def _have_read(self) -> None:
+        """A worker has read what is due."""
+        self._is_reading = False
+        self._wake_in(0)
+
+    def _deliver(self, taken: list[Entry]) -> bool:
         """Deliver a bounded number of due messages; whether more are due."""
         now_ms = self._clock.now_ms()
-        taken = self.wheel.take(now_ms, _ROUND_COUNT)
         due: list[NewMessage] = []
         size = passed = 0
         for due_ms, offset in taken:

@@ -8,7 +8,7 @@ Invariant: what `get` answers is recorded in the log or follows from the configu
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from onelog.core.tables import (
     DataVersion,
     Tables,
     Versions,
+    in_parts,
+    joined,
 )
 from onelog.errors import (
     InvalidTopicError,
@@ -208,12 +210,17 @@ class Topics:
 
     def entries(self) -> dict[str, Any]:
         """Every topic but the system's, unless those were given settings of their own."""
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
         untouched = {config.name: config for config in self._system}
-        return {
-            name: msgspec.to_builtins(config)
-            for name, config in self._topics.items()
-            if untouched.get(name) != config
-        }
+        for part in in_parts(self._topics):
+            yield {
+                name: msgspec.to_builtins(config)
+                for name, config in part
+                if untouched.get(name) != config
+            }
 
     def add_system_topics(self) -> None:
         """What every start adds to the recorded topics."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from onelog.clock import Clock, SystemClock
 from onelog.config import NameserverConfig, TlsConfig
 from onelog.errors import NotSavedError
+from onelog.jobs import Job
 from onelog.nameserver.kv import KvConfig, load_kv, save_kv
 from onelog.nameserver.routes import Routes
 from onelog.nameserver.session import NameserverSession, Registry
@@ -90,9 +91,11 @@ class NameServer:
         await self._file.close()
 
     async def _scan_forever(self) -> None:
+        job = Job("dropping silent brokers")
         while True:
             await asyncio.sleep(self._scan_seconds)
-            self.scan()
+            with job:
+                self.scan()
 
 
 def kv_path(config: NameserverConfig) -> Path:
@@ -108,6 +111,7 @@ class _File:
         self._content = content
         self._waiting: list[Saved] = []
         self._writing: asyncio.Task[None] | None = None
+        self._saving = Job("saving the key-value configuration")
 
     def save(self, saved: Saved) -> None:
         self._waiting.append(saved)
@@ -121,12 +125,11 @@ class _File:
     async def _write(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            error = None
-            try:
+            with self._saving:
                 await asyncio.to_thread(save_kv, self._path, self._content())
-            except OSError as reason:
-                log.error("the key-value configuration was not saved: %s", reason)
-                error = NotSavedError(f"in force, but not saved: {reason.strerror}")
+            error = None
+            if self._saving.failed:
+                error = NotSavedError(f"in force, but not saved: {self._saving.error}")
             for saved in waiting:
                 saved(error)
         self._writing = None

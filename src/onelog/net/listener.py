@@ -17,6 +17,7 @@ from typing import Self
 
 from onelog.clock import Clock
 from onelog.errors import ConfigError, ListenError
+from onelog.jobs import Job
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox, Session
 from onelog.net.tls import HANDSHAKE_BYTE, Tls
@@ -143,29 +144,45 @@ class Listener:
         self._tasks.add(self._loop.create_task(self._sweep_forever()))
 
     async def _sweep_forever(self) -> None:
+        job = Job("closing idle connections")
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.sweep()
+            with job:
+                self.sweep()
 
     async def _accept(self, listening: socket.socket) -> None:
+        job = Job("accepting connections")
         while True:
-            try:
-                client, _ = await self._loop.sock_accept(listening)
-            except OSError as error:
-                # Out of file descriptors, most likely: the clients wait in the backlog meanwhile.
-                log.error("cannot accept connections: %s", error)
+            with job:
+                self._take(await self._accepted(listening))
+            if job.failed:
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
-                continue
-            if not self._capacity.admits(client.fileno()):
-                client.close()
-                continue
+
+    async def _accepted(self, listening: socket.socket) -> socket.socket:
+        try:
+            client, _ = await self._loop.sock_accept(listening)
+        except OSError as error:
+            # The clients wait in the backlog meanwhile.
+            raise ListenError(
+                f"{error}; if that is for want of file descriptors, raise their limit (ulimit -n)"
+            ) from error
+        return client
+
+    def _take(self, client: socket.socket) -> None:
+        if not self._capacity.admits(client.fileno()):
+            client.close()
+            return
+        try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None:
                 self._greet(client, None)
             else:
-                self._silent[client] = self._clock.now_ms()
                 self._loop.add_reader(client, self._first_byte, client, self._tls)
+                self._silent[client] = self._clock.now_ms()
+        except Exception:
+            client.close()
+            raise
 
     def _first_byte(self, client: socket.socket, tls: Tls) -> None:
         try:

@@ -17,7 +17,6 @@ write succeeded: a write that fails leaves zeros behind it, never half a list. A
 failed there is no other.
 """
 
-import os
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -348,11 +347,12 @@ class CommitLog:
             self.flushed = max(self.flushed, end)
             return end
 
-    def delete_first(self) -> int:
-        """Delete the oldest segment and return its size. The active one is never deleted."""
+    def drop_first(self) -> Segment:
+        """Begin with the second segment, and return the first: its file is the caller's to delete.
+
+        The active one is never dropped.
+        """
         first, *rest = self._segments
-        assert rest, "the active segment cannot be deleted"
+        assert rest, "the active segment cannot be dropped"
         self._segments = tuple(rest)
-        os.unlink(first.path)
-        sync_folder(self.folder)
-        return first.size
+        return first

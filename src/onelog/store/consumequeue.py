@@ -39,6 +39,8 @@ ENTRY_DTYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 PADDING_SIZE = 0x7FFFFFFF
 """The size in an entry that stands for a message which is in no log any more."""
 PADDING = ENTRY.pack(0, PADDING_SIZE, 0)
+_GONE = ENTRY.pack(-1, 0, 0)
+_READ_ENTRIES = 4_096
 _BEGIN_BYTES = 200 * ENTRY_BYTES
 _PROBE_BYTES = 64 * 1024
 _PROBES_MAX = 256
@@ -312,13 +314,14 @@ class ConsumeQueue:
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
-            fd = os.open(self._name(file), os.O_RDWR)
             try:
-                os.posix_fallocate(fd, at, size)
+                fd = os.open(self._name(file), os.O_RDWR)
+                try:
+                    os.posix_fallocate(fd, at, size)
+                finally:
+                    os.close(fd)
             except OSError as error:
                 raise disk_error(error, self.path(file), "allocate room in") from error
-            finally:
-                os.close(fd)
             self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
 
     def put(self, entries: bytes) -> None:
@@ -394,17 +397,22 @@ class ConsumeQueue:
                 continue
             size = min(_PROBE_BYTES, self._file_entries * ENTRY_BYTES - block * _PROBE_BYTES)
             try:
-                fd = os.open(self._name(file), os.O_RDONLY)
-                try:
-                    if len(os.pread(fd, size, block * _PROBE_BYTES)) < size:
-                        raise OSError(errno.EIO, "the file is shorter than it was, or unreadable")
-                finally:
-                    os.close(fd)
+                self._read(file, block * _PROBE_BYTES, size)
             except OSError as error:
                 raise disk_error(error, self.path(file), "read") from error
             if len(probed) >= _PROBES_MAX:
                 probed.clear()
             probed[file, block] = now
+
+    def _read(self, file: int, at: int, size: int) -> bytes:
+        fd = os.open(self._name(file), os.O_RDONLY)
+        try:
+            found = os.pread(fd, size, at)
+        finally:
+            os.close(fd)
+        if len(found) < size:
+            raise OSError(errno.EIO, "the file is shorter than it was, or unreadable")
+        return found
 
     def first_not_before(self, is_before: Callable[[Entry], bool]) -> int:
         """Binary search: the first offset whose entry is not `before`; `end` if all are.
@@ -414,18 +422,42 @@ class ConsumeQueue:
         low, high = self.start, self.end
         while low < high:
             middle = at = (low + high) // 2
-            entry = self.entry(middle)
+            entry = self.read_entry(middle)
             if entry[1] == PADDING_SIZE:
                 at = self.next_real(middle, high)
                 if at == high:
                     high = middle
                     continue
-                entry = self.entry(at)
+                entry = self.read_entry(at)
             if is_before(entry):
                 low = at + 1
             else:
                 high = middle
         return low
+
+    def read_entry(self, offset: int) -> Entry:
+        """`entry`, read with a system call: for worker threads, and for what may be on disk only.
+
+        What retention took meanwhile lies before everything.
+        """
+        found: Entry = ENTRY.unpack(self.read_entries(offset, 1) or _GONE)
+        return found
+
+    def read_entries(self, offset: int, count: int) -> bytes:
+        """The same for several, as bytes; fewer of them if retention took some meanwhile."""
+        offset = max(offset, self.start)
+        end = min(offset + count, self.end)
+        parts = []
+        while offset < end:
+            file, slot = divmod(offset, self._file_entries)
+            here = min(end - offset, self._file_entries - slot)
+            try:
+                parts.append(self._read(file, slot * ENTRY_BYTES, here * ENTRY_BYTES))
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or offset >= self.start:
+                    raise disk_error(error, self.path(file), "read") from error
+            offset += here
+        return b"".join(parts)
 
     def next_real(self, offset: int, end: int, log_start: int = 0) -> int:
         """The first entry from `offset` on that leads to a record in the log; `end` if none does.
@@ -433,7 +465,10 @@ class ConsumeQueue:
         Looked for one by one: padding that is stepped over in leaps may have messages in it.
         """
         while offset < end:
-            rows = np.frombuffer(next(self.raw_entries(offset, end - offset)), ENTRY_DTYPE)
+            count = min(end - offset, _READ_ENTRIES)
+            rows = np.frombuffer(self.read_entries(offset, count), ENTRY_DTYPE)
+            if len(rows) < count:
+                return end  # Retention took them meanwhile.
             real = (rows["size"] != PADDING_SIZE) & (rows["at"] >= log_start)
             if real.any():
                 return offset + int(real.argmax())
@@ -502,15 +537,24 @@ class ConsumeQueue:
 
         Returns the bytes of the deleted files.
         """
+        return self.begin_at(self.first_from(log_start), lambda path: path.unlink(missing_ok=True))
+
+    def first_from(self, log_start: int) -> int:
+        """The first message from a log offset on; for any thread, read with system calls."""
         if self._begins_at >= log_start or self.start == self.end:
-            return 0
-        self.start = max(self.start, self.first_not_before(lambda e: e[0] < log_start))
-        self._begins_at = self.entry(self.start)[0] if self.start < self.end else -1
+            return self.start
+        found = max(self.start, self.first_not_before(lambda entry: entry[0] < log_start))
+        self._begins_at = self.read_entry(found)[0] if found < self.end else -1
+        return found
+
+    def begin_at(self, start: int, discard: Callable[[Path], object]) -> int:
+        """Let the queue begin at an offset, and discard files before it; returns their bytes."""
+        self.start = max(self.start, start)
         gone = 0
         while len(self._files) > 1 and (self._files[0] + 1) * self._file_entries <= self.start:
             file = self._files.pop(0)
             self.unmap(file)
-            self.path(file).unlink(missing_ok=True)
+            discard(self.path(file))
             gone += self._file_entries * ENTRY_BYTES
         return gone
 

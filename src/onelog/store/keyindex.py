@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -412,15 +412,16 @@ class KeyIndex:
             kept.pop().path.unlink(missing_ok=True)
         self._files = tuple(kept)
 
-    def delete_before(self, log_start: int) -> int:
-        """Delete files all of whose messages are gone; returns their bytes."""
+    def delete_before(self, log_start: int, discard: Callable[[Path], object]) -> int:
+        """Discard files all of whose messages are gone; returns their bytes."""
         self.build()
         gone = 0
-        while len(self._files) > 1 and self._files[0].last_log < log_start:
-            first, *rest = self._files
-            self._files = tuple(rest)
-            first.path.unlink(missing_ok=True)
-            gone += first.size
+        with self._lock:
+            while len(self._files) > 1 and self._files[0].last_log < log_start:
+                first, *rest = self._files
+                self._files = tuple(rest)
+                discard(first.path)
+                gone += first.size
         return gone
 
     def flush(self) -> None:

@@ -249,8 +249,12 @@ class StoreReader:
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None if it is not there."""
         _check_offset(offset)
-        found = self.place(topic, queue_id, offset)
-        return None if found is None else self._entry_time(found)
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None or not queue.start <= offset < queue.end:
+            return None
+        found = queue.read_entry(offset)
+        is_there = found[1] != PADDING_SIZE and found[0] >= self.log.start
+        return self._entry_time(found) if is_there else None
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, upper: bool = False
@@ -301,6 +305,10 @@ class StoreReader:
         if log_offset >= self.opened_end and end - log_offset <= _WARM_TAIL_BYTES:
             return True
         return self.log.is_warm(log_offset, size)
+
+    def is_record_warm(self, log_offset: int) -> bool:
+        """Whether the record at a log offset, if there is one, can be read without waiting."""
+        return not self.log.start <= log_offset < self.log.end or self.is_warm(log_offset, 1)
 
     def read_cold(self, log_offset: int, size: int) -> bytes:
         """A copy of a range, for a worker thread: the others run while the disk works."""

@@ -16,14 +16,18 @@ refused.
 
 A store time in the future is from before the clock was set back. The first one after it that is
 not tells the age of what lies before.
+
+Deleting a file of a gigabyte takes a disk long, and so does looking for something in files that are
+not in memory. So a round has steps (`steps`): those that wait for the disk run beside everything
+else, and those that change something are short.
 """
 
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,12 +36,14 @@ from onelog.clock import Clock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
-from onelog.store.segment import Segment
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.segment import Segment, disk_error, sync_folder
 
 if TYPE_CHECKING:
     from onelog.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+_QUEUES_PER_STEP = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,19 @@ class RetentionRound:
     messages_deleted: dict[tuple[str, int], int]
     """By topic and queue id, how many messages went. Some may not have been read: compare."""
     disk_percent: float
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What a round has to find out from the disk."""
+
+    percent: float = 0.0
+    reach: int = 0
+    starts: dict[ConsumeQueue, int] = field(default_factory=dict)
+    """From which offset on the messages of a queue are still to be had, where that changes."""
+
+
+Steps = Generator[Callable[[], None] | None, None, RetentionRound]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,8 @@ class Retention:
         self.kept_from: int | None = None
         """From this log offset on nothing is deleted, whatever its age; set by the owner."""
         self._full: StoreError | None = None
+        self._garbage: list[Segment | Path] = []
+        """Files that nothing leads to any more."""
         self._is_stuck = False
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -147,37 +168,92 @@ class Retention:
 
     def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
         """One round: guard the disk, hide what short-lived topics expired, delete segments."""
-        store, config = self._store, self._config
+        steps = self.steps(topic_retention_ms, manual=manual)
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as ended:
+                done: RetentionRound = ended.value
+                return done
+            if step is not None:
+                step()
+
+    def steps(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> Steps:
+        """`run` for a thread that has other things to do, in steps of a few milliseconds.
+
+        A step that is a function waits for the disk. It is to be called in a worker, and changes
+        nothing that others look at; the round goes on when it has returned.
+        """
+        store = self._store
         now_ms = self._clock.now_ms()
-        percent = self.disk(store.folder)
-        before = {(q.topic, q.queue_id): q.start for q in store.queue_table}
-        reason = self._reason(now_ms, percent, manual)
-        deleted = gone = 0
-        if reason:
-            end = self._end_of_unneeded(self.reach(topic_retention_ms))
-            while len(store.log.segments) > 1 and store.log.segments[1].start <= end:
-                gone += store.log.delete_first()
-                deleted += 1
+        survey = _Survey()
+        yield lambda: self._look(survey, topic_retention_ms, now_ms)
+        reason = self._reason(now_ms, survey.percent, manual)
+        gone = deleted = 0
+        end = self._end_of_unneeded(survey.reach) if reason else 0
+        while len(store.log.segments) > 1 and store.log.segments[1].start <= end:
+            self._garbage.append(store.log.drop_first())
+            gone += store.log.segment_bytes
+            deleted += 1
         log_start = int(store.log.start)
-        for queue in store.queue_table:
-            short_ms = topic_retention_ms.get(queue.topic, config.retention_ms)
-            if deleted:
-                gone += queue.delete_before(log_start)
-            if short_ms < config.retention_ms:
-                self._hide(queue.topic, queue.queue_id, now_ms - short_ms)
         if deleted:
-            gone += store.index.delete_before(log_start)
-            percent = self.disk(store.folder)
+            yield lambda: self._find_starts(survey, log_start)
+        messages: dict[tuple[str, int], int] = {}
+        for number, (queue, start) in enumerate(survey.starts.items(), 1):
+            if store.queue_table.find(queue.topic, queue.queue_id) is queue and start > queue.start:
+                messages[queue.topic, queue.queue_id] = start - queue.start
+                gone += queue.begin_at(start, self._garbage.append)
+            if number % _QUEUES_PER_STEP == 0:
+                yield None
+        if deleted:
+            gone += store.index.delete_before(log_start, self._garbage.append)
             _log.info(
                 "retention (%s): %d segments deleted, log starts at %d", reason, deleted, log_start
             )
-        self._guard(percent)
-        messages = {
-            (queue.topic, queue.queue_id): count
-            for queue in store.queue_table
-            if (count := queue.start - before[queue.topic, queue.queue_id]) > 0
-        }
-        return RetentionRound(reason, deleted, gone, log_start, messages, percent)
+        if self._garbage:
+            yield lambda: self._collect(survey)
+        self._guard(survey.percent)
+        return RetentionRound(reason, deleted, gone, log_start, messages, survey.percent)
+
+    def _look(self, survey: "_Survey", topic_retention_ms: Mapping[str, int], now_ms: int) -> None:
+        """Find out how full the disk is, how far files should go, and what short topics hide."""
+        survey.percent = self.disk(self._store.folder)
+        survey.reach = self.reach(topic_retention_ms)
+        for topic, short_ms in topic_retention_ms.items():
+            if short_ms < self._config.retention_ms:
+                for queue in list(self._store.queue_table.by_topic.get(topic, {}).values()):
+                    before_ms = now_ms - short_ms
+                    offset = self._store.offset_by_time(topic, queue.queue_id, before_ms)
+                    survey.starts[queue] = int(offset)
+
+    def _find_starts(self, survey: "_Survey", log_start: int) -> None:
+        """Find out where each queue begins, now that the log begins there."""
+        for queue in self._store.queue_table:
+            start = queue.first_from(log_start)
+            survey.starts[queue] = max(survey.starts.get(queue, 0), start)
+
+    def _collect(self, survey: "_Survey") -> None:
+        """Delete the files that nothing leads to any more; what fails is tried with the next round.
+
+        Large files take their time, and so do their maps: a map goes with the last who has it.
+        """
+        garbage, self._garbage = self._garbage, []
+        has_segments = any(isinstance(file, Segment) for file in garbage)
+        failed: OSError | None = None
+        garbage.reverse()  # The oldest first: who looks at the files meanwhile finds no gap.
+        while garbage:
+            file = garbage.pop()
+            path = file.path if isinstance(file, Segment) else file
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                failed = error
+                self._garbage.append(file)
+        if failed is not None:
+            raise disk_error(failed, self._store.folder, "delete files in") from failed
+        if has_segments:
+            sync_folder(self._store.log.folder)
+        survey.percent = self.disk(self._store.folder)
 
     def _end_of_unneeded(self, reach: int) -> int:
         """How far files may be deleted of those that should be."""
@@ -214,17 +290,11 @@ class Retention:
         for topic, retention_ms in topic_retention_ms.items():
             if retention_ms <= self._config.retention_ms:
                 continue
-            for queue_id in store.queue_table.by_topic.get(topic, {}):
+            for queue_id in list(store.queue_table.by_topic.get(topic, {})):
                 offset = store.offset_by_time(topic, queue_id, now_ms - retention_ms)
                 for entry in store.entries(topic, queue_id, offset, 1):
                     keep_from = min(keep_from, entry[0])
         return keep_from
-
-    def _hide(self, topic: str, queue_id: int, before_ms: int) -> None:
-        queue = self._store.queue_table.find(topic, queue_id)
-        if queue is not None:
-            offset = self._store.offset_by_time(topic, queue_id, before_ms)
-            queue.start = max(queue.start, int(offset))
 
     def _guard(self, percent: float) -> None:
         """Refuse writes on a disk that is nearly full, and accept them again when it is not."""

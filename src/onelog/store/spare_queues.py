@@ -14,13 +14,13 @@ last file for one with an entry.
 Invariant: a queue that is taken from here looks as if it had been made in its place.
 """
 
-import logging
 import os
 import shutil
 import threading
 from collections import deque
 from pathlib import Path
 
+from onelog.jobs import Job
 from onelog.store.segment import file_name
 
 FOLDER = "onelog-spare"
@@ -31,8 +31,6 @@ MISSES_MIN = 8
 QUIET_SECONDS = 1.0
 """How long no queue must have been made before the stock is filled."""
 ALLOCATED_BYTES = 4 * 1024
-
-log = logging.getLogger(__name__)
 
 
 class SpareQueues:
@@ -50,6 +48,7 @@ class SpareQueues:
         self._made = 0
         self._wanted = STOCK_MIN
         self._filler: threading.Thread | None = None
+        self._filling = Job("making queues ahead")
         self._closing = threading.Event()
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -84,7 +83,7 @@ class SpareQueues:
 
     def _fill_up(self) -> None:
         """The other thread's part."""
-        try:
+        with self._filling:  # If it fails, the next one who takes a queue has it tried again.
             self._folder.mkdir(exist_ok=True)
             while len(self._ready) < self._wanted:
                 asked = self._asked
@@ -92,8 +91,6 @@ class SpareQueues:
                     return
                 while asked == self._asked and len(self._ready) < self._wanted:
                     self._ready.append(self._make())
-        except OSError as error:
-            log.warning("no queues can be made ahead: %s", error)
 
     def _make(self) -> Path:
         self._made += 1

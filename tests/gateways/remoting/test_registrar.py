@@ -14,6 +14,7 @@ from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.tls import write_self_signed
+from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.gateways.remoting.live import broker
 
 
@@ -54,6 +55,26 @@ async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path
         assert route is not None
         queues = route.queue_datas[0]
         assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 5, 6)
+    await names.close()
+
+
+async def test_a_bug_does_not_end_the_registrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = await nameserver(tmp_path)
+    async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
+        body, failures = server._registrar.body, [OSError(24, "Too many open files")]
+
+        def failing() -> RegisterBrokerBody:
+            if failures:
+                raise failures.pop()
+            return body()
+
+        monkeypatch.setattr(server._registrar, "body", failing)
+        server.broker.admin.create_topic(TopicConfig("unlucky", 1, 1))
+        assert await eventually(lambda: not failures)
+        server.broker.admin.create_topic(TopicConfig("lucky", 1, 1))
+        assert await eventually(lambda: names.registry.routes.route("lucky") is not None)
     await names.close()
 
 

@@ -1,9 +1,11 @@
-"""Codes of errors; who may administer; what is too long is refused before it does harm."""
+"""Codes of errors; who may administer; what is too long is refused; who waits for the disk."""
 
 import ast
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,11 +13,17 @@ import onelog
 from onelog import errors
 from onelog.clock import SystemClock
 from onelog.errors import OnelogError, PeerClosedError, StoreClosedError
-from onelog.gateways.remoting.session import ERROR_CODES, BrokerSession, response_code
+from onelog.gateways.remoting.session import (
+    ERROR_CODES,
+    LOOKUPS_MAX,
+    BrokerSession,
+    response_code,
+)
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.peer import Peer
 from onelog.server import HANDLERS, BrokerServer
+from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.administration import KINDS, Kind
 from onelog.wire.remoting.clients import (
     ConsumerData,
@@ -28,6 +36,7 @@ from onelog.wire.remoting.clients import (
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.remoting.live import Client, bodies, broker, client
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popper, popping
+from tests.gateways.remoting.samples import SAMPLES
 
 SOURCE = Path(onelog.__file__).parent
 REACHED = ("core", "store", "gateways/remoting", "wire/remoting", "net/remoting.py", "message.py")
@@ -272,3 +281,69 @@ async def test_offsets_are_cloned_to_groups_that_can_exist_only(tmp_path: Path) 
         )
         assert refused.code == ResponseCode.INVALID_PARAMETER
         assert server.broker.offsets.groups_of(TOPIC) == [GROUP]
+
+
+# -- the disk is waited for elsewhere --------------------------------------------------------------
+
+
+class Readings:
+    """Who reads what of the store that may be on disk only, and in which thread."""
+
+    NAMES = ("message_at", "find_by_key", "store_time", "offset_by_time")
+
+    def __init__(self, store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, tuple[object, ...], int]] = []
+        for name in self.NAMES:
+            monkeypatch.setattr(store, name, self._watched(name, getattr(store, name)))
+
+    def _watched(self, name: str, read: Callable[..., object]) -> Callable[..., object]:
+        def watched(*args: object) -> object:
+            self.seen.append((name, args, threading.get_ident()))
+            return read(*args)
+
+        return watched
+
+    def unprepared(self) -> list[tuple[str, tuple[object, ...]]]:
+        """What this thread has read, and no worker before it."""
+        mine = threading.get_ident()
+        known: set[tuple[str, tuple[object, ...]]] = set()
+        found = []
+        for name, args, thread in self.seen:
+            if thread != mine:
+                known.add((name, args))
+            elif (name, args) not in known:
+                found.append((name, args))
+        return found
+
+
+async def test_whatever_is_on_disk_only_is_read_by_a_worker_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker(tmp_path, broker__name="broker-a") as server, client(server) as one:
+        for sample in SAMPLES:
+            await one.peer.ask(RequestCode(sample.code), sample.ext, sample.body, 20_000)
+        monkeypatch.setattr(server.store, "is_warm", lambda log_offset, size: False)
+        readings = Readings(server.store, monkeypatch)
+        for sample in SAMPLES:
+            await one.peer.ask(RequestCode(sample.code), sample.ext, sample.body, 20_000)
+        assert {name for name, _, _ in readings.seen} == set(Readings.NAMES)
+        assert readings.unprepared() == []
+
+
+async def test_a_question_that_a_worker_cannot_answer_gets_its_error(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        assert server.gateway.lookups == 0
+        answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=10**6)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "outside" in str(answer.remark)
+        with mock.patch.object(server.store, "message_at", side_effect=KeyError("a bug")):
+            answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError")
+        assert server.gateway.lookups == 0
+
+
+async def test_questions_to_the_disk_have_a_limit(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        server.gateway.lookups = LOOKUPS_MAX
+        answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
+        assert answer.code == ResponseCode.SYSTEM_BUSY

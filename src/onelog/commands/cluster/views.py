@@ -94,6 +94,8 @@ def _broker_document(broker: BrokerStatus, details: bool) -> dict[str, Any]:
         "disk_used_ratio": broker.disk_used_ratio,
         "booted_ms": broker.booted_ms,
         "oldest_message_ms": broker.oldest_message_ms,
+        "stalls": broker.stalls,
+        "longest_stall_ms": broker.longest_stall_ms,
     }
     return {**document, "details": broker.details} if details else document
 
@@ -103,7 +105,7 @@ def status_views(status: ClusterStatus, details: bool, utc: bool) -> list[Render
     made = table(
         f"brokers: {len(status.brokers)}",
         "cluster", "broker", ">id", "address", "version", ">in/s", ">out/s", ">in today",
-        ">out today", ">disk", "oldest message", "started",
+        ">out today", ">disk", "oldest message", "started", ">stalls",
     )  # fmt: skip
     for each in status.brokers:
         made.add_row(
@@ -119,6 +121,7 @@ def status_views(status: ClusterStatus, details: bool, utc: bool) -> list[Render
             f"{each.disk_used_ratio:.0%}",
             show_time(each.oldest_message_ms, utc=utc),
             show_time(each.booted_ms, utc=utc),
+            f"{each.stalls}\n{each.longest_stall_ms} ms" if each.stalls else "0",
         )
     made.show_footer = True
     made.columns[0].footer = "total"

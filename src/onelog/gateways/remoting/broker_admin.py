@@ -8,6 +8,7 @@ and with it commands to run (CVE-2023-33246).
 import logging
 import shutil
 import struct
+from functools import partial
 
 from onelog import __version__
 from onelog.config import SETTINGS
@@ -18,6 +19,7 @@ from onelog.errors import (
     ConfigError,
     NotPermittedError,
     OffsetOutOfRangeError,
+    OnelogError,
     StoreError,
     WireError,
 )
@@ -54,17 +56,24 @@ are handled as they are read, and a peer that is too fast is not read from."""
 # -- how it runs ---------------------------------------------------------------------------------
 
 
-def runtime_info(session: BrokerSession, command: Command) -> Answer:
+def runtime_info(session: BrokerSession, command: Command) -> None:
     """GET_BROKER_RUNTIME_INFO."""
+    session.look_up(
+        command, lambda: _disk(session.broker), lambda disk: _runtime_info(session, disk)
+    )
+
+
+def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
     broker = session.broker
     table = {
         **_state(session.gateway),
         **_traffic(broker),
-        **_disk(broker),
+        **disk,
         **_waiting_requests(),
         **_delayed(broker),
         **_mismatches(broker),
         **_damage(broker),
+        **_stalls(session.gateway),
     }
     return Answer(body=KVTable(table=table).encode())
 
@@ -207,6 +216,16 @@ def _damage(broker: Broker) -> dict[str, str]:
     }
 
 
+def _stalls(gateway: Gateway) -> dict[str, str]:
+    """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
+    stalls = gateway.stalls
+    return {
+        "onelogStallsTotal": str(stalls.count),
+        "onelogStallsTotalMs": str(stalls.total_ms),
+        "onelogStallLongestMs": str(stalls.longest_ms),
+    }
+
+
 def statistic(session: BrokerSession, command: Command) -> Answer:
     """VIEW_BROKER_STATS_DATA."""
     name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
@@ -268,18 +287,21 @@ def _properties(body: Buffer) -> dict[str, str]:
 # -- its files -----------------------------------------------------------------------------------
 
 
-def delete_expired_files(session: BrokerSession, command: Command) -> Answer:
+def delete_expired_files(session: BrokerSession, command: Command) -> None:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
-    session.broker.prepare_retention()
-    session.broker.store.retention.run(session.broker.topics.retention_ms(), manual=True)
-    return Answer()
+    session.gateway.retain(True, partial(_retained, session, command))
 
 
-def clean_expired_queues(session: BrokerSession, command: Command) -> Answer:
+def clean_expired_queues(session: BrokerSession, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
-    session.broker.prepare_retention()
-    session.broker.store.retain(session.broker.topics.retention_ms())
-    return Answer()
+    session.gateway.retain(False, partial(_retained, session, command))
+
+
+def _retained(session: BrokerSession, command: Command, error: OnelogError | None) -> None:
+    if error is None:
+        session.answer(command, Answer())
+    else:
+        session.fail(command, error)
 
 
 # -- its place in the cluster --------------------------------------------------------------------

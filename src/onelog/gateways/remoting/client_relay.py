@@ -19,6 +19,7 @@ from onelog.errors import (
     StoreCorruptError,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -41,7 +42,7 @@ def running_info(session: BrokerSession, command: Command) -> Answer | None:
     return _relay(session, command, RequestCode.GET_CONSUMER_RUNNING_INFO, command.ext, b"")
 
 
-def consume_directly(session: BrokerSession, command: Command) -> Answer | None:
+def consume_directly(session: BrokerSession, command: Command) -> None:
     """CONSUME_MESSAGE_DIRECTLY: the client gets the record, and tells how it fared with it."""
     broker, ext = session.broker, dict(command.ext)
     group, topic = fields.text(ext, "consumerGroup"), ext.get("topic", "")
@@ -51,12 +52,19 @@ def consume_directly(session: BrokerSession, command: Command) -> Answer | None:
         ext["topicSysFlag"] = str(topic_config.sys_flag)
     if group_config is not None:
         ext["groupSysFlag"] = str(group_config.sys_flag)
-    try:
-        message = broker.store.message_by_id(fields.text(ext, "msgId"))
-    except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
-        raise InvalidRequestError(str(error)) from None
-    record = broker.store.record(message.log_offset, message.size)
-    return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
+    message_id = fields.text(ext, "msgId")
+
+    def find() -> Message:
+        try:
+            return broker.store.message_by_id(message_id)
+        except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
+            raise InvalidRequestError(str(error)) from None
+
+    def relay(message: Message) -> Answer | None:
+        record = broker.store.record(message.log_offset, message.size)
+        return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
+
+    session.look_up(command, find, relay)
 
 
 def _relay(

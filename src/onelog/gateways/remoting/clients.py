@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+from onelog.core.broker import Broker
 from onelog.core.filters import Subscription, subscribe
 from onelog.core.locks import Queue
 from onelog.core.members import Client, ConsumerData, ConsumeType, Member, MessageModel
 from onelog.errors import FilterSyntaxError, InvalidRequestError, KeyNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.gateways.remoting.setting_names import UNIQUE_KEY_COUNT_MAX
+from onelog.message import Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -207,19 +209,26 @@ def min_offset(session: BrokerSession, command: Command) -> Answer:
     return Answer({"offset": str(session.broker.store.min_offset(topic, queue_id))})
 
 
-def offset_by_time(session: BrokerSession, command: Command) -> Answer:
+def offset_by_time(session: BrokerSession, command: Command) -> None:
     """SEARCH_OFFSET_BY_TIMESTAMP."""
     topic, queue_id = _topic_queue(command)
     time_ms = fields.number(command.ext, "timestamp")
     upper = command.ext.get("boundaryType", "lower").lower() == "upper"
-    offset = session.broker.store.offset_by_time(topic, queue_id, time_ms, upper)
-    return Answer({"offset": str(offset)})
+    session.look_up(
+        command,
+        lambda: session.broker.store.offset_by_time(topic, queue_id, time_ms, upper),
+        lambda offset: Answer({"offset": str(offset)}),
+    )
 
 
-def earliest_time(session: BrokerSession, command: Command) -> Answer:
+def earliest_time(session: BrokerSession, command: Command) -> None:
     """GET_EARLIEST_MSG_STORETIME."""
     topic, queue_id = _topic_queue(command)
-    return Answer({"timestamp": str(session.broker.earliest_time(topic, queue_id))})
+    session.look_up(
+        command,
+        lambda: session.broker.earliest_time(topic, queue_id),
+        lambda stored_ms: Answer({"timestamp": str(stored_ms)}),
+    )
 
 
 def _topic_queue(command: Command) -> tuple[str, int]:
@@ -229,27 +238,35 @@ def _topic_queue(command: Command) -> tuple[str, int]:
 # -- look-ups ----------------------------------------------------------------------------------
 
 
-def view_message(session: BrokerSession, command: Command) -> Answer:
+def view_message(session: BrokerSession, command: Command) -> None:
     """VIEW_MESSAGE_BY_ID: one record, by its place in the log."""
     offset = fields.number(command.ext, "offset")
     store = session.broker.store
-    return Answer(body=[store.record(offset, store.message_at(offset).size)])
+    session.look_up(
+        command,
+        lambda: store.message_at(offset).size,
+        lambda size: Answer(body=[store.record(offset, size)]),
+    )
 
 
-def query_message(session: BrokerSession, command: Command) -> Answer:
+def query_message(session: BrokerSession, command: Command) -> None:
     """QUERY_MESSAGE: records with a key, in a span of time, newest first."""
     ext = command.ext
     broker = session.broker
     count_max = fields.int32(ext, "maxNum")
     if fields.flag(ext, "_UNIQUE_KEY_QUERY"):
         count_max = UNIQUE_KEY_COUNT_MAX
-    found = broker.find_by_key(
-        fields.text(ext, "topic"),
-        fields.text(ext, "key"),
-        fields.number(ext, "beginTimestamp"),
-        fields.number(ext, "endTimestamp"),
-        max(0, min(count_max, broker.config.query_count_max)),
+    topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
+    begin_ms, end_ms = fields.number(ext, "beginTimestamp"), fields.number(ext, "endTimestamp")
+    count_max = max(0, min(count_max, broker.config.query_count_max))
+    session.look_up(
+        command,
+        lambda: broker.find_by_key(topic, key, begin_ms, end_ms, count_max),
+        lambda found: _found_by_key(broker, found),
     )
+
+
+def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
     latest = {
         "indexLastUpdateTimestamp": str(broker.store.last_append_ms),
         "indexLastUpdatePhyoffset": str(broker.store.log_end),

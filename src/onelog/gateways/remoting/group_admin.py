@@ -11,7 +11,7 @@ from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.groups import GroupConfig, check_name
 from onelog.core.members import LiveGroup
-from onelog.core.offsets import cursor_key
+from onelog.core.offsets import Offsets, cursor_key
 from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
 from onelog.gateways.remoting.attributes import GROUP_ATTRIBUTES, alter
 from onelog.gateways.remoting.bodies import (
@@ -24,7 +24,7 @@ from onelog.gateways.remoting.bodies import (
     subscription_body,
     version_body,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -41,6 +41,7 @@ from onelog.wire.remoting.groups import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
+from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import TopicList
 from onelog.wire.remoting.runtime import (
     ConsumerOffsets,
@@ -91,11 +92,15 @@ def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
     return group_from_body(body, alter(GROUP_ATTRIBUTES, before, body.attributes))
 
 
-def all_groups(session: BrokerSession, command: Command) -> Answer:
+def all_groups(session: BrokerSession, command: Command) -> None:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    configs = {config.name: config for config in session.broker.groups.all()}
     version = version_body(session.broker.groups.version)
-    names = page(configs, command.ext, "groupSeq", "maxGroupNum", version)
+    session.look_up(command, lambda: _all_groups(session.broker, command.ext, version), same)
+
+
+def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
+    configs = {config.name: config for config in broker.groups.all()}
+    names = page(configs, ext, "groupSeq", "maxGroupNum", version)
     table = SubscriptionGroupTable(
         data_version=version,
         subscription_group_table={name: group_body(configs[name]) for name in names},
@@ -203,14 +208,18 @@ def topics_of_group(session: BrokerSession, command: Command) -> Answer:
 # -- lag -----------------------------------------------------------------------------------------
 
 
-def consume_stats(session: BrokerSession, command: Command) -> Answer:
+def consume_stats(session: BrokerSession, command: Command) -> None:
     """GET_CONSUME_STATS: in topicList, else in topic, else wherever the group has a position."""
     ext = command.ext
     topics = [topic for topic in ext.get("topicList", "").split(";") if topic.strip()]
     topic = ext.get("topic", "").strip() or None
     group = fields.text(ext, "consumerGroup")
-    stats = session.broker.admin.consume_stats(group, topic, topics)
-    return Answer(body=_stats_body(session.broker, stats).encode())
+    broker = session.broker
+    session.look_up(
+        command,
+        lambda: _stats_body(broker, broker.admin.consume_stats(group, topic, topics)).encode(),
+        lambda body: Answer(body=body),
+    )
 
 
 def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
@@ -228,13 +237,17 @@ def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
     )
 
 
-def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
+def all_consume_stats(session: BrokerSession, command: Command) -> None:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
-    broker = session.broker
-    found = broker.admin.all_consume_stats(ordered_only=fields.flag(command.ext, "isOrder"))
+    ordered_only = fields.flag(command.ext, "isOrder")
+    session.look_up(command, lambda: _all_consume_stats(session.broker, ordered_only), same)
+
+
+def _all_consume_stats(broker: Broker, ordered_only: bool) -> Answer:
+    found = broker.admin.all_consume_stats(ordered_only=ordered_only)
     by_group: dict[str, list[WireStats]] = {group.name: [] for group in broker.groups.all()}
     for stats in found:
-        by_group[stats.group].append(_stats_body(broker, stats))
+        by_group.setdefault(stats.group, []).append(_stats_body(broker, stats))
     queues = [queue for stats in found for queue in stats.queues]
     answer = ConsumeStatsList(
         broker_addr=broker_address(broker),
@@ -248,7 +261,7 @@ def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
 # -- positions -----------------------------------------------------------------------------------
 
 
-def reset_offsets(session: BrokerSession, command: Command) -> Answer:
+def reset_offsets(session: BrokerSession, command: Command) -> None:
     """INVOKE_BROKER_TO_RESET_OFFSET: to a time (-1 is the end), or one queue to an offset.
 
     Without isForce a time moves no queue forward. RocketMQ 5 ignores that field; 4 obeys it, and
@@ -258,37 +271,35 @@ def reset_offsets(session: BrokerSession, command: Command) -> Answer:
     group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
     time_ms = fields.number(ext, "timestamp")
     queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
-    if fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1):
-        moved = broker.admin.reset_offsets(group, topic, time_ms, queue_id=queue_id, offset=offset)
-    else:
-        moved = _move_back(broker, group, topic, time_ms, queue_id)
-    table = {queue_body(broker, topic, each): at for each, at in moved.items()}
-    _tell_old_members(session, command, table)
-    return Answer(body=ResetOffsets(offset_table=table).encode())
-
-
-def _move_back(
-    broker: Broker, group: str, topic: str, time_ms: int, queue_id: int
-) -> dict[int, int]:
-    """Move queues to a time, except those that are not there yet; where each is then."""
-    store = broker.store
+    is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
     config = broker.topics.require(topic)
+    queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
+
+    def reset(places: dict[int, int]) -> Answer:
+        if is_forced:
+            moved = broker.admin.reset_offsets(
+                group, topic, time_ms, queue_id=queue_id, offset=offset, places=places
+            )
+        else:
+            moved = _move_back(broker, group, topic, places)
+        table = {queue_body(broker, topic, each): at for each, at in moved.items()}
+        _tell_old_members(session, command, table)
+        return Answer(body=ResetOffsets(offset_table=table).encode())
+
+    session.look_up(command, lambda: broker.admin.offsets_at(topic, queues, time_ms), reset)
+
+
+def _move_back(broker: Broker, group: str, topic: str, places: dict[int, int]) -> dict[int, int]:
+    """Move queues to these places, except those that are not there yet; where each is then."""
     if broker.groups.get(group) is None:
         raise GroupNotFoundError(f"Group {group} does not exist")
     positions: dict[int, int] = {}
-    for each in [queue_id] if queue_id >= 0 else range(config.read_queues):
+    for each, wanted in places.items():
         current = broker.offsets.get(group, topic, each)
-        wanted = int(
-            store.max_offset(topic, each)
-            if time_ms < 0
-            else store.offset_by_time(topic, each, time_ms)
-        )
         if current is not None and current <= wanted:
             positions[each] = current
         else:
-            positions |= broker.admin.reset_offsets(
-                group, topic, time_ms, queue_id=each, offset=wanted
-            )
+            positions |= broker.admin.reset_offsets(group, topic, 0, queue_id=each, offset=wanted)
     return positions
 
 
@@ -335,11 +346,15 @@ def clone_offsets(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def all_offsets(session: BrokerSession, command: Command) -> Answer:
+def all_offsets(session: BrokerSession, command: Command) -> None:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
     offsets = session.broker.offsets
-    table = {cursor_key(*cursor): queues for cursor, queues in offsets.all().items()}
     version = version_body(session.broker.versions[offsets.name])
+    session.look_up(command, lambda: _all_offsets(offsets, version), same)
+
+
+def _all_offsets(offsets: Offsets, version: DataVersion) -> Answer:
+    table = {cursor_key(*cursor): queues for cursor, queues in offsets.all().items()}
     return Answer(body=ConsumerOffsets(data_version=version, offset_table=table).encode())
 
 

@@ -45,7 +45,12 @@ def recall_message(session: BrokerSession, command: Command) -> None:
         raise RecallError("recall failed, timestamp invalid: it is past, or too far away")
     group = ext.get("producerGroup", "")
     token = (session, command, handle.unique_key)
-    broker.timers.recall(topic, handle.unique_key, _recalled, token, group=group)
+
+    def recall(_: object) -> None:
+        broker.timers.recall(topic, handle.unique_key, _recalled, token, group=group)
+
+    # What is found is looked for again in the loop, where nothing comes between; then in memory.
+    session.look_up(command, lambda: broker.timers.find_scheduled(handle.unique_key), recall)
 
 
 def _recalled(

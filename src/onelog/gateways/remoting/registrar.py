@@ -13,6 +13,7 @@ from onelog.core.broker import Broker
 from onelog.core.topics import TopicConfig
 from onelog.errors import OnelogError, PeerClosedError
 from onelog.gateways.remoting.bodies import topic_body, version_body
+from onelog.jobs import Job
 from onelog.net.peer import Peer
 from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -54,6 +55,7 @@ class Registrar:
         self._changed.set()
 
     async def _run(self) -> None:
+        job = Job("registering with the name servers")
         while True:
             period_s = self._broker.config.register_interval_ms / 1000
             try:
@@ -61,7 +63,8 @@ class Registrar:
                     await self._changed.wait()
             except TimeoutError:
                 pass
-            await self.register()
+            with job:
+                await self.register()
 
     async def register(self) -> None:
         """Register with all name servers, at the same time."""

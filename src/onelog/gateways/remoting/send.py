@@ -344,22 +344,26 @@ def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError
 # -- back from a consumer ----------------------------------------------------------------------
 
 
-def send_back(session: BrokerSession, command: Command) -> None:
+def send_back(session: BrokerSession, command: Command) -> Answer | None:
     """CONSUMER_SEND_MSG_BACK: a message that a consumer could not handle."""
     ext = command.ext
     offset = fields.number(ext, "offset")
     if offset < 0:
         raise InvalidRequestError(f"the custom field <offset> is negative: {offset}")
     times = fields.int32(ext, "maxReconsumeTimes", -1)
-    session.broker.send_back(
-        fields.text(ext, "group"),
-        offset,
-        fields.int32(ext, "delayLevel"),
-        _sent_back,
-        (session, command),
-        retries_max=times if times >= 0 else None,
-        unit_mode=fields.flag(ext, "unitMode"),
-    )
+
+    def act() -> None:
+        session.broker.send_back(
+            fields.text(ext, "group"),
+            offset,
+            fields.int32(ext, "delayLevel"),
+            _sent_back,
+            (session, command),
+            retries_max=times if times >= 0 else None,
+            unit_mode=fields.flag(ext, "unitMode"),
+        )
+
+    return session.when_warm(command, offset, act)
 
 
 def _sent_back(

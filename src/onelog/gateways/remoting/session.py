@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from onelog.clock import Clock
 from onelog.config import Loaded, TlsConfig
@@ -62,6 +62,7 @@ from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
+from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
@@ -131,6 +132,12 @@ class Answer(NamedTuple):
     remark: str | None = None
 
 
+LOOKUPS_MAX = 1_000
+"""Questions to the disk that may wait at a time."""
+
+log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
 
@@ -159,6 +166,14 @@ class Gateway:
     tls: Tls = field(default_factory=lambda: Tls(TlsConfig()))
     region: str = "DefaultRegion"
     trace: bool = True
+    stalls: Stalls = field(default_factory=Stalls)
+    """How often the event loop was held."""
+    look_up: Offload = field(init=False)
+    """The same as `offload`, for what computes, too: few at a time."""
+    lookups: int = 0
+    """How many of these are not done yet."""
+    retain: Callable[[bool, Callable[[OnelogError | None], None]], None] = field(init=False)
+    """Makes a round of retention, at any hour if the first argument says so, and calls back."""
     id_prefix: str = field(init=False)
     """How the ids of messages stored here begin."""
     added_properties: bytes = field(init=False)
@@ -170,9 +185,17 @@ class Gateway:
     """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
     def __post_init__(self) -> None:
+        self.look_up = self.offload
+        self.retain = self._retain_at_once
         self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
         self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
+
+    def _retain_at_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        broker = self.broker
+        broker.prepare_retention()
+        broker.store.retention.run(broker.topics.retention_ms(), manual=manual)
+        then(None)
 
     def refresh(self) -> None:
         """Take over what follows from the configuration."""
@@ -190,6 +213,11 @@ class Gateway:
                 "CLUSTER": config.cluster,
             }
         )
+
+
+def same(answer: Answer) -> Answer:
+    """What a worker found, when that is the answer."""
+    return answer
 
 
 class BrokerSession(RemotingSession):
@@ -228,6 +256,57 @@ class BrokerSession(RemotingSession):
     def fail(self, command: Command, error: OnelogError) -> None:
         """Answer a request that went wrong."""
         self.reply(command, response_code(error), remark=str(error))
+
+    def look_up(
+        self,
+        command: Command,
+        find: Callable[[], _Found],
+        then: Callable[[_Found], Answer | None],
+    ) -> None:
+        """Answer with what `then` makes of what `find` finds, which may have to wait for the disk.
+
+        `find` runs in a worker: it may read the store and tables that are copied at once, and
+        changes nothing. `then` runs in the loop.
+        """
+        gateway = self.gateway
+        if gateway.lookups >= LOOKUPS_MAX:
+            raise BrokerBusyError(f"{gateway.lookups} look-ups wait for the disk: try again later")
+        gateway.lookups += 1
+        found: list[_Found] = []
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                found.append(find())
+            except Exception as error:
+                failed.append(error)
+
+        def end() -> None:
+            gateway.lookups -= 1
+            try:
+                if failed:
+                    raise failed[0]
+                answer = then(found[0])
+            except OnelogError as error:
+                self.fail(command, error)
+            except Exception as error:
+                log.exception("request %d of %s failed", command.code, self.connection)
+                self.reply(command, ResponseCode.SYSTEM_ERROR, remark=type(error).__name__)
+            else:
+                if answer is not None:
+                    self.answer(command, answer)
+
+        gateway.look_up(work, end)
+
+    def when_warm(
+        self, command: Command, log_offset: int, act: Callable[[], Answer | None]
+    ) -> Answer | None:
+        """Do what needs the record at a log offset: now, or when a worker has read it."""
+        store = self.broker.store
+        if store.is_record_warm(log_offset):
+            return act()
+        self.look_up(command, lambda: store.message_at(log_offset), lambda _: act())
+        return None
 
     def refuse(self, reason: str) -> NoReturn:
         """Do not do what this peer may not want; the log has the first refusal of a connection."""

@@ -24,7 +24,8 @@ from onelog.gateways.remoting.bodies import (
     topic_body,
     version_body,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.store.consumequeue import ENTRY
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -136,11 +137,15 @@ def clean_unused_topics(session: BrokerSession, command: Command) -> Answer:
 # -- listing -------------------------------------------------------------------------------------
 
 
-def all_topics(session: BrokerSession, command: Command) -> Answer:
+def all_topics(session: BrokerSession, command: Command) -> None:
     """GET_ALL_TOPIC_CONFIG."""
-    configs = {config.name: config for config in session.broker.topics.all()}
     version = version_body(session.broker.topics.version)
-    names = page(configs, command.ext, "topicSeq", "maxTopicNum", version)
+    session.look_up(command, lambda: _all_topics(session.broker, command.ext, version), same)
+
+
+def _all_topics(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
+    configs = {config.name: config for config in broker.topics.all()}
+    names = page(configs, ext, "topicSeq", "maxTopicNum", version)
     table = TopicTable(
         data_version=version,
         mapping_data_version=DataVersion(),
@@ -172,13 +177,18 @@ def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
 # -- what is in them -----------------------------------------------------------------------------
 
 
-def topic_stats(session: BrokerSession, command: Command) -> Answer:
+def topic_stats(session: BrokerSession, command: Command) -> None:
     """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
     topic = fields.text(command.ext, "topic")
-    stats = session.broker.admin.topic_stats(topic)
+    session.broker.topics.require(topic)
+    session.look_up(command, lambda: _topic_stats(session.broker, topic), same)
+
+
+def _topic_stats(broker: Broker, topic: str) -> Answer:
+    stats = broker.admin.topic_stats(topic)
     table = TopicStatsTable(
         offset_table={
-            queue_body(session.broker, topic, queue.queue_id): TopicOffset(
+            queue_body(broker, topic, queue.queue_id): TopicOffset(
                 last_update_timestamp=queue.last_ms,
                 max_offset=queue.max_offset,
                 min_offset=queue.min_offset,
@@ -187,23 +197,27 @@ def topic_stats(session: BrokerSession, command: Command) -> Answer:
         },
         topic_put_tps=stats.put_per_second,
     )
-    created_ms = session.broker.topics.require(topic).created_ms
+    created_ms = broker.topics.require(topic).created_ms
     return Answer({TOPIC_CREATED_MS: str(created_ms)} if created_ms else {}, table.encode())
 
 
-def consume_time_spans(session: BrokerSession, command: Command) -> Answer:
+def consume_time_spans(session: BrokerSession, command: Command) -> None:
     """QUERY_CONSUME_TIME_SPAN. A time that there is not, because there is no message, is -1."""
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
+    session.look_up(command, lambda: _time_spans(session.broker, group, topic), same)
+
+
+def _time_spans(broker: Broker, group: str, topic: str) -> Answer:
     spans = ConsumeTimeSpans(
         consume_time_span_set=[
             QueueTimeSpan(
                 consume_time_stamp=span.consumed_ms or -1,
                 delay_time=span.delay_ms,
                 max_time_stamp=span.max_ms or -1,
-                message_queue=queue_body(session.broker, topic, span.queue_id),
+                message_queue=queue_body(broker, topic, span.queue_id),
                 min_time_stamp=span.min_ms or -1,
             )
-            for span in session.broker.admin.consume_time_spans(group, topic)
+            for span in broker.admin.consume_time_spans(group, topic)
         ]
     )
     return Answer(body=spans.encode())
@@ -220,13 +234,14 @@ def correction_offsets(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=CorrectionOffsets(correction_offsets=least).encode())
 
 
-def queue_entries(session: BrokerSession, command: Command) -> Answer:
+def queue_entries(session: BrokerSession, command: Command) -> Answer | None:
     """QUERY_CONSUME_QUEUE: entries of a queue as they are on disk."""
     ext, store = command.ext, session.broker.store
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     index = fields.number(ext, "index")
     count = max(0, min(fields.int32(ext, "count"), QUEUE_ENTRIES_MAX))
-    if store.queue_table.find(topic, queue_id) is None:
+    queue = store.queue_table.find(topic, queue_id)
+    if queue is None:
         raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
     start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     if not start <= index < end:
@@ -236,17 +251,22 @@ def queue_entries(session: BrokerSession, command: Command) -> Answer:
     if group is not None:
         subscription = session.broker.members.subscription(group, topic)
         filter_data = _filter_data(group, topic, subscription)
-    entries = QueueEntries(
-        filter_data=filter_data,
-        max_queue_index=end,
-        min_queue_index=start,
-        queue_data=[
-            QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
-            for at, size, code in store.entries(topic, queue_id, index, count)
-        ],
-        subscription_data=None if subscription is None else subscription_body(subscription),
-    )
-    return Answer(body=entries.encode())
+
+    def find() -> Answer:
+        entries = QueueEntries(
+            filter_data=filter_data,
+            max_queue_index=end,
+            min_queue_index=start,
+            queue_data=[
+                QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
+                for at, size, code in ENTRY.iter_unpack(queue.read_entries(index, count))
+            ],
+            subscription_data=None if subscription is None else subscription_body(subscription),
+        )
+        return Answer(body=entries.encode())
+
+    session.look_up(command, find, same)
+    return None
 
 
 def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:

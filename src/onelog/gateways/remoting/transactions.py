@@ -7,7 +7,7 @@ leaves unanswered. The broker's question is one-way too: its answer is another r
 
 import logging
 
-from onelog.core.checkback import Check
+from onelog.core.checkback import Check, CheckBack
 from onelog.core.members import Client
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
@@ -32,27 +32,37 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
     log_offset = fields.number(ext, "commitLogOffset")
     outcome = fields.int32(ext, "commitOrRollback")
     checked = fields.flag(ext, "fromTransactionCheck")
-    transactions, token = session.broker.transactions, (session, command)
-    if outcome == _COMMIT:
-        transactions.commit(group, half_offset, log_offset, _ended, token, checked=checked)
-    elif outcome == _ROLL_BACK:
-        transactions.roll_back(group, half_offset, log_offset, _ended, token, checked=checked)
-    elif outcome == _UNKNOWN:
+    transactions = session.broker.transactions
+    if outcome in (_COMMIT, _ROLL_BACK):
+        end = transactions.commit if outcome == _COMMIT else transactions.roll_back
+
+        def act() -> None:
+            end(group, half_offset, log_offset, _ended, (session, command), checked=checked)
+
+        return session.when_warm(command, log_offset, act)
+    if outcome == _UNKNOWN:
         log.debug("%s cannot tell what became of half message %d", group, half_offset)
         return Answer()
-    else:
-        raise InvalidRequestError(
-            f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
-            f"{_COMMIT} (commit) or {_ROLL_BACK} (rollback)"
-        )
-    return None
+    raise InvalidRequestError(
+        f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
+        f"{_COMMIT} (commit) or {_ROLL_BACK} (rollback)"
+    )
 
 
 def resume_check(session: BrokerSession, command: Command) -> None:
     """RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was put away."""
     wanted = fields.text(command.ext, "msgId")
+    checkback = session.broker.checkback
+
+    def resume(_: object) -> None:
+        checkback.resume(wanted, _ended, (session, command))
+
+    session.look_up(command, lambda: _given_up(checkback, wanted), resume)
+
+
+def _given_up(checkback: CheckBack, wanted: str) -> object:
     try:
-        session.broker.checkback.resume(wanted, _ended, (session, command))
+        return checkback.find_given_up(wanted)
     except MessageError as error:
         raise InvalidRequestError(str(error)) from None
 
