@@ -65,6 +65,11 @@ class StoreFullError(StoreError):
     """No room for the bytes: the disk is full, or over the ratio at which writes are refused."""
 
 
+class StoreBusyError(StoreError):
+    """The system is short of file descriptors or memory for the moment; nothing was done, and the
+    same may succeed a moment later."""
+
+
 class StoreFailedError(StoreError):
     """The disk failed to read or to write."""
 

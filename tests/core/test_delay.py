@@ -276,7 +276,7 @@ def test_without_head_room_the_files_with_delayed_messages_stay(
     orders.store.retention.disk = lambda folder: 99.0
     orders.store.retain()
     assert orders.retain().segments_deleted == 0
-    assert "delayed messages keep the oldest log files" in caplog.text
+    assert "handing over delayed messages" in caplog.text
     orders.crash()
     orders.advance(7_200_000)
     assert orders.bodies("orders") == [b"waits"]

@@ -1,11 +1,16 @@
 """The store as a whole: append, close, open, refuse."""
 
+import contextlib
 import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +27,7 @@ from onelog.errors import (
     NotAStoreError,
     OnelogError,
     PropertiesTooLargeError,
+    StoreBusyError,
     StoreClosedError,
     StoreFullError,
     StoreLockedError,
@@ -405,3 +411,152 @@ def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) ->
         assert child.result(10) == "done"
     for each in (reading, writing, release):
         os.close(each)
+
+
+# -- no file descriptors ---------------------------------------------------------------------------
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process cannot open a single file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_queue_that_cannot_be_made_for_want_of_descriptors_is_made_later(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    store.append([NewMessage("old", 0, b"before")])
+    with no_descriptors():
+        with pytest.raises(StoreBusyError, match="ulimit -n"):
+            store.append([NewMessage("new", 0, b"refused")])
+        store.append([NewMessage("old", 0, b"needs none")])
+    store.append([NewMessage("new", 0, b"later")])
+    assert [bytes(each.body) for each in store.messages("new", 0, 0, 9)] == [b"later"]
+    assert [bytes(each.body) for each in store.messages("old", 0, 0, 9)] == [
+        b"before",
+        b"needs none",
+    ]
+
+
+def test_a_segment_that_cannot_be_made_for_want_of_descriptors_is_made_later(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    first = [store.append([NewMessage("t", 0, bytes(4_050))])[0] for _ in range(3)]
+    with no_descriptors(), pytest.raises(StoreBusyError):
+        store.append([NewMessage("t", 0, bytes(4_050))])
+    (after,) = store.append([NewMessage("t", 0, bytes(4_050))])
+    assert after.log_offset == store.log.segment_bytes
+    assert [each.queue_offset for each in (*first, after)] == [0, 1, 2, 3]
+    store.close()
+    assert open_store().recovery.clean
+
+
+def test_flushes_and_checkpoints_wait_for_descriptors_and_do_not_end_the_store(
+    open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(replace(SMALL, checkpoint_interval_ms=1, flush_interval_ms=1))
+    store.append([NewMessage("t", 0, b"first")])
+    store.flush()
+    with no_descriptors():
+        (appended,) = store.append([NewMessage("t", 0, b"second")])
+        with pytest.raises(StoreBusyError):
+            store.flush()
+        assert store.wait_flushed(appended.log_offset + appended.size), "the log is open"
+        until(lambda: "no checkpoint" in caplog.text)
+    store.append([NewMessage("t", 0, b"third")])
+    until(lambda: store._checkpoint.safe_offset == store.log_end)
+    assert caplog.text.count("no checkpoint") == 1
+
+
+def test_a_new_segment_is_flushed_when_there_are_descriptors_again(open_store: OpenStore) -> None:
+    store = open_store()
+    for _ in range(4):
+        (appended,) = store.append([NewMessage("t", 0, bytes(4_050))])
+    flushed = threading.Event()
+    with no_descriptors():
+        store.when_flushed(appended.log_offset + appended.size, lambda error: flushed.set())
+    assert flushed.wait(10)
+    store.append([NewMessage("t", 0, b"goes on")])
+
+
+def test_entries_whose_queue_cannot_be_mapped_wait_and_writes_with_them(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    for queue_id in range(3):
+        store.append([NewMessage("t", queue_id, b"0")])
+    store.queue_table.unmap()
+    with no_descriptors():
+        # They are in the log: it is the next ones that have to wait.
+        store.append([NewMessage("t", 0, b"1"), NewMessage("t", 1, b"1"), NewMessage("t", 0, b"2")])
+        with pytest.raises(StoreBusyError):
+            store.append([NewMessage("t", 2, b"refused")])
+        with pytest.raises(StoreBusyError):
+            store.append_runs([NewRun.of(NewMessage("t", 2, b"refused"))])
+        assert store.max_offset("t", 0) == 1
+    store.append([NewMessage("t", 0, b"3")])
+    for queue_id, bodies in enumerate(([b"0", b"1", b"2", b"3"], [b"0", b"1"], [b"0"])):
+        found = store.messages("t", queue_id, 0, 9)
+        assert [bytes(each.body) for each in found] == bodies
+        assert [each.queue_offset for each in found] == list(range(len(bodies)))
+
+
+@pytest.mark.parametrize("kind", ["runs", "special"])
+def test_entries_of_runs_and_batches_wait_in_their_order(open_store: OpenStore, kind: str) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"0")])
+    store.queue_table.unmap()
+    messages = [NewMessage("t", 0, b"%d" % number) for number in range(1, 4)]
+    with no_descriptors():
+        if kind == "runs":
+            store.append_runs([NewRun.of(message) for message in messages])
+        else:
+            flag = int(SysFlag.COMMITTED)
+            store.append([*messages[:2], messages[2]._replace(sys_flag=flag, extra_queues=())])
+    store.append([NewMessage("t", 0, b"4")])
+    found = store.messages("t", 0, 0, 9)
+    assert [bytes(each.body) for each in found] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [each.queue_offset for each in found] == [0, 1, 2, 3, 4]
+
+
+def test_a_store_that_is_closed_while_entries_wait_finds_them_in_the_log(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"0")])
+    store.flush()
+    store.queue_table.unmap()
+    with no_descriptors():
+        store.append([NewMessage("t", 0, b"1")])
+        store.close()
+    again = open_store()
+    assert [bytes(each.body) for each in again.messages("t", 0, 0, 9)] == [b"0", b"1"]
+
+
+def test_the_index_grows_when_there_are_descriptors_again(open_store: OpenStore) -> None:
+    store = open_store(replace(SMALL, segment_bytes=1 << 20, queue_file_entries=1_000))
+    keyed = [
+        NewMessage("t", 0, b"x", encode_properties({"KEYS": f"k{number}"})) for number in range(250)
+    ]
+    store.append(keyed[:100])
+    store.index.build()
+    store.append(keyed[100:])
+    with no_descriptors(), pytest.raises(StoreBusyError):
+        store.index.build()
+    assert all(store.find_by_key("t", f"k{number}") for number in (0, 99, 150, 249))

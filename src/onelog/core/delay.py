@@ -20,7 +20,7 @@ from onelog.core.tables import Tables
 from onelog.core.topics import HALF_TOPIC
 from onelog.core.waiting import Schedule
 from onelog.core.warming import Warming
-from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
@@ -225,6 +225,8 @@ class Delay:
         try:
             message = self._store.message_at(log_offset)
             return restore(message)
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
         except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the delayed message at log offset %d is dropped: %s", log_offset, error)
             return None

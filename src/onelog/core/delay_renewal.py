@@ -15,7 +15,8 @@ from onelog.clock import Clock
 from onelog.core import timed_messages
 from onelog.core.delay import Delay
 from onelog.core.waiting import Schedule
-from onelog.errors import MessageError, StoreError
+from onelog.errors import MessageError
+from onelog.jobs import Job
 from onelog.message import SCHEDULE_TOPIC, NewMessage
 from onelog.store.message_store import MessageStore
 
@@ -36,6 +37,7 @@ class DelayRenewal:
         self._schedule = schedule
         self._reach = 0
         self._is_running = False
+        self._job = Job("handing over delayed messages whose log files should be deleted")
 
     def prepare_retention(self, reach: int) -> None:
         """Begin to hand over what waits before this log offset, some at a time."""
@@ -47,15 +49,13 @@ class DelayRenewal:
         self._is_running = False
         if self._delay.is_closed:
             return
-        try:
+        with self._job:  # If it fails, the files that hold them stay until it does not.
             for level in range(1, self._delay.levels + 1):
                 if count := self._hand_over(level):
                     log.info("%d delayed messages of level %d became timed ones", count, level)
                     self._is_running = True
                     self._schedule(_PAUSE_MS, self._hand_over_some)
                     return
-        except StoreError as error:
-            log.error("delayed messages keep the oldest log files from being deleted: %s", error)
 
     def _hand_over(self, level: int) -> int:
         """Hand over a bounded number of messages of a level; how many."""

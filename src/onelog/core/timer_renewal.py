@@ -23,7 +23,7 @@ from onelog.core.timers import Timers
 from onelog.core.topics import TIMER_TOPIC
 from onelog.core.waiting import Schedule
 from onelog.core.warming import Warming
-from onelog.errors import MessageError, OffsetOutOfRangeError, StoreError
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.store.consumequeue import ConsumeQueue
@@ -135,6 +135,8 @@ class TimerRenewal:
     def _renewed(self, offset: int) -> NewMessage | None:
         try:
             return timed_messages.renewed(self._timers.queue.message(offset))
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
         except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is lost: %s", offset, error)
             return None

@@ -43,6 +43,7 @@ from onelog.errors import (
     OffsetOutOfRangeError,
     OnelogError,
     RecallError,
+    StoreBusyError,
     StoreError,
 )
 from onelog.jobs import Job
@@ -291,6 +292,8 @@ class Timers:
         """What a record says that is more than a scheduled message of ours."""
         try:
             read = timed_messages.read(self.queue.message(offset))
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
         except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return []
@@ -423,6 +426,8 @@ class Timers:
         """The message as consumers get it, or None if it cannot be delivered."""
         try:
             return timed_messages.delivered(self.queue.message(offset), now_ms)
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
         except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return None

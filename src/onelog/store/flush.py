@@ -57,6 +57,7 @@ class Flusher:
         self._waiting: list[tuple[int, OnFlushed]] = []
         self._stopping = False
         self._failure: StoreError | None = None
+        self._said = ""
         self._thread = threading.Thread(target=self._run, name="onelog-flush", daemon=True)
         self._thread.start()
 
@@ -111,7 +112,7 @@ class Flusher:
                 self._fail(error)
                 return
             except StoreError as error:
-                log.warning("no flush, tried again at once: %s", error)
+                self._complain("no flush", error)
                 time.sleep(_RETRY_S)
             except Exception as error:
                 self._fail(StoreFailedError(f"the flush thread failed: {error!r}"))
@@ -130,9 +131,16 @@ class Flusher:
             raise
         except StoreError as error:
             # Nothing is lost by it: a recovery would begin at the checkpoint before.
-            log.warning("no checkpoint, tried again later: %s", error)
+            self._complain("no checkpoint", error)
             return False
+        self._said = ""
         return True
+
+    def _complain(self, what: str, error: StoreError) -> None:
+        """Say once that something is tried again."""
+        if str(error) != self._said:
+            self._said = str(error)
+            log.warning("%s, tried again: %s", what, error)
 
     def _tell(self, error: StoreError | None) -> None:
         """Answer those whose bytes are on disk, or everybody if there was an error."""

@@ -25,9 +25,9 @@ from onelog.errors import (
     FlushFailedError,
     NotAStoreError,
     PropertiesTooLargeError,
+    StoreBusyError,
     StoreClosedError,
     StoreError,
-    StoreFullError,
     StoreVersionError,
 )
 from onelog.message import (
@@ -110,7 +110,10 @@ class MessageStore(StoreReader):
         if config.record_crc:
             self._properties_max -= CRC_PROPERTY_BYTES + 1
         self._refusal: StoreError | None = None
-        self._index_full: StoreError | None = None
+        self._hindrance: StoreError | None = None
+        """Why writes are refused for the moment, until it is tried again."""
+        self._late: dict[ConsumeQueue, bytes] = {}
+        self._late_record = 0
         self._dirty: set[ConsumeQueue] = set()
         if crashed or self.recovery.records_replayed:
             self._dirty.update(self.queue_table)
@@ -167,7 +170,7 @@ class MessageStore(StoreReader):
         if not self.retention.owns(refusal) or not self.retention.has_head_room:
             yield
             return
-        self._refusal = None
+        self._refusal = self._hindrance
         try:
             yield
         finally:
@@ -251,7 +254,11 @@ class MessageStore(StoreReader):
                     packed = entries[queue] = []
             packed.append(pack(log_offset, size, code))
         for queue, packed in entries.items():
-            queue.put(b"".join(packed))
+            end = queue.end
+            try:
+                queue.put(b"".join(packed))
+            except StoreError as error:
+                self._put_later(queue, b"".join(packed[queue.end - end :]), error)
             if not queue.dirty:
                 queue.dirty = True
                 self._dirty.add(queue)
@@ -288,7 +295,7 @@ class MessageStore(StoreReader):
         appended = []
         for run, queue, first, (places, sizes) in zip(runs, queues, firsts, placed, strict=True):
             codes = self._codes(run, store_ms)
-            queue.put(b"".join(map(ENTRY.pack, places, sizes, codes)))
+            self._put(queue, b"".join(map(ENTRY.pack, places, sizes, codes)))
             queue.dirty = True
             self.index.add_run(run, places, store_ms)
             size = places[-1] + sizes[-1] - places[0]
@@ -318,14 +325,47 @@ class MessageStore(StoreReader):
     def _entered_until(self, last_record: int, store_ms: int) -> None:
         """Queues and index know of everything up to here."""
         self.last_append_ms = store_ms
+        if self._late:
+            self._late_record = last_record
+            return
         self._entered = (int(self.log.end), last_record, store_ms)
         if self.index.is_behind:
             try:
                 self.index.build()
-            except StoreFullError as error:
-                # These messages are stored; it is the next ones for which there is no room.
-                if self._refusal is None:
-                    self._refusal = self._index_full = error
+            except StoreError as error:
+                # These messages are stored; it is the next ones that have to wait.
+                self._refuse_for_now(error)
+
+    def _refuse_for_now(self, error: StoreError) -> None:
+        before, self._hindrance = self._hindrance, error
+        if self._refusal is before:
+            self._refusal = error
+
+    # A queue whose map was given up needs a file descriptor to be written to, and at worst there is
+    # none when the record is in the log already. Its entries wait, and all writes with them.
+
+    def _put(self, queue: ConsumeQueue, entries: bytes) -> None:
+        end = queue.end
+        try:
+            if queue not in self._late:
+                queue.put(entries)
+                return
+            error = self._hindrance or StoreBusyError("entries of the queue wait already")
+        except StoreError as reason:
+            error = reason
+        self._put_later(queue, entries[(queue.end - end) * ENTRY_BYTES :], error)
+
+    def _put_later(self, queue: ConsumeQueue, entries: bytes, error: StoreError) -> None:
+        self._late[queue] = self._late.get(queue, b"") + entries
+        self._refuse_for_now(error)
+
+    def _put_late(self) -> None:
+        """Put the entries that had to wait; `StoreError` if they still have to."""
+        for queue, entries in list(self._late.items()):
+            del self._late[queue]
+            self._put(queue, entries)
+            if queue in self._late:
+                raise self._hindrance or StoreBusyError("entries of a queue have to wait")
 
     def _time_before_last(self, now_ms: int) -> int:
         """The store time of an append for which the clock says less than for the one before.
@@ -345,9 +385,12 @@ class MessageStore(StoreReader):
     def _refuse(self) -> None:
         """Raise why nothing is written now, unless the reason is gone."""
         assert self._refusal is not None
-        if self._refusal is self._index_full:
+        if self._refusal is self._hindrance:
+            if self._late:
+                self._put_late()
+                self._entered = (int(self.log.end), self._late_record, self.last_append_ms)
             self.index.build()
-            self._refusal = self._index_full = None
+            self._refusal = self._hindrance = None
         else:
             raise self._refusal
 
@@ -383,7 +426,7 @@ class MessageStore(StoreReader):
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = self._tags_codes.of(message.topic, message.properties, store_ms)
             for queue in targets:
-                queue.put(ENTRY.pack(log_offset, size, code) * message.inner_count)
+                self._put(queue, ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True
             self._dirty.update(targets)
         self.index.add([*map(_without_lost_keys, records)], appended, store_ms)
@@ -513,8 +556,8 @@ class MessageStore(StoreReader):
 
         A disk that failed or a store that was closed stays refused.
         """
-        if self._refusal in (None, self._index_full) or self.retention.owns(self._refusal):
-            self._refusal = reason
+        if self._refusal in (None, self._hindrance) or self.retention.owns(self._refusal):
+            self._refusal = reason or self._hindrance
 
     def _refuse_from_now(self, error: StoreError) -> None:
         if self._refusal is not error:
@@ -564,9 +607,13 @@ class MessageStore(StoreReader):
         """Flush, and leave the store as one that was stopped cleanly."""
         if isinstance(self._refusal, StoreClosedError):
             return
-        failed = self._refusal not in (None, self._index_full) and not self.retention.owns(
+        failed = self._refusal not in (None, self._hindrance) and not self.retention.owns(
             self._refusal
         )
+        if self._late and not failed:
+            with contextlib.suppress(StoreError):
+                self._refuse()
+            failed = bool(self._late)
         self._refusal = StoreClosedError(f"the store in {self.folder} is closed")
         try:
             self._flusher.stop()

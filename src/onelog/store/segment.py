@@ -24,6 +24,7 @@ import numpy as np
 
 from onelog.errors import (
     FlushFailedError,
+    StoreBusyError,
     StoreCorruptError,
     StoreError,
     StoreFailedError,
@@ -41,6 +42,7 @@ _MINCORE = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux
 if _MINCORE is not None:
     _MINCORE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -50,6 +52,11 @@ def disk_error(error: OSError, path: Path, what: str) -> Exception:
     if error.errno in _FULL:
         return StoreFullError(
             f"no room on the disk to {what} {path}: free some space ({error.strerror})"
+        )
+    if error.errno in _SHORT:
+        return StoreBusyError(
+            f"cannot {what} {path} for the moment: {error.strerror}. If that lasts, raise the "
+            "limit of open files (ulimit -n) or free some memory"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorePermissionError(f"may not {what} {path}: {error.strerror}")
@@ -143,7 +150,10 @@ class Segment:
         if self._view is None:
             if os.fstat(self._fd).st_size < self.size:
                 raise StoreCorruptError(f"{self.path} is shorter than its {self.size} bytes")
-            self._view = memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+            try:
+                self._view = memoryview(mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ))
+            except OSError as error:
+                raise disk_error(error, self.path, "map") from error
         return self._view
 
     def write(self, buffers: Sequence[Buffer], at: int, size: int) -> None:
