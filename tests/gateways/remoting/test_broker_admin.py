@@ -231,12 +231,12 @@ async def test_a_topic_that_is_kept_for_longer_is_so_also_when_somebody_asks(
     world.send("archive", body=b"keep me")
     for _ in range(30):
         world.send("orders", body=b"x" * 100_000)
-    world.advance(4 * DAY_MS)
+    world.clock.advance(4 * DAY_MS)
     for _ in range(3):
         await desk.told(code)
         world.store.flush()
     assert world.bodies("archive") == [b"keep me"]
-    world.advance(1000 * 3_600_000)
+    world.clock.advance(1000 * 3_600_000)
     for _ in range(3):
         await desk.told(code)
         world.store.flush()
