@@ -7,7 +7,7 @@ from onelog.core.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.errors import MessageError, StoreFullError, TransactionNotFoundError
 from onelog.message import Appended, NewMessage, decode_properties
 from tests.core.transacting import GROUP, Producers
-from tests.core.world import SMALL_STORE, TROUBLES, World
+from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
 
 ROUND_MS = 30_000
 
@@ -195,6 +195,7 @@ def test_the_limits_of_checks_can_change_while_the_broker_runs(producers: Produc
     assert producers.world.bodies(CHECKED_OUT_TOPIC) == [b"x"]
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_ten_thousand_open_transactions_are_asked_about_slice_by_slice(
     producers: Producers,
 ) -> None:
@@ -204,9 +205,11 @@ def test_ten_thousand_open_transactions_are_asked_about_slice_by_slice(
         world.broker.transactions.prepare(producers.message(b"%d" % number), world.on_stored)
     world.end_tick()
     world.told.clear()
+    world.timer.longest_cpu_s = 0.0
     producers.advance(ROUND_MS)
-    assert len(producers.asked) == 100
+    assert len(producers.asked) < 100
     world.advance(1_000)
+    assert world.timer.longest_cpu_s < HELD_S_MAX
     checks = [check for _, check in producers.take_asked()]
     assert len(checks) == 10_000
     for check in checks:
@@ -289,7 +292,7 @@ def test_transactions_that_cannot_be_put_away_keep_their_files(
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "append", refuse)
         assert world.retain().segments_deleted == 0
-    assert "keep the oldest log files from being deleted: disk is full" in caplog.text
+    assert "transactions whose log files should be deleted failed" in caplog.text
     producers.commit(half)
 
 

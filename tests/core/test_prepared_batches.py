@@ -30,7 +30,7 @@ from onelog.errors import (
 )
 from onelog.message import LOOPBACK, NewRun
 from onelog.store.message_store import MessageStore
-from tests.core.world import SMALL_STORE, TROUBLES, World
+from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
 
 
 def unpack(part: Part) -> NewRun:
@@ -100,6 +100,54 @@ def test_parts_that_the_commit_does_not_name_never_appear(job: Job) -> None:
     job.commit(0, winner)
     job.settle()
     assert job.world.bodies("orders") == [b"winner"]
+
+
+@pytest.mark.usefixtures("no_garbage")
+def test_very_many_parts_are_committed_and_published_in_turns_with_others(job: Job) -> None:
+    count, world = 4_000, job.world
+    for number in range(count):
+        part = Part(job.query, 0, "0", "orders", 0, 1, b"%d" % number, 1, LOOPBACK)
+        world.broker.prepared_batches.stage(part, world.on_stored)
+    world.end_tick()
+    parts = [int(told.appended.queue_offset) for told in world.told]
+    world.told.clear()
+    world.timer.longest_cpu_s = 0.0
+    world.timer.measured(lambda: job.commit(0, *parts))
+    assert world.broker.prepared_batches.last_batch("copy") is None
+    job.commit(0, *parts)
+    with pytest.raises(BatchFencedError, match="being committed"):
+        job.commit(1, parts[0])
+    others = 0
+    while not job.committed:
+        world.send("orders", 1)
+        others += 1
+    job.settle()
+    assert world.timer.longest_cpu_s < HELD_S_MAX
+    assert job.committed == [(Committed(0, False), None)] * 2
+    assert others > count
+    assert world.bodies("orders") == [b"%d" % number for number in range(count)]
+
+
+def test_a_part_that_is_missing_far_behind_is_told_and_nothing_is_decided(job: Job) -> None:
+    parts = [job.stage(0, b"%d" % number) for number in range(250)]
+    job.commit(0, *parts, 10**6)
+    job.settle()
+    ((committed, error),) = job.committed
+    assert committed is None
+    assert "nothing is staged at 1000000" in str(error)
+    assert job.world.bodies("orders") == []
+    job.commit(0, *parts)
+    job.settle()
+    assert len(job.world.bodies("orders")) == 250
+
+
+def test_parts_that_are_on_disk_only_are_read_before_they_are_looked_at(job: Job) -> None:
+    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
+    with mock.patch.object(job.world.store, "is_warm", return_value=False):
+        job.commit(0, *parts)
+        job.settle()
+    assert job.committed == [(Committed(0, False), None)]
+    assert job.world.bodies("orders") == [b"a", b"b"]
 
 
 def test_a_second_commit_of_a_batch_changes_nothing(job: Job) -> None:

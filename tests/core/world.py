@@ -57,16 +57,20 @@ class ManualTimer:
         work()
         self._elsewhere_s += time.thread_time() - began
 
+    def measured(self, callback: Callable[[], None]) -> None:
+        """Make a call, and see how long it takes."""
+        began, elsewhere = time.thread_time(), self._elsewhere_s
+        callback()
+        held_s = time.thread_time() - began - (self._elsewhere_s - elsewhere)
+        self.longest_cpu_s = max(self.longest_cpu_s, held_s)
+
     def advance(self, ms: int) -> None:
         """Move the clock, stopping at each timer on the way."""
         end_ms = self._clock.now_ms() + ms
         while self._timers and self._timers[0][0] <= end_ms:
             due_ms, _, callback = heapq.heappop(self._timers)
             self._clock.advance(max(0, due_ms - self._clock.now_ms()))
-            began, elsewhere = time.thread_time(), self._elsewhere_s
-            callback()
-            held_s = time.thread_time() - began - (self._elsewhere_s - elsewhere)
-            self.longest_cpu_s = max(self.longest_cpu_s, held_s)
+            self.measured(callback)
         self._clock.advance(end_ms - self._clock.now_ms())
 
 
@@ -167,7 +171,7 @@ class World:
         """What the event loop does at the end of a tick."""
         soon, self.soon[:] = list(self.soon), []
         for callback in soon:
-            callback()
+            self.timer.measured(callback)
 
     def run_posted(self, count: int = 1, timeout_s: float = 5.0) -> None:
         """Wait for other threads to hand over `count` calls, and make them."""

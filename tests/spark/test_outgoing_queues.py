@@ -98,3 +98,14 @@ def test_parts_are_cut_by_size_and_keep_the_order_of_each_queue() -> None:
     assert (messages.to_pylist(), part) == ([], b"000700090011")
     assert list(parts.rest()) == [(QUEUES[0], b"00060008")]
     assert list(parts.rest()) == []
+
+
+def test_parts_are_cut_by_count_because_many_small_messages_take_a_broker_long() -> None:
+    parts = Parts(1_000, 3)
+    messages, part = parts.add(QUEUES[0], pa.array([b"a"]))
+    assert (len(messages), part) == (0, None)
+    messages, part = parts.add(QUEUES[0], pa.array([b"b", b"c", b"d", b"e"]))
+    assert (messages.to_pylist(), part) == ([b"d", b"e"], b"abc")
+    messages, part = parts.add(QUEUES[0], messages)
+    assert (len(messages), part) == (0, None)
+    assert list(parts.rest()) == [(QUEUES[0], b"de")]

@@ -41,6 +41,8 @@ COMMIT_TIMEOUT_MS = 300_000
 """A commit is answered when everything is published, which takes a while for millions."""
 PART_BYTES = 512 << 10
 """A good size of a part: one request, and one append of the broker."""
+PART_COUNT = 4_000
+"""Messages in a part: while it appends them, the broker does nothing else."""
 NOTHING = -1
 """The batch of a query that has decided none."""
 

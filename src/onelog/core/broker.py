@@ -172,7 +172,7 @@ class Broker:
         )  # fmt: skip
         self.prepared_batches = PreparedBatches(
             self.tables, store, self.topics, self.publisher, self.durability, clock,
-            self._schedule, call_soon,
+            self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
     def _wire_leases(

@@ -13,7 +13,6 @@ asked does not count: the transaction waits for one to come back, for as long as
 Invariant: every open transaction is ended by a producer, or put away; none is open for ever.
 """
 
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from onelog.core.warming import Warming
 from onelog.errors import (
     MessageError,
     OffsetOutOfRangeError,
-    OnelogError,
     StoreCorruptError,
     TransactionNotFoundError,
 )
@@ -41,8 +39,8 @@ from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_SLICE_COUNT = 100
-_SLICE_PAUSE_MS = 5
+_SLICE_COUNT = 50
+_SLICE_PAUSE_MS = 2
 """Questions leave in slices: ten thousand at once would stall the loop, and flood a producer."""
 _TRIES_MAX = 3
 
@@ -63,6 +61,11 @@ AskProducer = Callable[[Client, Check], bool]
 
 def _nobody(client: Client, check: Check) -> bool:
     return False
+
+
+def _sliced(offsets: list[int]) -> Iterator[list[int]]:
+    for at in range(0, len(offsets), _SLICE_COUNT):
+        yield offsets[at : at + _SLICE_COUNT]
 
 
 class CheckBack:
@@ -93,7 +96,9 @@ class CheckBack:
         self._clock = clock
         self._schedule = schedule
         self._warming = warming
-        self._round: Iterator[int] | None = None
+        self._round: Iterator[list[int]] | None = None
+        self._leaving: list[int] = []
+        self._keeping = Job("putting away transactions whose log files should be deleted")
         self._unasked: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
         self._job = Job("asking about open transactions")
@@ -128,20 +133,42 @@ class CheckBack:
     def check(self) -> None:
         """Begin a round: ask about every open transaction that is old enough, slice by slice."""
         if self._round is None and not self._closed:
-            self._transactions.remember()
-            self._round = iter(list(self._places))
+            self._round = self._slices()
             self._check_some()
+
+    def _slices(self) -> Iterator[list[int]]:
+        """What to do one after the other: record what is open, then see to it, some at a time."""
+        for _ in self._transactions.remember_some():
+            yield []
+        yield from _sliced(list(self._places))
 
     def _check_some(self) -> None:
         if self._round is None or self._closed:
             return
-        part = list(itertools.islice(self._round, _SLICE_COUNT))
-        self._check_part(part)
+        part: list[int] | None = None
+        with self._job:
+            part = next(self._round, None)
+        if part is None:
+            self._end_round()
+        else:
+            self._when_read(part, self._check_part)
+
+    def _when_read(self, part: list[int], then: Callable[[list[int]], None]) -> None:
+        """Go on with half messages when that needs no disk."""
+        doubtful = [each for each in part if self._table.is_doubtful(each)]
+        if doubtful:
+            self._warming.find(
+                lambda: self._table.read_ahead(doubtful), lambda _: self._go_on(part, then)
+            )
+        else:
+            self._go_on(part, then)
+
+    def _go_on(self, part: list[int], then: Callable[[list[int]], None]) -> None:
+        places = [self._places[each] for each in part if each in self._places]
+        if not self._closed and self._warming.is_ready(places, lambda: self._go_on(part, then)):
+            then(part)
 
     def _check_part(self, part: list[int]) -> None:
-        places = [self._places[each] for each in part if each in self._places]
-        if self._closed or not self._warming.is_ready(places, lambda: self._check_part(part)):
-            return
         asked: dict[int, int] = {}
         with self._job:
             for half_offset in part:
@@ -150,9 +177,12 @@ class CheckBack:
                     asked[half_offset] = checks
             # After the questions: a crash in between asks once more than it counts.
             self._table.count_checks(asked)
-        if len(part) == _SLICE_COUNT and not self._job.failed:
+        if self._job.failed:
+            self._end_round()
+        else:
             self._schedule(_SLICE_PAUSE_MS, self._check_some)
-            return
+
+    def _end_round(self) -> None:
         self._round = None
         if self._unasked:
             log.warning(
@@ -226,13 +256,24 @@ class CheckBack:
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files up to this offset are deleted: put away the transactions in them."""
-        threatened = [offset for offset, at in self._places.items() if at < reach]
-        try:
-            with self._store.head_room():
-                for half_offset in threatened:
+        if not self._leaving:
+            self._leaving = [offset for offset, at in self._places.items() if at < reach]
+            self._put_away_some()
+
+    def _put_away_some(self) -> None:
+        part, self._leaving = self._leaving[:_SLICE_COUNT], self._leaving[_SLICE_COUNT:]
+        if part:
+            self._when_read(part, self._put_away_part)
+
+    def _put_away_part(self, part: list[int]) -> None:
+        with self._keeping, self._store.head_room():
+            for half_offset in part:
+                if half_offset in self._places:
                     self._put_away(self._store.message_at(self._places[half_offset]))
-        except OnelogError as error:
-            log.error("open transactions keep the oldest log files from being deleted: %s", error)
+        if self._keeping.failed:
+            self._leaving = []  # The next round of retention finds them again.
+        else:
+            self._schedule(_SLICE_PAUSE_MS, self._put_away_some)
 
     def needed_from(self) -> int:
         """Where in the log the first half message is that is open, or its end."""

@@ -17,7 +17,7 @@ one that the caller of `remember` names as ending.
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -26,7 +26,7 @@ from onelog.core.delay import REAL_TOPIC
 from onelog.core.offsets import Offsets
 from onelog.core.tables import Change, Tables, in_parts, joined
 from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from onelog.errors import StoreCorruptError, StoreError
+from onelog.errors import OnelogError, StoreCorruptError, StoreError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "CID_RMQ_SYS_TRANS"
 _POSITION = "position"
+_PARTS_TOGETHER = 4
 _OPS_PER_READ = 1_000
 _OP_BYTES_PER_READ = 1 << 20
 _DETOURS = (SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -175,6 +176,12 @@ class OpenTransactions:
         """
         if half.queue_offset not in self._doubtful:
             return False
+        if self._is_delivered(half):
+            return True
+        self._doubtful.discard(half.queue_offset)
+        return False
+
+    def _is_delivered(self, half: Message) -> bool:
         key = half.unique_key
         topic = property_value(half.properties, REAL_TOPIC)
         if key is not None and topic is not None:
@@ -182,8 +189,21 @@ class OpenTransactions:
                 for at in self._store.find_by_key(place, key):
                     if self._store.message_at(at).prepared_offset == half.log_offset:
                         return True
-        self._doubtful.discard(half.queue_offset)
         return False
+
+    def is_doubtful(self, half_offset: int) -> bool:
+        """Whether `was_committed` has to look into the log."""
+        return half_offset in self._doubtful
+
+    def read_ahead(self, half_offsets: Iterable[int]) -> None:
+        """Read what `was_committed` will read, in a worker; it may be on disk only."""
+        for half_offset in half_offsets:
+            at = self.places.get(half_offset)
+            if at is not None:
+                try:
+                    self._is_delivered(self._store.message_at(at))
+                except OnelogError:
+                    continue  # Whoever asks is told.
 
     # -- running -------------------------------------------------------------------------------
 
@@ -202,23 +222,50 @@ class OpenTransactions:
         changes: list[Change] = [(self.name, str(at), count) for at, count in checks.items()]
         self._tables.write(changes)
 
-    def remember(self, ending: AbstractSet[int]) -> None:
+    def remember(self, ending: Callable[[], AbstractSet[int]]) -> Iterator[None]:
         """Record what is open, also the transactions that end with this tick, as their operations
-        are not in the log yet.
+        are not in the log yet; some at a time.
 
-        The position comes last: a torn write without it only makes the next start read more.
+        The position comes last: without it, the next start only reads more. It is that of the
+        beginning: of what begins or ends meanwhile the start reads.
         """
         half_end, op_end = self.known_end, int(self._store.max_offset(OP_HALF_TOPIC, 0))
-        is_open = self.places.keys() | ending
-        gone = self._recorded.keys() - is_open
-        new = sorted(is_open - self._recorded.keys())
-        changes: list[Change] = [(self.name, str(offset), None) for offset in gone]
-        changes += [(self.name, str(offset), 0) for offset in new]
-        if changes or (half_end, op_end) != (self._position or (0, 0)):
+        changes: list[Change] = []
+        has_changed = (half_end, op_end) != (self._position or (0, 0))
+        for number, part in enumerate(self._unrecorded_parts(half_end, ending), 1):
+            changes += part
+            if number % _PARTS_TOGETHER == 0:
+                self._tables.write(changes)
+                changes = []
+                yield
+        if changes or has_changed:
             self._tables.write([*changes, (self.name, _POSITION, [half_end, op_end])])
-            lowest = min(is_open, default=half_end)
+            lowest = min(self.places.keys() | ending(), default=half_end)
             self._offsets.commit(GROUP, HALF_TOPIC, 0, lowest)
             self._offsets.commit(GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end))
+
+    def _unrecorded_parts(
+        self, half_end: int, ending: Callable[[], AbstractSet[int]]
+    ) -> Iterator[list[Change]]:
+        """What has to change in the table; ending ones are open still."""
+        for recorded in in_parts(self._recorded):
+            open_still = ending()
+            yield [
+                (self.name, str(offset), None)
+                for offset, _ in recorded
+                if offset not in self.places and offset not in open_still
+            ]
+        yield [
+            (self.name, str(offset), 0)
+            for offset in sorted(ending())
+            if offset < half_end and offset not in self._recorded
+        ]
+        for places in in_parts(self.places):
+            yield [
+                (self.name, str(offset), 0)
+                for offset, _ in places
+                if offset < half_end and offset not in self._recorded
+            ]
 
     def _first_op_after(self, half_offset: int, op_end: int) -> int:
         """The first operation that may name this half message or a later one."""

@@ -40,6 +40,7 @@ from onelog.core.publish import OnStored, Publisher
 from onelog.core.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
 from onelog.core.topics import UNSENDABLE_TOPICS, Topics
 from onelog.core.waiting import Schedule
+from onelog.core.warming import Warming
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -71,6 +72,8 @@ _FORGOTTEN_PER_ROUND = 1_000
 _OLD_ONE_OFF = re.compile(r"spark-batch-[0-9a-f]{32}")
 """How batch writes are named by writers that do not say that they are one-off."""
 RETRY_MS = 1_000
+_CHECKED_TOGETHER = 200
+"""Parts that are looked at before others have their turn."""
 
 OnCommitted = Callable[[Any, "Committed | None", OnelogError | None], None]
 
@@ -137,6 +140,7 @@ class PreparedBatches:
         clock: Clock,
         schedule: Schedule,
         call_soon: Callable[[Callable[[], None]], None],
+        warming: Warming,
     ) -> None:
         self.unpack: Callable[[Part], NewRun] | None = None
         """The messages of a part; given by the gateway, whose form its body has."""
@@ -148,10 +152,13 @@ class PreparedBatches:
         self._clock = clock
         self._schedule = schedule
         self._call_soon = call_soon
+        self._warming = warming
         self._queries: dict[str, _Query] = {}
         self._one_offs: dict[str, None] = {}
         """Those of the queries that are one-off, the oldest first."""
         self._publishing: set[str] = set()
+        self._deciding: dict[str, _Query] = {}
+        """Batches whose parts are being checked."""
         self._is_closed = False
 
     # -- the table -----------------------------------------------------------------------------
@@ -352,13 +359,51 @@ class PreparedBatches:
                 f"batch {state.batch} of query {query!r} is still being published; batch {batch} "
                 "has to wait"
             )
-        for offset in parts:
-            self._check_target(self._part(offset, query, batch))
-        now_ms = self._clock.now_ms()
-        decided = _Query(batch, list(parts), now_ms, note, one_off).value(list(parts))
-        forgotten = self._room_for_one_off(query) if one_off else []
-        self._tables.write([*forgotten, (self.name, f"commit:{query}", decided)])
-        self._queries[query].waiting.append((on_committed, token))
+        deciding = self._deciding.get(query)
+        if deciding is None:
+            state = _Query(batch, list(parts), self._clock.now_ms(), note, one_off)
+            state.waiting.append((on_committed, token))
+            self._check_some(query, state, 0)
+        elif deciding.batch == batch:
+            deciding.waiting.append((on_committed, token))
+        else:
+            raise BatchFencedError(
+                f"batch {deciding.batch} of query {query!r} is being committed; batch {batch} has "
+                "to wait"
+            )
+
+    def _check_some(self, query: str, state: _Query, begin: int) -> None:
+        """See that parts are there, some at a time, and decide when all of them are."""
+        self._deciding.pop(query, None)
+        some = state.parts[begin : begin + _CHECKED_TOGETHER]
+        places = [self._store.place_of(STAGED_TOPIC, 0, offset) for offset in some if offset >= 0]
+        if self._is_closed:
+            return
+        if not self._warming.is_ready(places, lambda: self._check_more(query, state, begin)):
+            self._deciding[query] = state
+            return
+        for offset in some:
+            self._check_target(self._part(offset, query, state.batch))
+        following = begin + len(some)
+        if following < len(state.parts):
+            self._deciding[query] = state
+            self._call_soon(lambda: self._check_more(query, state, following))
+        else:
+            self._decide(query, state)
+
+    def _check_more(self, query: str, state: _Query, begin: int) -> None:
+        try:
+            self._check_some(query, state, begin)
+        except Exception as reason:
+            error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
+            for on_committed, token in state.waiting:
+                on_committed(token, None, error)
+
+    def _decide(self, query: str, state: _Query) -> None:
+        forgotten = self._room_for_one_off(query) if state.one_off else []
+        decided = (self.name, f"commit:{query}", state.value(list(state.parts)))
+        self._tables.write([*forgotten, decided])
+        self._queries[query].waiting += state.waiting
         self._publish(query)
 
     def _room_for_one_off(self, query: str) -> list[Change]:
@@ -402,6 +447,12 @@ class PreparedBatches:
         if self._is_closed:
             return  # The next start goes on.
         state = self._queries[query]
+        number = state.begun[0] if state.begun else 0
+        following = state.parts[number : number + 2]
+        places = [self._store.place_of(STAGED_TOPIC, 0, offset) for offset in following]
+        if not self._warming.is_ready(places, lambda: self._publish(query)):
+            self._publishing.add(query)
+            return
         try:
             if not self._publish_part(query, state):
                 self._tables.write([(self.name, f"commit:{query}", state.value([]))])

@@ -9,6 +9,7 @@ Invariant: until an operation names a half message in the log, it is open, or am
 this tick; whoever ends it a second time is refused, so that a commit delivers at most once.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
@@ -77,7 +78,12 @@ class Transactions:
 
     def remember(self) -> None:
         """Record what is open, so that a start need not find it out."""
-        self.table.remember({ending.half_offset for ending in self._endings})
+        for _ in self.remember_some():
+            pass
+
+    def remember_some(self) -> Iterator[None]:
+        """The same, some at a time."""
+        return self.table.remember(lambda: {ending.half_offset for ending in self._endings})
 
     # -- beginning -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onelog.client.message import Queue
+from onelog.client.prepared import PART_COUNT
 from onelog.errors import MessageError
 from onelog.message import java_hash
 from onelog.spark.outgoing_rows import BROKER, KEY, MESSAGE, QUEUE, content
@@ -116,8 +117,10 @@ def java_hashes(keys: pa.Array) -> Ints:
 class Parts:
     """Collects messages by queue, until there is enough of one queue for a request."""
 
-    def __init__(self, part_bytes: int) -> None:
+    def __init__(self, part_bytes: int, part_count: int = PART_COUNT) -> None:
         self._part_bytes = part_bytes
+        self._part_count = part_count
+        self._counts: dict[Queue, int] = {}
         self._pieces: dict[Queue, list[memoryview]] = {}
         self._sizes: dict[Queue, int] = {}
 
@@ -126,11 +129,14 @@ class Parts:
         bounds, text = content(messages)
         size = self._sizes.get(queue, 0)
         full_at = int(bounds[0]) + self._part_bytes - size
-        count = min(int(np.searchsorted(bounds, full_at)), len(messages))
+        taken = self._counts.get(queue, 0)
+        room = self._part_count - taken
+        count = min(int(np.searchsorted(bounds, full_at)), len(messages), room)
         begin, end = int(bounds[0]), int(bounds[count])
+        self._counts[queue] = taken + count
         self._pieces.setdefault(queue, []).append(text[begin:end].data)
         self._sizes[queue] = size = size + end - begin
-        part = self._take(queue) if size >= self._part_bytes else None
+        part = self._take(queue) if size >= self._part_bytes or count == room else None
         return messages.slice(count), part
 
     def rest(self) -> Iterator[tuple[Queue, bytes]]:
@@ -139,5 +145,5 @@ class Parts:
             yield queue, self._take(queue)
 
     def _take(self, queue: Queue) -> bytes:
-        del self._sizes[queue]
+        del self._sizes[queue], self._counts[queue]
         return b"".join(self._pieces.pop(queue))
