@@ -15,6 +15,8 @@ from onelog.errors import (
     NameserversUnreachableError,
     TopicNotFoundError,
 )
+from onelog.net.remoting import RemotingSession
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.routes import BrokerData, QueueData, TopicRouteData
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import hang_up, knowing, route_data, scripted, silent
@@ -167,6 +169,21 @@ async def test_a_topic_to_be_becomes_a_real_one(cluster: LiveCluster) -> None:
         assert not real.is_default
         assert len(real.publish_queues) == 5
         assert await routes.get_for_sending("orders") is real
+
+
+async def test_a_broker_that_registers_between_the_questions_is_asked_for_its_own_queues() -> None:
+    known: dict[str, TopicRouteData] = {}
+
+    def answer(session: RemotingSession, command: Command) -> None:
+        if command.ext["topic"] == "TBW102":
+            known["TBW102"] = route_data({"a": A}, queues=8, perm=7)
+            known["orders"] = route_data({"a": A}, queues=2)
+        knowing(known)(session, command)
+
+    async with scripted(answer) as nameserver, Nodes([nameserver.address]) as nodes:
+        route = await Routes(nodes).get_for_sending("orders")
+        assert not route.is_default
+        assert queues(route) == [("a", 0), ("a", 1)]
 
 
 async def test_where_a_topic_would_come_into_being_is_refreshed_too() -> None:

@@ -184,8 +184,12 @@ class Routes:
         route = default_route_of(topic, data, queues)
         if not route.publish_queues:
             raise missing
-        self._keep(route)
-        return route
+        try:
+            # A broker with the topic may have registered between the two questions.
+            return await self.refresh(topic)
+        except TopicNotFoundError:
+            self._keep(route)
+            return route
 
     def _keep(self, route: Route) -> None:
         if self._routes.get(route.topic) != route:
