@@ -279,7 +279,7 @@ def decode_rate(topic: str, chunks: list[bytes], rounds: int) -> tuple[float, fl
     """In a process of its own: MB of bodies a second, a CPU second; MB of records a second."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from onelog.spark.columns import RecordDecoder, spark_schema
+    from onelog.spark.columns.messages import RecordDecoder, spark_schema
 
     decoder = RecordDecoder(COLUMNS, to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
     body_bytes = sum(

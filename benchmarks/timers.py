@@ -28,8 +28,8 @@ from benchmarks.timing import Rate, Stopwatch, prepared_input
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig
 from onelog.core.broker import Broker
-from onelog.core.timers import COLLECT_MS
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
 from onelog.store.message_store import MessageStore

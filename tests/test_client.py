@@ -12,8 +12,8 @@ import onelog.client
 
 NOT_NEEDED = (
     "cryptography lz4 zstandard numpy opentelemetry redis sqlite3 uvloop rich typer tempfile "
-    "onelog.config onelog.core onelog.store onelog.gateways onelog.server onelog.client.admin "
-    "onelog.client.pop_consumer"
+    "onelog.config onelog.core onelog.store onelog.gateways onelog.server "
+    "onelog.client.admin.asynchronous onelog.client.consumer.push.pop_fetching"
 ).split()
 
 

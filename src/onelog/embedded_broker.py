@@ -25,17 +25,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Unpack
 
-from onelog.client import background
-from onelog.client.admin import AsyncAdmin
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.synchronous import Admin
+from onelog.client.admin.topics import TopicChange
+from onelog.client.connection import background
+from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
+from onelog.client.consumer.pull.synchronous import PullConsumer
+from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.synchronous import PushConsumer
 from onelog.client.options import ConsumerOptions, ProducerOptions
-from onelog.client.producer import AsyncProducer
-from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
-from onelog.client.push_consumer import AsyncPushConsumer
-from onelog.client.sync_admin import Admin
-from onelog.client.sync_producer import Producer
-from onelog.client.sync_pull_consumer import PullConsumer
-from onelog.client.sync_push_consumer import PushConsumer
-from onelog.client.topics import TopicChange
+from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.synchronous import Producer
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
 from onelog.nameserver.server import NameServer, serve_nameserver

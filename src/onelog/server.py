@@ -19,22 +19,14 @@ from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways.remoting import (
-    assignment,
-    broker_admin,
-    client_relay,
-    clients,
-    group_admin,
-    pop,
-    prepared,
-    pull,
-    recall,
-    reply,
-    send,
-    topic_admin,
-    transactions,
-)
-from onelog.gateways.remoting.registrar import Registrar
+from onelog.gateways.remoting.admin import broker as broker_admin
+from onelog.gateways.remoting.admin import client_relay
+from onelog.gateways.remoting.admin import groups as group_admin
+from onelog.gateways.remoting.admin import topics as topic_admin
+from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
+from onelog.gateways.remoting.nameservers.registrar import Registrar
+from onelog.gateways.remoting.sending import recall, reply, send, transactions
+from onelog.gateways.remoting.sending import staged as prepared
 from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
 from onelog.jobs import Job
 from onelog.message import encode_host
@@ -44,6 +36,7 @@ from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
+from onelog.rocketmq import ROCKETMQ, config_files
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound, Steps
@@ -184,7 +177,7 @@ class BrokerServer:
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
         self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
-        self.broker.open()
+        self.broker.open(ROCKETMQ)
 
     def _offload(
         self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
@@ -422,8 +415,8 @@ def export_config(loaded: Loaded) -> None:
             post=void,
             random=Random(),
         )
-        broker.open()
-        broker.export_config()
+        broker.open(ROCKETMQ)
+        config_files.export(broker)
         broker.close()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from onelog.client.listening import Listening
+from onelog.client.consumer.listening import Listening
 from onelog.client.message import ReceivedMessage
 from onelog.message import NewMessage, encode_properties
 from onelog.store import record

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onelog.client.address import Address
-from onelog.client.consume_rates import ConsumeRates
-from onelog.client.consumer_settings import ConsumerSettings
-from onelog.client.fetching import Membership, Source
-from onelog.client.instance import Instance
+from onelog.client.connection.address import Address
+from onelog.client.connection.instance import Instance
+from onelog.client.consumer.consume_rates import ConsumeRates
+from onelog.client.consumer.push.fetching import Membership, Source
+from onelog.client.consumer.push.pop_fetching import PopFetching
+from onelog.client.consumer.settings import ConsumerSettings
+from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
 from onelog.client.message import ReceivedMessage
-from onelog.client.pop_consumer import PopFetching
-from onelog.client.topic_filters import TopicFilter, topic_filter
 from onelog.wire.remoting.clients import ConsumerData
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from onelog.client.consume_rates import ConsumeRates
-from onelog.client.consumer_settings import ConsumerSettings
-from onelog.client.fetching import Membership, Source
-from onelog.client.instance import Instance
+from onelog.client.connection.instance import Instance
+from onelog.client.consumer.consume_rates import ConsumeRates
+from onelog.client.consumer.push.fetching import Membership, Source
+from onelog.client.consumer.push.pull_fetching import PullFetching
+from onelog.client.consumer.push.pulling import PulledQueue
+from onelog.client.consumer.push.send_back import retry_topic
+from onelog.client.consumer.settings import ConsumerSettings
+from onelog.client.consumer.topic_filters import topic_filter
 from onelog.client.message import Queue, ReceivedMessage
-from onelog.client.pull_fetching import PullFetching
-from onelog.client.pulling import PulledQueue
-from onelog.client.send_back import retry_topic
-from onelog.client.topic_filters import topic_filter
 from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import ConsumerData
 from onelog.wire.remoting.codes import RequestCode

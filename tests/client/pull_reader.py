@@ -3,8 +3,8 @@
 import asyncio
 from typing import Unpack
 
+from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
 from onelog.client.message import Queue, ReceivedMessage
-from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
 from tests.client.live_cluster import LiveCluster
 
 GROUP = "readers"

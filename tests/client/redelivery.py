@@ -1,9 +1,9 @@
 """Messages that are delivered again and again, to a listener that should see each once."""
 
 import onelog
-from onelog.client.handled_keys import HandledKeys
-from onelog.client.idempotent import idempotent
-from onelog.client.listening import RetryLater
+from onelog.client.consumer.listening import RetryLater
+from onelog.client.extras.handled_keys import HandledKeys
+from onelog.client.extras.idempotent import idempotent
 from onelog.client.message import Message, ReceivedMessage
 from tests.net.sessions import until
 

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from onelog.client.address import Address
+from onelog.client.connection.address import Address
 from onelog.clock import ManualClock
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener

@@ -26,7 +26,7 @@ from onelog.client import (
     PushConsumer,
     ReceivedMessage,
 )
-from onelog.client.address import Address
+from onelog.client.connection.address import Address
 from onelog.config import Value, load
 from onelog.errors import (
     NameserversUnreachableError,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from onelog.client.connection.instance import Instance
 from onelog.client.hooks import (
     ConsumeContext,
     SendContext,
@@ -16,9 +17,8 @@ from onelog.client.hooks import (
     start_hooks,
     transaction_ended,
 )
-from onelog.client.instance import Instance
 from onelog.client.message import Message, Queue, SendStatus
-from onelog.client.producer import AsyncProducer
+from onelog.client.producer.asynchronous import AsyncProducer
 from onelog.errors import ConfigError, OnelogError
 from onelog.message import property_value
 from onelog.wire.remoting.trace import MessageKind, Outcome

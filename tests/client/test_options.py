@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from onelog.client.acl import Credentials
-from onelog.client.address import Address
+from onelog.client.connection.address import Address
+from onelog.client.credentials import Credentials
 from onelog.client.options import (
     ClientOptions,
     ConsumerOptions,

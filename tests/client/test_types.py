@@ -111,7 +111,7 @@ def test_mistakes_are_found(checker: str, tmp_path: Path) -> None:
 def names_of_the_client() -> dict[str, object]:
     """All that annotations may mean: they are texts where an import would cost something."""
     known: dict[str, object] = {}
-    for module in pkgutil.iter_modules(onelog.client.__path__, "onelog.client."):
+    for module in pkgutil.walk_packages(onelog.client.__path__, "onelog.client."):
         if module.name != "onelog.client.opentelemetry":
             known |= vars(importlib.import_module(module.name))
     return known | {"Unpack": typing.Unpack}

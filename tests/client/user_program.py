@@ -40,7 +40,7 @@ from onelog.client import (
     TransactionState,
     idempotent,
 )
-from onelog.client.messages import Found
+from onelog.client.admin.messages import Found
 from onelog.errors import OnelogError, SendFailedError
 
 SHARED: ProducerOptions = {

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onelog.client.delays import Listing, Waiting
+from onelog.client.admin.delays import Listing, Waiting
 from onelog.commands.delay.views import listing_views
 from onelog.commands.terminal import console
 from tests.client.live_cluster import LiveCluster

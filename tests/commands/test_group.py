@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from onelog.client.groups import GroupMembers, GroupProgress, GroupSummary, QueueProgress
-from onelog.client.positions import Move, Moves
+from onelog.client.admin.groups import GroupMembers, GroupProgress, GroupSummary, QueueProgress
+from onelog.client.admin.positions import Move, Moves
 from onelog.clock import SystemClock
 from onelog.commands.group.views import effect, summaries_table
 from onelog.commands.terminal import console
-from onelog.core.retry_policy import parse_policy
+from onelog.core.redelivery.policy import parse_policy
+from tests.client.admin.test_groups import commit
 from tests.client.live_cluster import LiveCluster
-from tests.client.test_groups import commit
 from tests.commands.conftest import Run
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onelog.client.acl import SECRET_BYTES_MAX
+from onelog.client.credentials import SECRET_BYTES_MAX
 from onelog.commands.link import ENVIRONMENT, LINK, client_options
 from onelog.config import load
 from onelog.errors import ConfigError, OnelogError

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.address import Address
-from onelog.client.messages import Consumption, Found
+from onelog.client.admin.messages import Consumption, Found
+from onelog.client.connection.address import Address
 from onelog.commands.message.views import LONG_BYTES, details, document, line, messages_table
 from onelog.commands.terminal import console
 from onelog.message import NewMessage, encode_properties
 from onelog.store.record import encode
 from onelog.wire.remoting.records import decode_records
+from tests.client.admin.test_groups import commit
 from tests.client.live_cluster import LiveCluster
-from tests.client.test_groups import commit
 from tests.commands.conftest import Run
 
 

@@ -15,9 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from onelog.core.groups import GroupConfig
-from onelog.core.lease_queue import Fate
-from onelog.core.topics import dead_letter_topic
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import dead_letter_topic
+from onelog.core.leases.queue import Fate
 from onelog.errors import LeaseNotFoundError
 from tests.core.leasing import Leased, Reader, reading
 
@@ -273,9 +273,9 @@ class LeaseMachine(RuleBasedStateMachine):
         """Begin a snapshot, or go on with it: what happens meanwhile is in it or not."""
         tables = self.world.broker.lease_tables
         with (
-            mock.patch("onelog.core.tables.PART_ENTRIES", 1),
-            mock.patch("onelog.core.leases.STEP_LEASES", 1),
-            mock.patch("onelog.core.lease_queue.STEP_LEASES", 1),
+            mock.patch("onelog.core.durable.tables.PART_ENTRIES", 1),
+            mock.patch("onelog.core.leases.leases.STEP_LEASES", 1),
+            mock.patch("onelog.core.leases.queue.STEP_LEASES", 1),
         ):
             if tables._gathering is None:
                 tables.snapshot()

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onelog.core.filters import subscribe
-from onelog.core.groups import GroupConfig
-from onelog.core.lease_queue import Fate
-from onelog.core.lease_supply import Terms
-from onelog.core.leases import Taken
-from onelog.core.pop import PopRequest
-from onelog.core.waiting import ANY_QUEUE
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.durable.waiting import ANY_QUEUE
+from onelog.core.filters.tags import subscribe
+from onelog.core.leases.leases import Taken
+from onelog.core.leases.pop import PopRequest
+from onelog.core.leases.queue import Fate
+from onelog.core.leases.supply import Terms
 from onelog.errors import OnelogError
 from onelog.message import Message
 from onelog.store.record import decode_messages

@@ -1,8 +1,8 @@
 import pytest
 
 from onelog.core.admin import OFFSET_MAX, ConsumeTimeSpan, QueueProgress, QueueStats
-from onelog.core.filters import subscribe
-from onelog.core.members import Client, ConsumerData
+from onelog.core.filters.tags import subscribe
+from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import (
     ConsumersOfflineError,
     GroupNotFoundError,

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.filters import subscribe
-from onelog.core.groups import GroupConfig
-from onelog.core.members import Client, ConsumerData
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.filters.tags import subscribe
+from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import (
     GroupPermissionError,
     MessageTooLargeError,

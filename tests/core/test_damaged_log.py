@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from onelog.core.groups import GroupConfig
-from onelog.core.tables import TABLES_TOPIC
-from onelog.core.topics import HALF_TOPIC, TIMER_TOPIC
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
+from onelog.core.durable.tables import TABLES_TOPIC
 from onelog.message import SCHEDULE_TOPIC
 from tests.core.leasing import GROUP, LEASE_MS, Reader, bodies
 from tests.core.transacting import Producers

@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from onelog.core import timer_wheel
-from onelog.core.topics import HALF_TOPIC, TIMER_TOPIC
+from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
+from onelog.core.schedule import wheel as timer_wheel
 from onelog.errors import StoreError
 from onelog.message import SCHEDULE_TOPIC
 from onelog.store.message_store import MessageStore

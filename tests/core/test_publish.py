@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import (
     BrokerBusyError,
     EmptyMessageError,

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from onelog.core.filters import Subscription, subscribe
-from onelog.core.lease_supply import Terms
-from onelog.core.pop import PopRequest
-from onelog.core.pull import PullStatus
+from onelog.core.cursors.pull import PullStatus
+from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.leases.pop import PopRequest
+from onelog.core.leases.supply import Terms
 from onelog.errors import OnelogError, StoreFailedError
 from onelog.message import NewMessage, encode_properties
 from onelog.store import consumequeue

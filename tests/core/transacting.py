@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from onelog.core.checkback import Check
-from onelog.core.members import Client
-from onelog.core.topics import HALF_TOPIC, OP_HALF_TOPIC
+from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC
+from onelog.core.membership.members import Client
+from onelog.core.transactions.checkback import Check
 from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from tests.core.world import World

@@ -15,11 +15,12 @@ from typing import Any
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
-from onelog.core.prepared_batches import Part
-from onelog.core.pull import PullResult
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.pull import PullResult
+from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.rocketmq import ROCKETMQ
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
@@ -121,7 +122,7 @@ class World:
             seconds=lambda: self.seconds,
         )
         self.broker.prepared_batches.unpack = self.unpack
-        self.broker.open()
+        self.broker.open(ROCKETMQ)
 
     def close(self) -> None:
         self.broker.close()

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 import redis
 
-from onelog.client.handled_keys import DbApiStore
-from onelog.client.redis_store import RedisStore
+from onelog.client.extras.handled_keys import DbApiStore
+from onelog.client.extras.redis_store import RedisStore
 from onelog.clock import ManualClock
 from tests.client.handled_keys_contract import PROMISES, Subject
 from tests.client.redelivery import handled_once

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.acl import Credentials
-from onelog.client.groups import GroupChange
+from onelog.client.admin.groups import GroupChange
+from onelog.client.admin.synchronous import Admin
+from onelog.client.admin.topics import TopicChange
+from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.credentials import Credentials
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.options import ProducerOptions
-from onelog.client.sync_admin import Admin
-from onelog.client.sync_producer import Producer
-from onelog.client.sync_push_consumer import PushConsumer
-from onelog.client.topics import TopicChange
-from onelog.client.transactions import TransactionState
+from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.transactions import TransactionState
 from onelog.errors import NotPermittedError
 from tests.e2e.onelog_peer import COMMAND
 from tests.e2e.processes import wait_until

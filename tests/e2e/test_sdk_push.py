@@ -23,7 +23,7 @@ from onelog.client import (
     ReceivedMessage,
     RetryLater,
 )
-from onelog.client.listening import AnyListener
+from onelog.client.consumer.listening import AnyListener
 from onelog.errors import FilterSyntaxError
 from tests.e2e.conftest import Server
 from tests.e2e.java_clients import mqadmin

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.address import parse_address
-from onelog.client.admin import AsyncAdmin
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.topics import TopicChange
+from onelog.client.connection.address import parse_address
 from onelog.client.message import Queue
-from onelog.client.topics import TopicChange
 from onelog.message import encode_properties
 from onelog.net.peer import Peer
 from onelog.spark.brokers import connect, disconnect
-from onelog.spark.columns import spark_schema
+from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions, read_options
-from onelog.spark.reader import OnelogReader
-from onelog.spark.stream_reader import OnelogStreamReader
-from onelog.spark.tables import Table
+from onelog.spark.read.batch import OnelogReader
+from onelog.spark.read.stream import OnelogStreamReader
 from onelog.wire.remoting.codes import RequestCode
 from tests.e2e.rocketmq_peer import RocketmqPeer
 

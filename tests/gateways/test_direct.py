@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onelog.config import Value, load
-from onelog.core.topics import PERM_WRITE, TopicConfig
+from onelog.core.catalog.topics import PERM_WRITE, TopicConfig
 from onelog.gateways import direct
 from onelog.gateways.direct import Direct, DirectLine
 from onelog.message import Message

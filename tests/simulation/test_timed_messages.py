@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from onelog.core import timer_wheel
-from onelog.core.timers import COLLECT_MS, TICK_MS
-from onelog.core.topics import TIMER_TOPIC
+from onelog.core.catalog.topics import TIMER_TOPIC
+from onelog.core.schedule import wheel as timer_wheel
+from onelog.core.schedule.timers import COLLECT_MS, TICK_MS
 from onelog.errors import (
     RecallError,
 )
@@ -20,6 +20,7 @@ from onelog.message import (
     NewMessage,
     encode_properties,
 )
+from onelog.rocketmq import config_files
 from tests.core.world import SMALL_STORE, World
 
 
@@ -84,7 +85,7 @@ def test_a_store_of_rocketmq_is_taken_over(tmp_path: Path) -> None:
 
 def test_rocketmq_can_go_on_where_we_were(orders: World) -> None:
     config = orders.folder / "config"
-    orders.broker.export_config()
+    config_files.export(orders.broker)
     assert not (config / "timercheck").exists()
     (orders.folder / "timerlog").mkdir()
     (orders.folder / "timerlog" / "00000000000000000000").touch()
@@ -92,7 +93,7 @@ def test_rocketmq_can_go_on_where_we_were(orders: World) -> None:
     for delay_ms in (100, 200, 5_000):
         orders.send("orders", TIMER_DELAY_MS=str(delay_ms))
     orders.advance(1_000)
-    orders.broker.export_config()
+    config_files.export(orders.broker)
     data = (config / "timercheck").read_bytes()
     read_ms, _, offset, master_offset, *_ = struct.unpack(">512q", data)
     assert (read_ms, offset, master_offset) == (orders.begin_ms + 200, 0, 0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from onelog.spark.lake_files import FileWriter, WrittenFile
-from onelog.spark.lake_tables import Form
+from onelog.spark.lake.files import FileWriter, WrittenFile
+from onelog.spark.lake.tables import Form
 
 DAY = datetime.datetime(2026, 5, 1, 23, 59, 59, 999_999, tzinfo=datetime.UTC)
 

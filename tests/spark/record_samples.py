@@ -20,7 +20,7 @@ from onelog.message import (
     encode_host,
     encode_properties,
 )
-from onelog.spark.columns import spark_schema
+from onelog.spark.columns.messages import spark_schema
 from onelog.store import record
 from onelog.store.dispatch import is_dispatched
 from onelog.wire.remoting.compression import Compression, compress

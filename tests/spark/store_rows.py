@@ -7,10 +7,10 @@ from onelog.client.message import Queue
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
-from onelog.spark import store_files
-from onelog.spark.columns import EVERY_ROW, RecordDecoder, RowFilters
-from onelog.spark.offsets import QueueRange
-from onelog.spark.store_splits import SplitBy
+from onelog.spark.columns.messages import EVERY_ROW, RecordDecoder, RowFilters
+from onelog.spark.read import store_files
+from onelog.spark.read.offsets import QueueRange
+from onelog.spark.read.store_splits import SplitBy
 from onelog.store.dispatch import targets
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader

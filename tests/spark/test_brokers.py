@@ -19,7 +19,7 @@ from onelog.errors import (
 from onelog.spark import brokers as module
 from onelog.spark.brokers import Brokers, connect
 from onelog.spark.link import Link
-from onelog.spark.offsets import Extent, QueueRange
+from onelog.spark.read.offsets import Extent, QueueRange
 from onelog.wire.remoting.records import decode_records
 from tests.spark.conftest import StartCluster
 from tests.spark.threaded_cluster import ThreadedCluster

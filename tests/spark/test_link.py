@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onelog.client.acl import Credentials
+from onelog.client.credentials import Credentials
 from onelog.errors import ConfigError, OnelogError
 from onelog.gateways.remoting.session import BrokerSession
 from onelog.net.tls import write_self_signed

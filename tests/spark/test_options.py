@@ -6,8 +6,8 @@ import ssl
 import pytest
 
 from onelog.errors import ConfigError
-from onelog.spark.boundaries import GROUP, Kind
 from onelog.spark.options import NAMES, Subscription, read_options, write_options
+from onelog.spark.read.boundaries import GROUP, Kind
 
 ORDERS = {"subscribe": "orders"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onelog.client.admin import AsyncAdmin
-from onelog.client.topics import TopicChange
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.topics import TopicChange
 from onelog.config import Value, load
 from onelog.message import NewMessage, encode_properties
 from onelog.nameserver.server import NameServer

@@ -11,33 +11,33 @@ and for asyncio (`AsyncProducer`); errors are in `onelog.errors`, and all are `O
 
 from typing import TYPE_CHECKING
 
-from onelog.client.acl import Credentials
-from onelog.client.allocation import (
+from onelog.client.consumer.allocation import (
     AllocationStrategy,
     ByConfig,
     ByConsistentHash,
     ByNearbyRoom,
     ByRoom,
 )
-from onelog.client.handled_keys import DbApiStore, HandledKeys, SqliteStore
+from onelog.client.consumer.listening import RetryLater
+from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
+from onelog.client.consumer.pull.synchronous import PullConsumer
+from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.credentials import Credentials
+from onelog.client.extras.handled_keys import DbApiStore, HandledKeys, SqliteStore
+from onelog.client.extras.idempotent import idempotent
+from onelog.client.extras.redis_store import RedisStore
+from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
-from onelog.client.idempotent import idempotent
-from onelog.client.listening import RetryLater
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
 from onelog.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from onelog.client.producer import AsyncProducer
-from onelog.client.pull_consumer import AsyncPullConsumer, PullConsumerOptions
-from onelog.client.push_consumer import AsyncPushConsumer
-from onelog.client.redis_store import RedisStore
-from onelog.client.sync_producer import Producer
-from onelog.client.sync_pull_consumer import PullConsumer
-from onelog.client.sync_push_consumer import PushConsumer
-from onelog.client.trace_hook import TraceHook
-from onelog.client.transactions import TransactionReceipt, TransactionState
+from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.transactions import TransactionReceipt, TransactionState
 
 if TYPE_CHECKING:
-    from onelog.client.admin import AsyncAdmin
-    from onelog.client.sync_admin import Admin
+    from onelog.client.admin.asynchronous import AsyncAdmin
+    from onelog.client.admin.synchronous import Admin
 
 __all__ = [
     "Admin",
@@ -82,11 +82,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Most programs send or consume and never administer, and that half is the larger one.
     if name == "Admin":
-        from onelog.client.sync_admin import Admin
+        from onelog.client.admin.synchronous import Admin
 
         return Admin
     if name == "AsyncAdmin":
-        from onelog.client.admin import AsyncAdmin
+        from onelog.client.admin.asynchronous import AsyncAdmin
 
         return AsyncAdmin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

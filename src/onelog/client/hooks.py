@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
-from onelog.client.instance import Instance
+from onelog.client.connection.instance import Instance
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
 from onelog.wire.remoting.trace import MessageKind, Outcome
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from onelog.client.address import Address, parse_addresses
-from onelog.client.tls import tls_context
+from onelog.client.connection.address import Address, parse_addresses
+from onelog.client.connection.tls import tls_context
 from onelog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onelog.client.acl import Credentials
-    from onelog.client.allocation import AllocationStrategy
+    from onelog.client.consumer.allocation import AllocationStrategy
+    from onelog.client.credentials import Credentials
     from onelog.client.hooks import ConsumeHook, SendHook
-    from onelog.client.transactions import Checker
+    from onelog.client.producer.transactions import Checker
 
 NAMESERVER = "127.0.0.1:9876"
 TIMEOUT_SECONDS = 3.0

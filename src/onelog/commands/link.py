@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import ssl
 
     from onelog.client import ClientOptions, Credentials
-    from onelog.client.admin import AsyncAdmin
+    from onelog.client.admin.asynchronous import AsyncAdmin
 
 PANEL = "Connection"
 
@@ -139,7 +139,7 @@ def client_options(given: Mapping[str, Any]) -> "ClientOptions":
 
 def administrator(given: Mapping[str, Any]) -> "AsyncAdmin":
     """An administrator that is told the same."""
-    from onelog.client.admin import AsyncAdmin
+    from onelog.client.admin.asynchronous import AsyncAdmin
 
     options = client_options(given)
     return AsyncAdmin.connect(
@@ -190,6 +190,6 @@ def _secret(given: Mapping[str, Any], name: str) -> str:
         raise InvalidRequestError(f"{flag} and {flag}-file exclude each other: keep one of them")
     if not path:
         return value or ""
-    from onelog.client.acl import read_secret
+    from onelog.client.credentials import read_secret
 
     return read_secret(Path(path), f"{flag}-file")

@@ -30,8 +30,8 @@ from onelog.errors import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from onelog.client.admin import AsyncAdmin
-    from onelog.client.nodes import Failure
+    from onelog.client.admin.asynchronous import AsyncAdmin
+    from onelog.client.connection.nodes import Failure
 
 NOT_FOUND = (
     BrokerNotFoundError,

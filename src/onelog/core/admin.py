@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onelog.clock import Clock
-from onelog.core.groups import GroupConfig, Groups, check_name
-from onelog.core.members import LiveGroup, Members
-from onelog.core.offsets import Offsets
+from onelog.core.catalog.groups import GroupConfig, Groups, check_name
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.offsets import Offsets
+from onelog.core.membership.members import LiveGroup, Members
 from onelog.core.stats import Statistic, Stats
-from onelog.core.topics import TopicConfig, Topics
 from onelog.errors import (
     ConsumersOfflineError,
     GroupNotFoundError,

@@ -10,42 +10,41 @@ the way back from other threads come in as arguments, so that a simulation can b
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
-from onelog.core import rocketmq_config
 from onelog.core.admin import Admin
-from onelog.core.assignment import RequestModes
-from onelog.core.checkback import CheckBack
-from onelog.core.delay import Delay
-from onelog.core.delay_renewal import DelayRenewal
-from onelog.core.durability import Durability, Post, WhenSafe
-from onelog.core.filter_time import FilterTime
-from onelog.core.filters import Subscription
-from onelog.core.groups import Groups
-from onelog.core.lease_journal import LEASES_FILE
-from onelog.core.lease_retry import LeaseRetry
-from onelog.core.leases import Leases
-from onelog.core.locks import Locks
-from onelog.core.members import Client, ConsumerData, Members
-from onelog.core.offsets import Offsets, machine_memory_bytes
-from onelog.core.open_transactions import OpenTransactions
-from onelog.core.pop import Pop
-from onelog.core.prepared_batches import PreparedBatches
+from onelog.core.catalog.groups import Groups
+from onelog.core.catalog.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
+from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.durability import Durability, Post, WhenSafe
+from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
+from onelog.core.durable.waiting import Schedule, Wait, Waiting
+from onelog.core.filters.filter_time import FilterTime
+from onelog.core.filters.tags import Subscription
+from onelog.core.leases.journal import LEASES_FILE
+from onelog.core.leases.leases import Leases
+from onelog.core.leases.pop import Pop
+from onelog.core.membership.assignment import RequestModes
+from onelog.core.membership.locks import Locks
+from onelog.core.membership.members import Client, ConsumerData, Members
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.pull import Puller, PullResult, PullStatus, limits
-from onelog.core.retry import Retry
-from onelog.core.rocketmq_pop import take_over
+from onelog.core.redelivery.leased import LeaseRetry
+from onelog.core.redelivery.retry import Retry
+from onelog.core.schedule.level_renewal import DelayRenewal
+from onelog.core.schedule.levels import Delay
+from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
-from onelog.core.tables import LEASES_TOPIC, Table, Tables, Versions
-from onelog.core.timer_renewal import CHECK_MS, TimerRenewal
-from onelog.core.timers import WATCH_MS, Timers
-from onelog.core.topics import TopicConfig, Topics, retry_topic, system_topics
-from onelog.core.transactions import Transactions
-from onelog.core.waiting import Schedule, Wait, Waiting
-from onelog.core.warming import Warming
+from onelog.core.transactions.checkback import CheckBack
+from onelog.core.transactions.half import Transactions
+from onelog.core.transactions.open_halves import OpenTransactions
+from onelog.core.transactions.staged import PreparedBatches
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -70,6 +69,15 @@ _MORE_MS = 1
 """Between the parts of a job that is too long to be done at once."""
 UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
+
+
+class Predecessor(NamedTuple):
+    """Whoever may have written a store before: what it left is taken over once."""
+
+    tables: Callable[[Path], list[Change]]
+    """What its config files say, in a folder."""
+    leases: Callable[["Broker"], None]
+    """Leases here what it had handed out."""
 
 
 class Broker:
@@ -200,7 +208,7 @@ class Broker:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, predecessor: Predecessor | None = None) -> None:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
@@ -209,9 +217,10 @@ class Broker:
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
-        is_new = not self.tables.open()
-        if is_new:
-            self.tables.write(rocketmq_config.load(self.store.folder / "config"))
+        if self.tables.open():
+            predecessor = None  # What it left was taken over long ago.
+        if predecessor is not None:
+            self.tables.write(predecessor.tables(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
         self.prepared_batches.open()  # First of all that write: it may have to complete something.
         self.offsets.come_back()
@@ -221,8 +230,8 @@ class Broker:
         self.timers.open()
         self.transactions.open()
         self.lease_tables.open()
-        if is_new:
-            take_over(self.store, self.timers, self.offsets, self.tables, self.lease_tables)
+        if predecessor is not None:
+            predecessor.leases(self)
         self.leases.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
@@ -318,15 +327,6 @@ class Broker:
                 self._needed_from_on_disk = needed_from
 
         self.store.when_flushed(self.store.log_end, flushed)
-
-    def export_config(self) -> None:
-        """Write RocketMQ's config files, so that its own broker can go on with this store."""
-        self.offsets.flush()
-        self.timers.export_checkpoint()
-        rocketmq_config.export(
-            self.store.folder / "config", self.topics, self.groups, self.offsets, self.delay,
-            self.request_modes,
-        )  # fmt: skip
 
     # -- sending -------------------------------------------------------------------------------
 

@@ -18,10 +18,16 @@ from operator import itemgetter
 from random import Random
 from typing import Any, cast
 
-from onelog.core.durability import Durability
+from onelog.core.catalog.topics import (
+    RETRY_PREFIX,
+    UNSENDABLE_TOPICS,
+    TopicConfig,
+    Topics,
+    check_name,
+)
+from onelog.core.durable.durability import Durability
+from onelog.core.durable.waiting import Waiting
 from onelog.core.stats import Stats
-from onelog.core.topics import RETRY_PREFIX, UNSENDABLE_TOPICS, TopicConfig, Topics, check_name
-from onelog.core.waiting import Waiting
 from onelog.errors import (
     BrokerBusyError,
     EmptyMessageError,

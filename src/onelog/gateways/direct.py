@@ -16,9 +16,9 @@ from typing import Protocol
 from isal.isal_zlib import crc32
 
 from onelog.core.broker import Broker
-from onelog.core.groups import GroupConfig
-from onelog.core.topics import TopicConfig
-from onelog.core.waiting import Wait
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.waiting import Wait
 from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
 

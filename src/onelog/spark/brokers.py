@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from onelog.client import background
-from onelog.client.admin import AsyncAdmin
-from onelog.client.instance import Instance
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.topics import TopicKind
+from onelog.client.connection import background
+from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import at_once
+from onelog.client.connection.routes import Route
 from onelog.client.message import Queue
-from onelog.client.nodes import at_once
-from onelog.client.routes import Route
-from onelog.client.topics import TopicKind
 from onelog.errors import (
     DataLossError,
     GroupNotFoundError,
@@ -34,7 +34,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.spark.link import Link
-from onelog.spark.offsets import Extent, QueueRange, Snapshot, queue_name
+from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, queue_name
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Buffer, Command

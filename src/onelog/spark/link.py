@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onelog.client.acl import Credentials, read_secret
+from onelog.client.credentials import Credentials, read_secret
 from onelog.client.options import ClientOptions, client_settings
 from onelog.errors import ConfigError, InvalidAddressError
 from onelog.net.tls import client_context

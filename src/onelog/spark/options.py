@@ -16,7 +16,8 @@ from typing import Literal
 
 from onelog.errors import ConfigError
 from onelog.spark import link
-from onelog.spark.boundaries import (
+from onelog.spark.link import Link, link_of
+from onelog.spark.read.boundaries import (
     EARLIEST,
     Boundary,
     Kind,
@@ -24,7 +25,6 @@ from onelog.spark.boundaries import (
     parse_boundary,
     parse_time,
 )
-from onelog.spark.link import Link, link_of
 
 Corruption = Literal["fail", "skip"]
 SplitBy = Literal["bytes", "queue"]

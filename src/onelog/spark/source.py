@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from onelog.spark.columns.tables import Table
     from onelog.spark.options import ReadOptions
-    from onelog.spark.tables import Table
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """The process that Spark starts to hand filters over, and only if that is switched on
@@ -43,17 +43,17 @@ class OnelogDataSource(DataSource):
 
     def schema(self) -> "StructType":
         """The columns that were asked for, or all; and those of bodies, if they are decoded."""
+        from onelog.spark.columns.tables import own_table
         from onelog.spark.options import read_options
-        from onelog.spark.reader import sample_bodies
-        from onelog.spark.tables import own_table
+        from onelog.spark.read.batch import sample_bodies
 
         options = read_options(self.options)
         self._own = own_table(options, lambda count: sample_bodies(options, count))
         return self._own.schema
 
     def _table(self, options: "ReadOptions", schema: "StructType") -> "Table":
-        from onelog.spark.reader import sample_bodies
-        from onelog.spark.tables import given_table
+        from onelog.spark.columns.tables import given_table
+        from onelog.spark.read.batch import sample_bodies
 
         if self._own is not None and self._own.schema == schema:
             return self._own
@@ -62,7 +62,7 @@ class OnelogDataSource(DataSource):
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """For `spark.read`."""
         from onelog.spark.options import read_options
-        from onelog.spark.reader import OnelogPruningReader, OnelogReader
+        from onelog.spark.read.batch import OnelogPruningReader, OnelogReader
 
         options = read_options(self.options)
         # Not without being asked to: Spark (4.1 to 4.3) keeps what was planned with the filters of
@@ -74,7 +74,7 @@ class OnelogDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """For `spark.readStream`."""
         from onelog.spark.options import read_options
-        from onelog.spark.stream_reader import OnelogStreamReader
+        from onelog.spark.read.stream import OnelogStreamReader
 
         options = read_options(self.options)
         return OnelogStreamReader(options, self._table(options, schema))
@@ -82,7 +82,7 @@ class OnelogDataSource(DataSource):
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """For `df.write`."""
         from onelog.spark.options import write_options
-        from onelog.spark.sink import OnelogWriter
+        from onelog.spark.write.sink import OnelogWriter
 
         _refuse_overwrite(overwrite)
         return OnelogWriter(write_options(self.options), schema)
@@ -92,8 +92,8 @@ class OnelogDataSource(DataSource):
     ) -> "DataSourceStreamWriter":
         """For `df.writeStream`."""
         from onelog.spark.options import write_options
-        from onelog.spark.sink import TopicStream
-        from onelog.spark.stream_writers import stream_writer
+        from onelog.spark.write.sink import TopicStream
+        from onelog.spark.write.stream_writers import stream_writer
 
         _refuse_overwrite(overwrite)
         return stream_writer(TopicStream(write_options(self.options), schema), schema)

@@ -10,7 +10,7 @@ Invariant: only processes that run tasks are touched, and each once.
 
 import gc
 
-from onelog.spark.stream_writers import task
+from onelog.spark.write.stream_writers import task
 
 _is_settled = False
 

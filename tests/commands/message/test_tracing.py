@@ -1,7 +1,7 @@
 """`onelog message trace`, as people use it."""
 
+from tests.client.admin.test_traces import BORN_MS, KEY, delivery, published, write_trace
 from tests.client.live_cluster import LiveCluster
-from tests.client.test_traces import BORN_MS, KEY, delivery, published, write_trace
 from tests.commands.conftest import Run
 
 

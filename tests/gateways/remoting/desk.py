@@ -7,9 +7,12 @@ from pathlib import Path
 from random import Random
 
 from onelog.config import Config, Loaded
-from onelog.core.filters import subscribe
-from onelog.core.members import Client, ConsumerData
-from onelog.gateways.remoting import broker_admin, client_relay, group_admin, topic_admin
+from onelog.core.filters.tags import subscribe
+from onelog.core.membership.members import Client, ConsumerData
+from onelog.gateways.remoting.admin import broker as broker_admin
+from onelog.gateways.remoting.admin import client_relay
+from onelog.gateways.remoting.admin import groups as group_admin
+from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway
 from onelog.message import encode_host
 from onelog.net.connection import Connection

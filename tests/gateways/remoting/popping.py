@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onelog.config import Value
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.topics import TopicConfig
 from onelog.message import Message
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from onelog.config import BrokerConfig
-from onelog.core.filters import subscribe
-from onelog.core.groups import GroupConfig
-from onelog.core.tables import DataVersion
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.tables import DataVersion
+from onelog.core.filters.tags import subscribe
 from onelog.errors import InvalidRequestError, WireError
 from onelog.gateways.remoting.bodies import (
     PAGE_MAX,

@@ -92,9 +92,10 @@ ANSWERS = {"TopicRouteData", "ConsumerStatus", "KvTables"}
 def bodies_decoded_in(package: str) -> dict[str, type[Body]]:
     """The bodies that the modules of a package decode, by name."""
     found = {}
-    for path in (SOURCE / package).glob("*.py"):
+    for path in (SOURCE / package).rglob("*.py"):
         names = re.findall(r"\b([A-Z]\w+)\.decode\(", path.read_text("utf-8"))
-        module = importlib.import_module(f"onelog.{package.replace('/', '.')}.{path.stem}")
+        place = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
+        module = importlib.import_module(f"onelog.{place}")
         for name in names:
             kind = getattr(module, name)
             if isinstance(kind, type) and issubclass(kind, Body):

@@ -29,7 +29,7 @@ def texts_read_in(path: Path) -> set[str]:
 
 
 def test_every_text_that_a_handler_reads_is_a_name_or_may_be_long() -> None:
-    modules = [*SOURCE.glob("gateways/remoting/*.py"), *SOURCE.glob("nameserver/*.py")]
+    modules = [*SOURCE.glob("gateways/remoting/**/*.py"), *SOURCE.glob("nameserver/*.py")]
     read = set[str]().union(*map(texts_read_in, modules))
     assert {"topic", "attemptId", "exp"} <= read
     assert read - fields.NAMES == LONG_TEXTS

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import msgspec
 
 from onelog.client import AsyncProducer, Message
-from onelog.client.admin import AsyncAdmin
-from onelog.client.namespace import wrapped
-from onelog.client.nodes import at_once
-from onelog.client.topics import TopicChange
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.topics import TopicChange
+from onelog.client.connection.namespace import wrapped
+from onelog.client.connection.nodes import at_once
 from onelog.commands.bench import Mode
 from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said
 from onelog.commands.bench.views import Result, document, result_table

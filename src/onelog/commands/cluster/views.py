@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.cluster import BrokerSet, BrokerStatus, ClusterStatus
+from onelog.client.admin.cluster import BrokerSet, BrokerStatus, ClusterStatus
 from onelog.commands.terminal import show_count, show_text, table
 from onelog.commands.times import show_time
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from onelog.client import PullConsumer
-from onelog.client.messages import TOOLS_GROUP
+from onelog.client.admin.messages import TOOLS_GROUP
 from onelog.commands.clients import ClientSession, progress_bar
 from onelog.commands.consume.printing import Printer
 from onelog.commands.terminal import show_count

@@ -8,7 +8,7 @@ import threading
 import time
 
 from onelog.client import PullConsumer, PushConsumer, ReceivedMessage, RetryLater
-from onelog.client.messages import TOOLS_GROUP
+from onelog.client.admin.messages import TOOLS_GROUP
 from onelog.commands.clients import ClientSession
 from onelog.commands.consume.printing import Printer
 from onelog.commands.consume.reading import POLL_SECONDS, Plan

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from onelog.client.delays import Delays, Listing
+from onelog.client.admin.delays import Delays, Listing
 
 
 async def read(delays: Delays, topic: str | None, cluster: str | None, limit: int) -> Listing:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from onelog.client.delays import Listing, Waiting
+from onelog.client.admin.delays import Listing, Waiting
 from onelog.commands.terminal import show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.wire.remoting.recall_handle import RecallHandle

@@ -28,9 +28,10 @@ from onelog.commands.job.running import until_interrupted
 from onelog.commands.spark_options import spark_session
 from onelog.commands.terminal import console, show_bytes, show_count
 from onelog.errors import ConfigError, OnelogError
-from onelog.spark import lake, lake_tables
+from onelog.spark import lake
 from onelog.spark.jobs import board_page, sales_board, topics
 from onelog.spark.jobs.sales_board import Cell
+from onelog.spark.lake import tables as lake_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

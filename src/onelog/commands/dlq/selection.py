@@ -6,8 +6,8 @@ from contextlib import aclosing, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from onelog.client.dead_letters import Letter, OnProgress, Resending
-from onelog.client.nodes import at_once
+from onelog.client.admin.dead_letters import Letter, OnProgress, Resending
+from onelog.client.connection.nodes import at_once
 from onelog.commands.message.search import span
 from onelog.commands.session import Session
 from onelog.errors import MessageNotFoundError

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.dead_letters import Box, Letter, Resending
+from onelog.client.admin.dead_letters import Box, Letter, Resending
 from onelog.commands.message import views as message_views
 from onelog.commands.terminal import show_count, show_text, table
 from onelog.commands.times import show_time

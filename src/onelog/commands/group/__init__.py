@@ -122,7 +122,7 @@ async def create_group(
     if_missing: IfMissing = False,
 ) -> None:
     """Create a consumer group on each broker of the cluster."""
-    from onelog.client.groups import GroupChange
+    from onelog.client.admin.groups import GroupChange
     from onelog.commands.attributes import parse_attributes
     from onelog.commands.group.policy import parse_policy
     from onelog.errors import GroupExistsError
@@ -158,7 +158,7 @@ async def update_group(
     broker: Broker = None,
 ) -> None:
     """Change settings of a group; what is not named stays as it is."""
-    from onelog.client.groups import GroupChange
+    from onelog.client.admin.groups import GroupChange
     from onelog.commands.attributes import parse_attributes
     from onelog.commands.group.policy import parse_policy
     from onelog.errors import InvalidRequestError
@@ -238,7 +238,7 @@ async def skip_backlog(
     session: Session, group: Group, topic: Topic, dry_run: DryRun = False, yes: Yes = False
 ) -> None:
     """Move a group past everything that is there now."""
-    from onelog.client.positions import TO_THE_END
+    from onelog.client.admin.positions import TO_THE_END
     from onelog.commands.group import views
 
     moves = await session.admin.positions.preview(group, topic, TO_THE_END)

@@ -6,15 +6,15 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.groups import (
+from onelog.client.admin.groups import (
     GroupDescription,
     GroupMembers,
     GroupProgress,
     GroupSettings,
     GroupSummary,
 )
-from onelog.client.nodes import Failure
-from onelog.client.positions import Moves
+from onelog.client.admin.positions import Moves
+from onelog.client.connection.nodes import Failure
 from onelog.commands.group.policy import show_policy
 from onelog.commands.terminal import show_count, show_text, table
 from onelog.commands.times import show_span, show_time

@@ -13,7 +13,7 @@ from onelog.commands.terminal import console, show_bytes, show_count, table
 from onelog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onelog.spark.lake_tables import TableInfo
+    from onelog.spark.lake.tables import TableInfo
 
 
 def show_tables(folder: Path, as_json: bool) -> None:
@@ -33,21 +33,21 @@ def show_tables(folder: Path, as_json: bool) -> None:
 
 def compact(folder: Path, only: Sequence[str], target_bytes: int) -> None:
     """Join small files."""
-    from onelog.spark import lake_tables
+    from onelog.spark.lake import tables as lake_tables
 
     _each(folder, only, "files joined", lambda path: lake_tables.compact(path, target_bytes))
 
 
 def vacuum(folder: Path, only: Sequence[str], hours: int) -> None:
     """Delete what is no part of a table."""
-    from onelog.spark import lake_tables
+    from onelog.spark.lake import tables as lake_tables
 
     _each(folder, only, "files deleted", lambda path: lake_tables.vacuum(path, hours))
 
 
 def retain(folder: Path, only: Sequence[str], days: int) -> None:
     """Drop old days."""
-    from onelog.spark import lake_tables
+    from onelog.spark.lake import tables as lake_tables
 
     today = datetime.datetime.now(datetime.UTC).date()
     for each in _tables(folder, only):
@@ -66,7 +66,7 @@ def _each(folder: Path, only: Sequence[str], what: str, work: Callable[[Path], i
 
 def _tables(folder: Path, only: Sequence[str]) -> "Iterator[TableInfo]":
     try:
-        from onelog.spark import lake_tables
+        from onelog.spark.lake import tables as lake_tables
     except ImportError as error:
         raise ConfigError(
             f"this needs the spark extra: pip install 'onelog[spark]' ({error.name} is missing)"

@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from onelog.commands.terminal import console, show_count
 from onelog.spark import lake
-from onelog.spark.lake_tables import Form
+from onelog.spark.lake.tables import Form
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

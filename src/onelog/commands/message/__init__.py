@@ -9,7 +9,7 @@ from onelog.commands.options import Interval
 from onelog.commands.session import Session, connected
 
 if TYPE_CHECKING:
-    from onelog.client.messages import Found
+    from onelog.client.admin.messages import Found
 
 app = typer.Typer(help="Messages: find them by id, key, place or time.", no_args_is_help=True)
 

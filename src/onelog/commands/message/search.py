@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from onelog.client.messages import TIME_MAX, Found, Messages
+from onelog.client.admin.messages import TIME_MAX, Found, Messages
 from onelog.clock import SystemClock
 from onelog.commands.times import parse_time
 from onelog.errors import InvalidRequestError, MessageNotFoundError, NotSavedError

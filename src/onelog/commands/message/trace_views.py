@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.traces import MessageTrace, Step, StepKind
+from onelog.client.admin.traces import MessageTrace, Step, StepKind
 from onelog.commands.terminal import show_text, table
 from onelog.commands.times import show_time
 

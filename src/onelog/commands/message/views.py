@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.messages import Consumption, Found
+from onelog.client.admin.messages import Consumption, Found
 from onelog.commands.terminal import show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.errors import CompressionError

@@ -54,7 +54,7 @@ async def list_topics(
     cluster: Cluster = None,
 ) -> None:
     """List topics."""
-    from onelog.client.topics import TopicKind
+    from onelog.client.admin.topics import TopicKind
     from onelog.commands.topic import views
 
     names = [
@@ -156,7 +156,7 @@ async def update_topic(
     broker: Broker = None,
 ) -> None:
     """Change settings of a topic; what is not named stays as it is."""
-    from onelog.client.topics import TopicChange
+    from onelog.client.admin.topics import TopicChange
     from onelog.commands.topic.changes import change_of
     from onelog.errors import InvalidRequestError
 

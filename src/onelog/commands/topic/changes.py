@@ -1,6 +1,6 @@
 """What the options of `onelog topic create` and `update` ask for."""
 
-from onelog.client.topics import TopicChange
+from onelog.client.admin.topics import TopicChange
 from onelog.commands.attributes import parse_attributes
 from onelog.commands.topic import Permission
 from onelog.errors import InvalidRequestError

@@ -6,7 +6,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onelog.client.topics import Route, TopicDescription, TopicName, TopicSettings, TopicStatus
+from onelog.client.admin.topics import (
+    Route,
+    TopicDescription,
+    TopicName,
+    TopicSettings,
+    TopicStatus,
+)
 from onelog.commands.terminal import show_count, show_text, table
 from onelog.commands.times import show_time
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from onelog.core.broker import Broker
-from onelog.core.filters import Subscription
-from onelog.core.groups import GroupConfig
-from onelog.core.members import Client
-from onelog.core.tables import DataVersion
-from onelog.core.topics import TopicConfig
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.tables import DataVersion
+from onelog.core.filters.tags import Subscription
+from onelog.core.membership.members import Client
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import Connection, SubscriptionData

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 from onelog.clock import Clock
 from onelog.config import Loaded, TlsConfig
 from onelog.core.broker import Broker
-from onelog.core.timer_census import TimerCensus
+from onelog.core.schedule.census import TimerCensus
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -57,7 +57,7 @@ from onelog.errors import (
     TransactionNotFoundError,
     WireError,
 )
-from onelog.gateways.remoting.routes import Routes
+from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.origin import is_here

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import functions as f
 
-from onelog.client import background
-from onelog.client.admin import AsyncAdmin
-from onelog.client.instance import Instance
-from onelog.client.topics import TopicChange
+from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.topics import TopicChange
+from onelog.client.connection import background
+from onelog.client.connection.instance import Instance
 from onelog.errors import TopicNotFoundError
 from onelog.spark.options import write_options
 

@@ -1,0 +1,475 @@
+"""Consumer groups: how they are set, who is in them, how far they are, and changing that.
+
+A group is set on every broker, and keeps one position per queue on the queue's broker. Its lag is
+what the broker has beyond that position.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from onelog.client.admin.cluster import Clusters
+from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from onelog.client.connection.address import Address
+from onelog.client.connection.nodes import Failure, Gathered, Nodes, at_once
+from onelog.client.consumer.subscriptions import (
+    Filters,
+    differences,
+    differences_told,
+    read_running_info,
+)
+from onelog.errors import (
+    ConsumersOfflineError,
+    GroupExistsError,
+    GroupNotFoundError,
+    OnelogError,
+    TopicNotFoundError,
+)
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import ConsumerConnection
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from onelog.wire.remoting.stats import ConsumeStats
+
+SYSTEM_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
+SYSTEM_NAMES = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "DEFAULT_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "__MONITOR_CONSUMER",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a group is set on one broker."""
+
+    broker: str
+    consume_enable: bool
+    broadcast_enable: bool
+    orderly: bool
+    retry_queues: int
+    retry_times_max: int
+    consume_timeout_minutes: int
+    attributes: dict[str, str]
+    retry_policy: dict[str, Any]
+    """How long it waits before it tries again (RocketMQ: groupRetryPolicy)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What to set on a group; None leaves a setting as it is."""
+
+    consume_enable: bool | None = None
+    broadcast_enable: bool | None = None
+    orderly: bool | None = None
+    retry_queues: int | None = None
+    retry_times_max: int | None = None
+    consume_timeout_minutes: int | None = None
+    attributes: dict[str, str | None] = field(default_factory=dict)
+    """None takes an attribute away."""
+    retry_policy: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live client of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembers:
+    """The live clients of a group, how they consume, and the filter they have on each topic."""
+
+    members: tuple[Member, ...]
+    consume_type: str
+    message_model: str
+    start_from: str
+    subscriptions: dict[str, str]
+    differing: dict[str, Filters] = field(default_factory=dict)
+    """What each member subscribes to, by client id, while that is not the same for all."""
+
+
+NOBODY = GroupMembers((), "", "", "", {})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue. `consumed_ms` is when the last message it did was stored."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    max_offset: int
+    position: int
+    pulled: int
+    consumed_ms: int
+    client_id: str = ""
+    """The member that has the queue now, where that was asked for and is known."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not consumed yet."""
+        return max(0, self.max_offset - max(0, self.position))
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that members have, but have not finished."""
+        return max(0, self.pulled - max(0, self.position))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group is, as far as brokers answered."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    rate: float
+    failures: tuple[Failure, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not consumed yet, retries included."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def consumed_ms(self) -> int:
+        """How far the slowest queue that lags is, in store time; 0 if none lags."""
+        times = [queue.consumed_ms for queue in self.queues if queue.lag and queue.consumed_ms]
+        return min(times, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One line about a group."""
+
+    name: str
+    is_system: bool
+    brokers: tuple[str, ...]
+    members: GroupMembers
+    progress: GroupProgress
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """All there is to know about a group."""
+
+    name: str
+    settings: tuple[GroupSettings, ...]
+    members: GroupMembers
+    progress: GroupProgress
+    failures: tuple[Failure, ...]
+
+
+class Groups:
+    """Questions about consumer groups, and changes to their settings."""
+
+    def __init__(self, nodes: Nodes, clusters: Clusters, topics: Topics) -> None:
+        self._nodes = nodes
+        self._clusters = clusters
+        self._topics = topics
+
+    async def names(self) -> Gathered[str, tuple[str, ...]]:
+        """The brokers' names of each group that exists."""
+        tables = await self._tables()
+        found: dict[str, list[str]] = {}
+        for broker, table in tables.answers.items():
+            for name in table:
+                found.setdefault(name, []).append(broker)
+        return Gathered({name: tuple(found[name]) for name in sorted(found)}, tables.failures)
+
+    async def _tables(self) -> Gathered[str, dict[str, SubscriptionGroupConfig]]:
+        async def table(address: Address) -> dict[str, SubscriptionGroupConfig]:
+            answer = await self._nodes.fetch(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
+            )
+            return answer.subscription_group_table
+
+        return await self._nodes.gather(await self._sources(), table)
+
+    async def _sources(self) -> dict[str, Address]:
+        return {each.name: each.preferred for each in await self._clusters.brokers()}
+
+    async def summaries(self, *, with_system: bool = False) -> tuple[GroupSummary, ...]:
+        """A line about every group."""
+        sources = await self._sources()
+        names = (await self.names()).answers
+
+        async def summary(name: str) -> GroupSummary:
+            members = await self._members(name, sources)
+            progress = await self._progress(name, None, sources)
+            return GroupSummary(name, is_system(name), names[name], members, progress)
+
+        wanted = [name for name in names if with_system or not is_system(name)]
+        return tuple(await at_once(summary, wanted))
+
+    async def members(self, group: str) -> GroupMembers:
+        """Its live members; nobody is an answer, too."""
+        return await self._members(group, await self._sources())
+
+    async def _members(self, group: str, sources: Mapping[str, Address]) -> GroupMembers:
+        gathered = await self._nodes.gather(
+            sources, lambda address: self._connections(address, group)
+        )
+        answers = [each for each in gathered.answers.values() if each.connection_set]
+        if not answers:
+            return NOBODY
+        members = {
+            each.client_id: Member(each.client_id, each.client_addr, each.language, each.version)
+            for answer in answers
+            for each in answer.connection_set
+        }
+        first = answers[0]
+        return GroupMembers(
+            tuple(members[client_id] for client_id in sorted(members)),
+            first.consume_type or "",
+            first.message_model or "",
+            first.consume_from_where or "",
+            {topic: data.sub_string for topic, data in sorted(first.subscription_table.items())},
+            differences_told(answers),
+        )
+
+    async def _connections(self, address: Address, group: str) -> ConsumerConnection:
+        try:
+            return await self._nodes.fetch(
+                address,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                ConsumerConnection,
+                {"consumerGroup": group},
+            )
+        except ConsumersOfflineError:
+            return ConsumerConnection()
+
+    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
+        """Its position and lag in every queue, of one topic or of all it consumes."""
+        return await self._progress(group, topic, await self._sources())
+
+    async def _progress(
+        self, group: str, topic: str | None, sources: Mapping[str, Address]
+    ) -> GroupProgress:
+        ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
+        gathered = await self._nodes.gather(
+            sources,
+            lambda address: self._nodes.fetch(
+                address, RequestCode.GET_CONSUME_STATS, ConsumeStats, ext
+            ),
+        )
+        queues = [
+            QueueProgress(
+                queue.topic, broker, queue.queue_id, found.broker_offset, found.consumer_offset,
+                found.pull_offset, found.last_timestamp,
+            )
+            for broker, answer in gathered.answers.items()
+            for queue, found in answer.offset_table.items()
+        ]  # fmt: skip
+        queues.sort(key=lambda each: (each.topic, each.broker, each.queue_id))
+        rate = sum(answer.consume_tps for answer in gathered.answers.values())
+        return GroupProgress(group, tuple(queues), rate, gathered.failures)
+
+    async def describe(
+        self, group: str, topic: str | None = None, *, with_owners: bool = False
+    ) -> GroupDescription:
+        """Settings, members and progress; `GroupNotFoundError` if nothing is known of it."""
+        tables = await self._tables()
+        settings = tuple(
+            _settings(broker, table[group])
+            for broker, table in tables.answers.items()
+            if group in table
+        )
+        members = await self.members(group)
+        progress = await self.progress(group, topic)
+        if not settings and not members.members and not progress.queues:
+            raise GroupNotFoundError(f"no broker knows a consumer group {group}")
+        if with_owners and members.members:
+            owners, differing = await self._ask_members(group, members)
+            progress = _with_owners(progress, owners)
+            members = replace(members, differing=members.differing or differing)
+        failures = tuple(dict.fromkeys((*tables.failures, *progress.failures)))
+        return GroupDescription(group, settings, members, progress, failures)
+
+    async def _ask_members(
+        self, group: str, members: GroupMembers
+    ) -> tuple[dict[MessageQueue, str], dict[str, Filters]]:
+        """Who has each queue, and how subscriptions differ, as far as the members tell."""
+        sources = list((await self._sources()).values())
+
+        async def ask(member: Member) -> tuple[list[MessageQueue], Filters | None]:
+            ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
+            for address in sources:
+                try:
+                    answer = await self._nodes.ask(
+                        address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext
+                    )
+                    return read_running_info(answer.body)
+                except OnelogError:
+                    continue  # Another broker may know it; and not every kind of client tells.
+            return [], None
+
+        names = [member.client_id for member in members.members]
+        told = dict(zip(names, await at_once(ask, members.members), strict=True))
+        owners = {queue: name for name, (queues, _) in told.items() for queue in queues}
+        return owners, differences({name: filters for name, (_, filters) in told.items()})
+
+    # Changes.
+
+    async def create(
+        self,
+        group: str,
+        change: GroupChange,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> tuple[str, ...]:
+        """Create a group on the masters of a cluster, or on one broker; on which it was."""
+        masters = await self._clusters.masters(cluster, broker)
+        tables = await self._tables()
+        already = [name for name in masters if group in tables.answers.get(name, {})]
+        if already:
+            raise GroupExistsError(f"group {group} exists already on {', '.join(already)}")
+        fresh = SubscriptionGroupConfig(group_name=group)
+        await self._put({name: (address, fresh) for name, address in masters.items()}, change)
+        return tuple(masters)
+
+    async def update(
+        self,
+        group: str,
+        change: GroupChange,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> tuple[str, ...]:
+        """Change a group on the brokers that have it; on which it was."""
+        current = await self._holders(group, cluster, broker)
+        await self._put(current, change)
+        return tuple(current)
+
+    async def _holders(
+        self, group: str, cluster: str | None, broker: str | None
+    ) -> dict[str, tuple[Address, SubscriptionGroupConfig]]:
+        masters = await self._clusters.masters(cluster, broker)
+        tables = (await self._tables()).answers
+        holders = {
+            name: (address, tables[name][group])
+            for name, address in masters.items()
+            if group in tables.get(name, {})
+        }
+        if not holders:
+            raise GroupNotFoundError(f"none of {', '.join(masters)} has a consumer group {group}")
+        return holders
+
+    async def _put(
+        self,
+        current: Mapping[str, tuple[Address, SubscriptionGroupConfig]],
+        change: GroupChange,
+    ) -> None:
+        await self._nodes.change(
+            current,
+            lambda each: self._nodes.ask(
+                each[0],
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                body=_changed(each[1], change).encode(),
+            ),
+        )
+
+    async def delete(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        keep_positions: bool = False,
+        dead_letters: bool = False,
+    ) -> tuple[str, ...]:
+        """Delete a group with its retry topic, and on demand its dead letters; on which brokers."""
+        holders = await self._holders(group, cluster, None)
+        clean = "false" if keep_positions else "true"
+        await self._nodes.change(
+            holders,
+            lambda each: self._nodes.ask(
+                each[0],
+                RequestCode.DELETE_SUBSCRIPTIONGROUP,
+                {"groupName": group, "cleanOffset": clean},
+            ),
+        )
+        for prefix in (RETRY_PREFIX, *((DEAD_LETTER_PREFIX,) if dead_letters else ())):
+            try:
+                await self._topics.delete(prefix + group, cluster=cluster)
+            except TopicNotFoundError:
+                pass  # It never retried a message, or never gave one up.
+        return tuple(holders)
+
+    async def copy_settings(self, source: str, target: str, brokers: Iterable[str]) -> None:
+        """Create the target like the source, on those of these brokers that lack it."""
+        masters = await self._masters(brokers)
+        tables = (await self._tables()).answers
+        missing = {}
+        for name, address in masters.items():
+            table = tables.get(name, {})
+            if target not in table:
+                like = table.get(source) or SubscriptionGroupConfig()
+                missing[name] = (address, msgspec.structs.replace(like, group_name=target))
+        if missing:
+            await self._put(missing, GroupChange())
+
+    async def _masters(self, names: Iterable[str]) -> dict[str, Address]:
+        wanted = set(names)
+        return {
+            each.name: each.master
+            for each in await self._clusters.brokers()
+            if each.name in wanted and each.master is not None
+        }
+
+
+def is_system(group: str) -> bool:
+    """Whether a group is the broker's own, or RocketMQ's tools'."""
+    return group in SYSTEM_NAMES or group.startswith(SYSTEM_PREFIXES)
+
+
+def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
+    return GroupSettings(
+        broker,
+        config.consume_enable,
+        config.consume_broadcast_enable,
+        config.consume_message_orderly,
+        config.retry_queue_nums,
+        config.retry_max_times,
+        config.consume_timeout_minute,
+        config.attributes,
+        config.group_retry_policy,
+    )
+
+
+def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> SubscriptionGroupConfig:
+    given: dict[str, Any] = {
+        "consume_enable": change.consume_enable,
+        "consume_broadcast_enable": change.broadcast_enable,
+        "consume_message_orderly": change.orderly,
+        "retry_queue_nums": change.retry_queues,
+        "retry_max_times": change.retry_times_max,
+        "consume_timeout_minute": change.consume_timeout_minutes,
+        "group_retry_policy": change.retry_policy,
+    }
+    # Brokers take these as a list of changes: "+name" sets one, "-name" takes it away.
+    given["attributes"] = {
+        ("-" if value is None else "+") + name: value or ""
+        for name, value in change.attributes.items()
+    }
+    return msgspec.structs.replace(config, **{k: v for k, v in given.items() if v is not None})
+
+
+def _with_owners(progress: GroupProgress, owners: Mapping[MessageQueue, str]) -> GroupProgress:
+    def owner(queue: QueueProgress) -> str:
+        key = MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
+        return owners.get(key, "")
+
+    queues = tuple(replace(queue, client_id=owner(queue)) for queue in progress.queues)
+    return replace(progress, queues=queues)

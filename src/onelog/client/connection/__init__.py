@@ -1,0 +1,1 @@
+"""Connections to brokers and name servers, and what is known of them."""

@@ -1,0 +1,307 @@
+"""One running client: its connections, its routes, its heartbeats, and what brokers ask of it.
+
+Producers and consumers have one each. Invariants: a broker that a connection is opened to hears
+first who is there (the heartbeat is the first request on it), and then every 30 s; `close` ends
+everything that was started here, and tells the brokers as far as they listen.
+"""
+
+import asyncio
+import logging
+import os
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from onelog.client.admin.cluster import MASTER_ID
+from onelog.client.connection.address import Address
+from onelog.client.connection.namespace import unwrapped, wrapped
+from onelog.client.connection.nodes import Nodes, at_once
+from onelog.client.connection.presence import Presence
+from onelog.client.connection.routes import Routes
+from onelog.client.options import ClientOptions, client_settings
+from onelog.client.producer import unique_id
+from onelog.errors import (
+    ClientClosedError,
+    ForkedError,
+    MessageError,
+    OnelogError,
+    WrongLoopError,
+)
+from onelog.jobs import Job
+from onelog.net.peer import Peer
+from onelog.wire.remoting.clients import ConsumerData, HeartbeatData, ProducerData
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Buffer, Command
+
+HEARTBEAT_SECONDS = 30.0
+VERSION_WITH_TIMERS = 413
+"""V5_0_0."""
+UNREGISTER_MS_MAX = 1_000
+"""How long the end of a client waits for brokers to take note of it."""
+
+log = logging.getLogger(__name__)
+
+_alive: "weakref.WeakSet[Instance]" = weakref.WeakSet()
+
+
+class Instance:
+    """A client's side of all its connections."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        settings = client_settings(options)
+        self.client_id = settings.client_id or unique_id.client_id()
+        self.timeout_ms = settings.timeout_ms
+        self.namespace = settings.namespace
+        self.credentials = settings.credentials
+        self.nodes = Nodes(
+            settings.nameservers,
+            timeout_ms=settings.timeout_ms,
+            tls=settings.tls,
+            sign=None if settings.credentials is None else settings.credentials.sign,
+            on_connected=self._connected,
+            on_request=self._requested,
+        )
+        self.routes = Routes(self.nodes)
+        self.presence = Presence(self.nodes)
+        self.handlers: dict[int, Callable[[Peer, Command], None]] = {}
+        """What is done with the requests of brokers, by code."""
+        self.producer_groups: set[str] = set()
+        self.consumers: dict[str, Callable[[], ConsumerData]] = {}
+        """What heartbeats say about each consumer group."""
+        self.versions: dict[Address, int] = {}
+        """The versions of brokers, from their answers to heartbeats."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs; None before it was started."""
+        self.is_forked = False
+        """Whether this is a copy in a child process, where nothing of it works."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        _alive.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self.loop is not None and not self._closed
+
+    async def start(self) -> None:
+        """Begin the work in the background. Nothing is connected before it is needed."""
+        if self._closed:
+            raise ClientClosedError(f"client {self.client_id} was closed: make a new one")
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
+            self.spawn(self.routes.keep_fresh())
+            self.spawn(self._keep_heartbeating())
+
+    async def close(self) -> None:
+        """Say good-bye to the brokers, end all tasks, close all connections."""
+        if self._closed or self.is_forked:
+            return  # The sockets of a forked copy are the parent's, too.
+        self._closed = True
+        if self.loop is None:
+            await self.nodes.close()
+            return
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for group in sorted(self.producer_groups):
+            await self.unregister(producer_group=group)
+        for group in sorted(self.consumers):
+            await self.unregister(consumer_group=group)
+        await self.presence.close()
+        await self.routes.close()
+        await self.nodes.close()
+
+    def can_close(self) -> bool:
+        """Whether there is anything to end: nothing is if its loop was closed before it.
+
+        `WrongLoopError` on another loop than its own.
+        """
+        if self.loop is None or self.loop is asyncio.get_running_loop():
+            return True
+        if self.loop.is_closed():
+            self._closed = True
+            return False
+        self.check_open()
+        return True
+
+    def check_open(self) -> None:
+        """`ClientClosedError` unless it runs, `WrongLoopError` on another loop than its own."""
+        if self.is_forked:
+            raise ForkedError(
+                f"client {self.client_id} was made before this process forked, and its "
+                f"connections stayed with the parent: make a new one in process {os.getpid()}"
+            )
+        if self.loop is None:
+            raise ClientClosedError("the client is not started: use it in `async with`, or start()")
+        if self._closed:
+            raise ClientClosedError(f"client {self.client_id} is closed")
+        if asyncio.get_running_loop() is not self.loop:
+            gone = "is closed" if self.loop.is_closed() else "is another one"
+            raise WrongLoopError(
+                f"client {self.client_id} belongs to the event loop it was started on, which "
+                f"{gone}: make one client for each loop"
+            )
+
+    def spawn(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Run a coroutine until it ends or the client is closed; what it raises is logged."""
+        task: asyncio.Task[Any] = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def wrap(self, name: str) -> str:
+        """A topic or group as the brokers know it: with the namespace, if there is one."""
+        return wrapped(self.namespace, name) if self.namespace else name
+
+    def unwrap(self, name: str) -> str:
+        """A topic or group as the user knows it: without the namespace."""
+        return unwrapped(self.namespace, name) if self.namespace else name
+
+    # Asking brokers.
+
+    async def ask(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: int | None = None,
+        accept: frozenset[int] = frozenset(),
+    ) -> Command:
+        """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
+        return await self.nodes.ask(address, code, ext, body, accept, timeout_ms)
+
+    def oneway(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Tell a node something, now if it is connected; nobody hears of it if that fails."""
+        peer = self.nodes.open_peer(address)
+        if peer is not None:
+            peer.oneway(code, self.sign(ext, body), body)
+        else:
+            self.spawn(self._tell(address, code, ext, body))
+
+    def sign(self, ext: dict[str, str] | None, body: Buffer = b"") -> dict[str, str] | None:
+        """A request's fields as they are sent: with a signature, if there are credentials."""
+        return ext if self.credentials is None else self.credentials.sign(ext, body)
+
+    # Being known to brokers.
+
+    async def heartbeat(self) -> None:
+        """Tell all brokers of the topics in use who is there, as far as they can be reached."""
+        if self.producer_groups or self.consumers:
+            body = self._heartbeat_body()
+            await at_once(lambda address: self._heartbeat(address, body), self._brokers())
+
+    async def unregister(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        """Tell the brokers that we are connected to that we leave a group."""
+        ext = {"clientID": self.client_id}
+        if producer_group is not None:
+            self.producer_groups.discard(producer_group)
+            ext["producerGroup"] = producer_group
+        if consumer_group is not None:
+            self.consumers.pop(consumer_group, None)
+            ext["consumerGroup"] = consumer_group
+        connected = [each for each in self._brokers() if self.nodes.open_peer(each) is not None]
+        await at_once(lambda address: self._unregister(address, ext), connected)
+
+    async def check_timers(self, address: Address) -> None:
+        """`MessageError` if a broker is too old to deliver a message at a given time."""
+        if address not in self.versions:
+            await self._heartbeat(address, self._heartbeat_body())
+        if self.versions.get(address, VERSION_WITH_TIMERS) < VERSION_WITH_TIMERS:
+            raise MessageError(
+                f"broker {address} would deliver the message at once: before RocketMQ 5 only the "
+                f"delays of delay_level exist"
+            )
+
+    # Inside.
+
+    def _brokers(self) -> list[Address]:
+        """The brokers that should know us: slaves matter to those who read only."""
+        addresses = [
+            address
+            for brokers in self.routes.brokers().values()
+            for broker_id, address in brokers.members
+            if broker_id == MASTER_ID or self.consumers
+        ]
+        return list(dict.fromkeys([*addresses, *self.presence.masters]))
+
+    def _heartbeat_body(self) -> bytes:
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=each) for each in self.producer_groups],
+            consumer_data_set=[describe() for describe in self.consumers.values()],
+        ).encode()
+
+    async def _heartbeat(self, address: Address, body: bytes) -> None:
+        try:
+            answer = await self.ask(address, RequestCode.HEART_BEAT, None, body)
+            self.versions[address] = answer.version
+        except OnelogError as error:
+            log.info("no heartbeat: %s", error)
+
+    async def _unregister(self, address: Address, ext: dict[str, str]) -> None:
+        limit_ms = min(self.timeout_ms, UNREGISTER_MS_MAX)
+        try:
+            await self.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=limit_ms)
+        except OnelogError as error:
+            log.info("not unregistered: %s", error)
+
+    async def _tell(
+        self, address: Address, code: RequestCode, ext: dict[str, str] | None, body: bytes
+    ) -> None:
+        try:
+            await self.nodes.tell(address, code, ext, body)
+        except OnelogError as error:
+            log.info("not told: %s", error)
+
+    async def _keep_heartbeating(self) -> None:
+        job = Job(f"the heartbeat of client {self.client_id}")
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            with job:
+                await self.presence.refresh()
+                await self.heartbeat()
+
+    def _connected(self, address: Address, peer: Peer) -> None:
+        if address in self.nodes.nameservers or not (self.producer_groups or self.consumers):
+            return
+
+        def answered(answer: Command | OnelogError) -> None:
+            if isinstance(answer, Command):
+                self.versions[address] = answer.version
+            else:
+                log.info("no heartbeat: %s", answer)
+
+        body = self._heartbeat_body()
+        ext = self.sign(None, body)
+        peer.request(RequestCode.HEART_BEAT, ext, body, self.timeout_ms, answered)
+
+    def _requested(self, peer: Peer, command: Command) -> None:
+        handle = self.handlers.get(command.code)
+        if handle is None:
+            peer.refuse_unknown(command)
+        else:
+            handle(peer, command)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of client %s failed", self.client_id, exc_info=error)
+
+
+def _forked() -> None:
+    for instance in _alive:
+        instance.is_forked = True
+        instance.loop = None
+
+
+os.register_at_fork(after_in_child=_forked)

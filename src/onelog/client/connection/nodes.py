@@ -1,0 +1,366 @@
+"""Talking to name servers and brokers: which connection, how long to wait, whom to ask next.
+
+Invariants: a name server that does not answer is left at once for the next one, and the one that
+answered last is asked first; every failure is a typed error that names the address; what is asked
+of many nodes is asked at the same time, and of no more than `CONCURRENT_MAX` at once.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from onelog.client.connection.address import Address
+from onelog.errors import (
+    ClientClosedError,
+    ConsumersOfflineError,
+    GroupNotFoundError,
+    KeyNotFoundError,
+    NameserversUnreachableError,
+    NotPermittedError,
+    OnelogError,
+    PartlyDoneError,
+    PeerClosedError,
+    PeerTimeoutError,
+    RequestRefusedError,
+    TopicNotFoundError,
+    WireError,
+)
+from onelog.net.peer import Peer
+from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Buffer, Command
+
+CONCURRENT_MAX = 32
+TIMEOUT_MS = 3_000
+
+REFUSALS: dict[int, type[OnelogError]] = {
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotFoundError,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFoundError,
+    ResponseCode.CONSUMER_NOT_ONLINE: ConsumersOfflineError,
+    ResponseCode.NO_PERMISSION: NotPermittedError,
+    ResponseCode.QUERY_NOT_FOUND: KeyNotFoundError,
+}
+"""What an answer's code means here; the others are `RequestRefusedError`."""
+
+Sign = Callable[[Mapping[str, str] | None, Buffer], dict[str, str]]
+"""Adds to a request's fields what proves who sends it."""
+
+K = TypeVar("K")
+N = TypeVar("N")
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A node that could not do its part of something."""
+
+    who: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[K, T]):
+    """What many nodes answered, and who could not."""
+
+    answers: dict[K, T]
+    failures: tuple[Failure, ...]
+
+
+class Nodes:
+    """The connections of one client. To be used in `async with`, or closed by hand."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[Address],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        tls: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        on_connected: Callable[[Address, Peer], None] | None = None,
+        on_request: Callable[[Peer, Command], None] | None = None,
+    ) -> None:
+        assert nameservers
+        self.timeout_ms = timeout_ms
+        self._nameservers = list(nameservers)
+        self._tls = tls
+        self._sign = sign
+        self._on_connected = on_connected
+        self._on_request = on_request
+        self._peers: dict[Address, Peer] = {}
+        self._connecting: dict[Address, asyncio.Task[Peer]] = {}
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def nameservers(self) -> tuple[Address, ...]:
+        """The name servers, the one that answered last first."""
+        return tuple(self._nameservers)
+
+    async def close(self) -> None:
+        """Close all connections; none is opened any more."""
+        self._is_closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        peers, self._peers = self._peers, {}
+        await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+    # One node.
+
+    async def ask(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        accept: frozenset[int] = frozenset(),
+        timeout_ms: int | None = None,
+    ) -> Command:
+        """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
+        answer = await self._ask(address, code, ext, body, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
+            raise refusal(address, code, answer)
+        return answer
+
+    def open_peer(self, address: Address) -> Peer | None:
+        """The connection to a node, if there is one."""
+        peer = self._peers.get(address)
+        return peer if peer is not None and peer.is_open else None
+
+    async def peer(self, address: Address) -> Peer:
+        """The connection to a node; it is opened if there is none."""
+        return self.open_peer(address) or await self._connect(address)
+
+    async def tell(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Have one node do something, without an answer."""
+        peer = await self.peer(address)
+        peer.oneway(code, self._sign(ext, body) if self._sign else ext, body)
+
+    async def fetch(
+        self,
+        address: Address,
+        code: RequestCode,
+        kind: type[B],
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> B:
+        """The same, with the body of the answer as a value."""
+        return _decoded(address, await self.ask(address, code, ext, body), kind)
+
+    async def _ask(
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        body: bytes,
+        timeout_ms: int | None = None,
+    ) -> Command:
+        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        if self._sign is not None:
+            ext = self._sign(ext, body)
+        peer = self.open_peer(address)
+        if peer is not None:
+            try:
+                return await self._ask_peer(peer, address, code, ext, body, limit_ms)
+            except PeerClosedError:
+                pass  # It was idle for too long, or the node was restarted: worth a new one.
+        peer = await self._connect(address)
+        return await self._ask_peer(peer, address, code, ext, body, limit_ms)
+
+    async def _ask_peer(
+        self,
+        peer: Peer,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        body: bytes,
+        timeout_ms: int,
+    ) -> Command:
+        try:
+            return await peer.ask(code, ext, body, timeout_ms)
+        except PeerTimeoutError:
+            reason = f"{address} did not answer {code.name} within {timeout_ms} ms"
+            raise PeerTimeoutError(reason) from None
+        except PeerClosedError:
+            reason = f"{address} closed the connection instead of answering {code.name}"
+            raise PeerClosedError(reason) from None
+
+    async def _connect(self, address: Address) -> Peer:
+        if self._is_closed:
+            raise ClientClosedError(f"the client is closed, and does not connect to {address}")
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.ensure_future(self._open(address))
+            task.add_done_callback(lambda done: self._opened(address, done))
+        # All who want this node wait for one attempt: if it fails, it fails for all of them.
+        return await shared(task)
+
+    async def _open(self, address: Address) -> Peer:
+        peer = await Peer.connect(
+            address.host,
+            address.port,
+            tls=self._tls,
+            timeout_ms=self.timeout_ms,
+            on_request=self._on_request,
+            language="PYTHON",
+        )
+        self._peers[address] = peer
+        if self._on_connected is not None:
+            self._on_connected(address, peer)
+        return peer
+
+    def _opened(self, address: Address, task: asyncio.Task[Peer]) -> None:
+        del self._connecting[address]
+        if not task.cancelled():
+            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
+
+    # The name servers.
+
+    async def ask_nameserver(
+        self, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
+    ) -> tuple[Address, Command]:
+        """The answer of the first name server that gives one, and which it was."""
+        reasons = []
+        for address in list(self._nameservers):
+            try:
+                answer = await self._ask(address, code, ext, body)
+            except (PeerClosedError, PeerTimeoutError) as error:
+                reasons.append(str(error))
+                continue
+            self._nameservers.remove(address)
+            self._nameservers.insert(0, address)
+            if answer.code != ResponseCode.SUCCESS:
+                raise refusal(address, code, answer)
+            return address, answer
+        raise NameserversUnreachableError("no name server answers: " + "; ".join(reasons))
+
+    async def fetch_nameserver(
+        self, code: RequestCode, kind: type[B], ext: dict[str, str] | None = None
+    ) -> B:
+        """The same, with the body of the answer as a value."""
+        address, answer = await self.ask_nameserver(code, ext)
+        return _decoded(address, answer, kind)
+
+    async def tell_nameservers(
+        self, code: RequestCode, ext: dict[str, str], accept: frozenset[int] = frozenset()
+    ) -> None:
+        """Have every name server do something: they do not tell one another."""
+        await self.change(
+            {str(address): address for address in self._nameservers},
+            lambda address: self.ask(address, code, ext, accept=accept),
+        )
+
+    # Many nodes.
+
+    async def gather(
+        self, nodes: Mapping[K, N], ask: Callable[[N], Awaitable[T]]
+    ) -> Gathered[K, T]:
+        """What each node answers; raises only if all of them failed."""
+        results = await at_once(_caught(ask), nodes.values())
+        named = dict(zip(nodes, results, strict=True))
+        errors = {str(k): r for k, r in named.items() if isinstance(r, OnelogError)}
+        if errors and len(errors) == len(nodes):
+            raise next(iter(errors.values()))
+        return Gathered(
+            {k: r for k, r in named.items() if not isinstance(r, OnelogError)},
+            tuple(Failure(who, str(error)) for who, error in errors.items()),
+        )
+
+    async def change(self, nodes: Mapping[K, N], ask: Callable[[N], Awaitable[object]]) -> None:
+        """Have each node do something; `PartlyDoneError` if some did and some did not."""
+        results = await at_once(_caught(ask), nodes.values())
+        errors = [result for result in results if isinstance(result, OnelogError)]
+        if not errors:
+            return
+        if len(errors) == len(results):
+            raise errors[0]
+        done = [
+            str(k) for k, r in zip(nodes, results, strict=True) if not isinstance(r, OnelogError)
+        ]
+        raise PartlyDoneError(
+            f"done on {', '.join(done)}, but not everywhere: " + "; ".join(map(str, errors))
+        )
+
+
+async def shared(task: asyncio.Task[T]) -> T:
+    """What a task returns that many wait for: one who gives up does not take it from the others.
+
+    A task is only cancelled when its client is closed, and that is what those who wait are told:
+    to them, `CancelledError` would mean that they were cancelled themselves.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiting = asyncio.current_task()
+        if task.cancelled() and waiting is not None and not waiting.cancelling():
+            raise ClientClosedError("the client was closed meanwhile") from None
+        raise
+
+
+async def at_once(ask: Callable[[N], Awaitable[T]], items: Iterable[N]) -> list[T]:
+    """What is answered for each item, in their order; the first error ends all the asking."""
+    free = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def limited(item: N) -> T:
+        async with free:
+            return await ask(item)
+
+    tasks = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(item)) for item in items]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _caught(ask: Callable[[N], Awaitable[T]]) -> Callable[[N], Awaitable[T | OnelogError]]:
+    async def caught(item: N) -> T | OnelogError:
+        try:
+            return await ask(item)
+        except OnelogError as error:
+            return error
+
+    return caught
+
+
+def refusal(
+    address: Address,
+    code: RequestCode,
+    answer: Command,
+    kinds: Mapping[int, type[OnelogError]] = REFUSALS,
+) -> OnelogError:
+    """What a node's answer says that is not SUCCESS."""
+    kind = kinds.get(answer.code, RequestRefusedError)
+    reason = (answer.remark or "").strip() or "no reason given"
+    # A Java broker may send a page of documentation links along; the first line says it all.
+    first = reason.splitlines()[0]
+    named = ResponseCode(answer.code).name if answer.code in set(ResponseCode) else "?"
+    return kind(f"{address} refused {code.name}: {first} (code {answer.code} {named})")
+
+
+def _decoded(address: Address, answer: Command, kind: type[B]) -> B:
+    try:
+        return kind.decode_answer(answer.body)
+    except WireError as error:
+        raise WireError(f"{address} answered what cannot be read: {error}") from None

@@ -1,0 +1,246 @@
+"""Where the queues of topics are: asked of the name servers once, remembered, and kept fresh.
+
+A topic that was asked for once is asked for again every 30 s; a route that was found stays in use
+while the name servers cannot be reached or have lost it, because brokers outlive them.
+
+Invariant: a `Route` never changes; a fresh one takes its place, and whoever is in `on_change` hears
+of it. However many callers want an unknown topic, the name servers are asked once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from onelog.client.admin.cluster import MASTER_ID, BrokerSet, broker_set
+from onelog.client.connection.address import Address
+from onelog.client.connection.nodes import Nodes, shared
+from onelog.client.message import Queue
+from onelog.errors import BrokerNotFoundError, OnelogError, TopicNotFoundError
+from onelog.jobs import Job
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.routes import QueueData, TopicRouteData
+
+REFRESH_SECONDS = 30.0
+DEFAULT_TOPIC = "TBW102"
+"""Brokers that create topics on demand take their settings from this one."""
+QUEUES = 4
+
+PERM_WRITE = 2
+PERM_READ = 4
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The queues of one topic, and the brokers that have them."""
+
+    topic: str
+    publish_queues: tuple[Queue, ...]
+    """Those that can be written to, in an order that is the same for all clients."""
+    read_queues: tuple[Queue, ...]
+    brokers: Mapping[str, BrokerSet]
+    is_default: bool = False
+    """Whether the topic does not exist yet, and this is where it would come into being."""
+
+    def address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
+        """The address of a broker by its name and id; `BrokerNotFoundError` if it is not known."""
+        brokers = self.brokers.get(broker)
+        address = None if brokers is None else dict(brokers.members).get(broker_id)
+        if address is None:
+            what = "no broker" if brokers is None else f"no broker with id {broker_id}"
+            raise BrokerNotFoundError(
+                f"the route of topic {self.topic!r} has {what} named {broker!r} now"
+            )
+        return address
+
+    def reading_address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
+        """Where to read from: the broker with that id if it is known, else any of its set."""
+        brokers = self.brokers.get(broker)
+        if brokers is None:
+            return self.address(broker)
+        return dict(brokers.members).get(broker_id) or brokers.preferred
+
+
+class Routes:
+    """The routes of one client. Topics have their full names, with a namespace if there is one."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._routes: dict[str, Route] = {}
+        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._default_queues: dict[str, int] = {}
+        """How many queues topics shall have that do not exist yet."""
+        self.on_change: list[Callable[[str, Route], None]] = []
+
+    def known(self, topic: str) -> Route | None:
+        """The route as it is remembered."""
+        return self._routes.get(topic)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in use."""
+        return tuple(self._routes)
+
+    def brokers(self) -> dict[str, BrokerSet]:
+        """All brokers of the topics in use, by name."""
+        return {
+            name: brokers
+            for route in self._routes.values()
+            for name, brokers in route.brokers.items()
+        }
+
+    async def get(self, topic: str) -> Route:
+        """The route of a topic that exists; `TopicNotFoundError` if it does not."""
+        route = self._routes.get(topic)
+        if route is None or route.is_default:
+            return await self.refresh(topic)
+        return route
+
+    async def get_for_sending(
+        self, topic: str, queues: int = QUEUES, *, fresh: bool = False
+    ) -> Route:
+        """The same, and for a topic that does not exist, where it would come into being."""
+        route = self._routes.get(topic)
+        if route is not None and route.publish_queues and not fresh:
+            return route
+        try:
+            return await self.refresh(topic)
+        except TopicNotFoundError as missing:
+            self._default_queues[topic] = queues
+            return await self._default_route(topic, queues, missing)
+
+    async def refresh(self, topic: str) -> Route:
+        """Ask the name servers now; a route that is known stays if they cannot tell."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
+            task.add_done_callback(lambda done: self._asked(topic, done))
+        return await shared(task)
+
+    async def keep_fresh(self) -> None:
+        """Refresh all topics in use, again and again; ends by being cancelled."""
+        job = Job("refreshing the routes")
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            with job:
+                await self.refresh_all()
+
+    async def refresh_all(self) -> None:
+        """Refresh all topics in use, whatever fails."""
+        for topic in self.topics:
+            await self.refresh_quietly(topic)
+
+    async def refresh_quietly(self, topic: str) -> None:
+        """Refresh one topic; if that fails, its route stays as it was."""
+        route = self._routes.get(topic)
+        try:
+            if route is not None and route.is_default:
+                await self.get_for_sending(topic, self._default_queues[topic], fresh=True)
+            else:
+                await self.refresh(topic)
+        except OnelogError as error:
+            log.debug("the route of %s stays as it was: %s", topic, error)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in list(self._asking.values()):
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+
+    async def _ask(self, topic: str) -> Route:
+        data = await self._fetch(topic)
+        route = route_of(topic, data)
+        self._default_queues.pop(topic, None)
+        self._keep(route)
+        return route
+
+    async def _fetch(self, topic: str) -> TopicRouteData:
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        try:
+            return await self._nodes.fetch_nameserver(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, ext
+            )
+        except TopicNotFoundError:
+            nameserver = self._nodes.nameservers[0]
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist: name server {nameserver} knows no broker that "
+                f"has it"
+            ) from None
+
+    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
+        del self._asking[topic]
+        if not task.cancelled():
+            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
+
+    async def _default_route(self, topic: str, queues: int, missing: TopicNotFoundError) -> Route:
+        try:
+            data = await self._fetch(DEFAULT_TOPIC)
+        except TopicNotFoundError:
+            raise TopicNotFoundError(
+                f"{missing}, and none that would create it on demand"
+            ) from None
+        route = default_route_of(topic, data, queues)
+        if not route.publish_queues:
+            raise missing
+        try:
+            # A broker with the topic may have registered between the two questions.
+            return await self.refresh(topic)
+        except TopicNotFoundError:
+            self._keep(route)
+            return route
+
+    def _keep(self, route: Route) -> None:
+        if self._routes.get(route.topic) != route:
+            self._routes[route.topic] = route
+            for changed in self.on_change:
+                changed(route.topic, route)
+
+
+def route_of(topic: str, data: TopicRouteData) -> Route:
+    """The route that a name server's answer means."""
+    brokers = {each.broker_name: broker_set(each) for each in data.broker_datas}
+    queue_datas = sorted(data.queue_datas, key=lambda each: each.broker_name)
+    if data.order_topic_conf:
+        publish = _ordered_queues(topic, data.order_topic_conf)
+    else:
+        publish = tuple(
+            Queue(topic, each.broker_name, number)
+            for each in queue_datas
+            if each.perm & PERM_WRITE and _has_master(brokers, each)
+            for number in range(each.write_queue_nums)
+        )
+    read = tuple(
+        Queue(topic, each.broker_name, number)
+        for each in queue_datas
+        if each.perm & PERM_READ
+        for number in range(each.read_queue_nums)
+    )
+    return Route(topic, publish, read, brokers)
+
+
+def default_route_of(topic: str, data: TopicRouteData, queues: int) -> Route:
+    """Where a topic would come into being, from the default topic's route."""
+    brokers = {each.broker_name: broker_set(each) for each in data.broker_datas}
+    publish = tuple(
+        Queue(topic, each.broker_name, number)
+        for each in sorted(data.queue_datas, key=lambda each: each.broker_name)
+        if each.perm & PERM_WRITE and _has_master(brokers, each)
+        for number in range(min(queues, each.write_queue_nums))
+    )
+    return Route(topic, publish, (), brokers, is_default=True)
+
+
+def _has_master(brokers: Mapping[str, BrokerSet], data: QueueData) -> bool:
+    found = brokers.get(data.broker_name)
+    return found is not None and found.master is not None
+
+
+def _ordered_queues(topic: str, order: str) -> tuple[Queue, ...]:
+    """The queues that `broker-a:4;broker-b:2` names: fixed, whoever is down."""
+    queues = []
+    for part in filter(None, order.split(";")):
+        broker, _, count = part.partition(":")
+        queues += [Queue(topic, broker, number) for number in range(int(count or 0))]
+    return tuple(queues)

@@ -1,0 +1,242 @@
+"""A push consumer without its face: the synchronous and the asyncio consumers both run one.
+
+It puts together the instance (connections, heartbeats), the fetching side (`pull_fetching`, or
+`pop_consumer`) and the consuming side (`dispatch` with threads or tasks).
+
+Invariant: `close` leaves nothing behind, whenever it is called: what is in hand is finished or left
+to others, positions are committed, brokers are told, connections closed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import at_once
+from onelog.client.connection.routes import Route
+from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
+from onelog.client.consumer.listening import AnyListener, Listening, listening
+from onelog.client.consumer.push.dispatch import Dispatch, Workers
+from onelog.client.consumer.push.fetching import Fetching, Membership
+from onelog.client.consumer.push.pull_fetching import PullFetching
+from onelog.client.consumer.push.send_back import retry_topic
+from onelog.client.consumer.requests import ConsumerRequests
+from onelog.client.consumer.settings import ConsumerSettings, consumer_settings
+from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
+from onelog.client.hooks import close_hooks, start_hooks
+from onelog.client.message import Queue
+from onelog.client.options import ConsumerOptions
+from onelog.errors import (
+    ClientClosedError,
+    ConfigError,
+    FilterSyntaxError,
+    InvalidGroupError,
+    TopicNotFoundError,
+)
+from onelog.jobs import Job
+from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+
+CLOSE_SECONDS = 10.0
+GROUP_CHARACTERS_MAX = 255
+
+MakeWorkers = Callable[[int, Dispatch], Workers]
+
+log = logging.getLogger(__name__)
+
+
+class PushCore:
+    """One push consumer on one event loop. Only `start` and what follows it need the loop."""
+
+    def __init__(self, group: str, options: ConsumerOptions, make_workers: MakeWorkers) -> None:
+        if not group or len(group) > GROUP_CHARACTERS_MAX:
+            raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
+        self.settings: ConsumerSettings = consumer_settings(options)
+        self.instance = Instance(options)
+        self.group = self.instance.wrap(group)
+        self._options = options
+        self._make_workers = make_workers
+        self._filters: dict[str, TopicFilter] = {}
+        self._listeners: dict[str, Listening] = {}
+        self._rates = ConsumeRates()
+        self._dispatch: Dispatch | None = None
+        self._fetching: Fetching | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # Subscribing.
+
+    def subscribe(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
+        """Have a listener called with messages of a topic. A running consumer goes on from here."""
+        name = self.instance.wrap(topic)
+        made = topic_filter(name, tags, sql=sql)
+        self._listeners[name] = listening(
+            listener,
+            self.group,
+            self.settings.batch_size,
+            self.settings.hooks,
+            self.settings.consume_timeout_ms,
+        )
+        self._filters[name] = made
+        if self._fetching is not None:
+            self.instance.spawn(self._subscribed(made, self._fetching))
+
+    async def _subscribed(self, made: TopicFilter, fetching: Fetching) -> None:
+        await self._prepare(made)
+        await self.instance.heartbeat()
+        fetching.rebalance()
+
+    # Life.
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self._fetching is not None and self._closing is None
+
+    async def start(self) -> None:
+        """Join the group and begin to consume."""
+        if self._closing is not None:
+            raise ClientClosedError(f"the consumer of group {self.group} was closed")
+        if self._fetching is not None:
+            return
+        if not self._listeners:
+            raise ConfigError("nothing is subscribed to: call subscribe before the consumer runs")
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings, instance = self.settings, self.instance
+        if not settings.broadcasting:
+            retries = retry_topic(self.group)
+            self._filters.setdefault(retries, topic_filter(retries))
+        await instance.start()
+        await start_hooks(settings.hooks, instance)
+        dispatch = self._dispatch = Dispatch(
+            self._listeners,
+            self._rates,
+            in_order=settings.orderly,
+            timeout_seconds=settings.consume_timeout_ms / 1000,
+        )
+        dispatch.begin(self._make_workers(settings.concurrency, dispatch))
+        member = Membership(
+            self.group, instance, settings, self._filters, dispatch.submit, self._rates
+        )
+        fetching = self._fetching = self._make_fetching(member)
+        ConsumerRequests(member, fetching, _shown(self._options)).register()
+        instance.consumers[self.group] = self._describe
+        await at_once(self._prepare, list(self._filters.values()))
+        await instance.heartbeat()
+        instance.routes.on_change.append(self._route_changed)
+        instance.spawn(self._keep_looking())
+        await fetching.start()
+
+    def _make_fetching(self, member: Membership) -> Fetching:
+        if self.settings.pop:
+            # Few programs pop; the others need not wait for what that takes to be loaded.
+            from onelog.client.consumer.push.pop_fetching import PopFetching
+
+            return PopFetching(member)
+        return PullFetching(member, self._options.get("client_id"))
+
+    async def _prepare(self, wanted: TopicFilter) -> None:
+        """Find a topic's brokers, and have one of them check the condition on it."""
+        try:
+            route = await self.instance.routes.get(wanted.topic)
+        except TopicNotFoundError as error:
+            if wanted.topic in self._listeners:
+                log.warning("%s; it is consumed once it exists", error)
+            return
+        if wanted.is_sql and route.brokers:
+            body = CheckClientRequest(
+                client_id=self.instance.client_id,
+                group=self.group,
+                namespace=self.instance.namespace or None,
+                subscription_data=wanted.data(),
+            )
+            answer = await self.instance.ask(
+                route.reading_address(min(route.brokers)),
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                body.encode(),
+                accept=frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise FilterSyntaxError(f"the condition on {wanted.topic}: {answer.remark}")
+
+    def _route_changed(self, topic: str, route: Route) -> None:
+        if topic in self._filters and self._fetching is not None:
+            self.instance.spawn(self.instance.heartbeat())
+            self._fetching.rebalance()
+
+    async def _keep_looking(self) -> None:
+        job = Job(f"counting what group {self.group} consumes")
+        while True:
+            with job:
+                self._rates.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def close(self, limit_seconds: float = CLOSE_SECONDS) -> None:
+        """Finish what is in hand, for so long at the most; commit, leave the group, disconnect.
+
+        Whoever calls it again waits for the same end; who stops waiting does not stop it.
+        """
+        if not self.instance.can_close():
+            return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(limit_seconds))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, limit_seconds: float) -> None:
+        if self._fetching is not None:
+            await self._fetching.stop()
+        if self._dispatch is not None:
+            await self._dispatch.close(limit_seconds)
+        if self._fetching is not None:
+            await self._fetching.close()
+        await close_hooks(self.settings.hooks)
+        await self.instance.close()
+
+    # Asking.
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """The queues that this member consumes now, of the topics that were subscribed to."""
+        if self._fetching is None:
+            return ()
+        return tuple(each for each in self._fetching.assigned if each.topic in self._listeners)
+
+    async def commit(self) -> None:
+        """Tell the brokers now how far this member is."""
+        await self._running().commit()
+
+    async def lag(self) -> dict[Queue, int]:
+        """How many messages of each assigned queue are not consumed yet."""
+        lag = await self._running().lag()
+        return {queue: count for queue, count in lag.items() if queue.topic in self._listeners}
+
+    def _running(self) -> Fetching:
+        if self._fetching is None or self._closing is not None:
+            raise ClientClosedError(f"the consumer of group {self.group} is not running")
+        self.instance.check_open()
+        return self._fetching
+
+    def _describe(self) -> ConsumerData:
+        start = self.settings.start
+        if start in ("first", "last"):
+            where = f"CONSUME_FROM_{str(start).upper()}_OFFSET"
+        else:
+            where = "CONSUME_FROM_TIMESTAMP"
+        return ConsumerData(
+            consume_from_where=where,
+            consume_type="CONSUME_PASSIVELY",
+            group_name=self.group,
+            message_model="BROADCASTING" if self.settings.broadcasting else "CLUSTERING",
+            subscription_data_set=[each.data() for each in self._filters.values()],
+        )
+
+
+def _shown(options: Mapping[str, object]) -> dict[str, str]:
+    """The options as tools show them; secrets stay here."""
+    return {name: str(value) for name, value in options.items() if name not in ("credentials",)}

@@ -1,0 +1,257 @@
+"""Consuming in order: one message of a queue at a time, and a queue with one member at a time.
+
+A broker gives a queue's lock to one member of a group; it lasts for a minute and is renewed every
+20 s. A message that fails is tried again, after a pause in which its queue rests, until it succeeds
+or has had its retries and becomes a dead letter.
+
+Invariant: a message is given to a listener only while the queue's lock is held, and when every
+message before it is finished.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import at_once
+from onelog.client.consumer.listening import NobodyListensError, RetryLater
+from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.push.pulling import Owner, PulledQueue
+from onelog.client.consumer.push.send_back import SendBack
+from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import OnelogError
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import LockAnswer, LockRequest
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.running_info import ProcessQueueInfo
+
+LOCK_SECONDS = 20.0
+LOCK_TRUST_SECONDS = 30.0
+"""A lock that was not renewed for so long is not relied on."""
+LOCK_EXPIRY_SECONDS = 60.0
+"""After which a broker gives it to others: what is in hand may be consumed by another member."""
+SUSPEND_SECONDS = 1.0
+"""How long a queue rests after a failure."""
+LEVEL_SECONDS = (1.0, 5.0, 10.0, 30.0)
+"""What the first delay levels stand for; a queue rests for half a minute at the most."""
+RUN_MAX = 32
+"""How many messages a worker is given at a time, if the listener is quick."""
+QUICK_SECONDS = 0.002
+
+log = logging.getLogger(__name__)
+
+
+class OrderedQueue(PulledQueue):
+    """A queue whose messages are consumed one after the other."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        offset: int,
+        membership: Membership,
+        send_back: SendBack,
+        owner: Owner,
+    ) -> None:
+        super().__init__(queue, offset, membership, send_back, owner)
+        self._pending: deque[ReceivedMessage] = deque()
+        self._again: list[ReceivedMessage] = []
+        """Those of the last run that failed."""
+        self._out = 0
+        """How many messages are out of our hands: with a worker, or on their way to the dead."""
+        self._run_size = 1
+        self._run_began = 0.0
+        self._pause_seconds = SUSPEND_SECONDS
+        self._resting: asyncio.TimerHandle | None = None
+        self._has_failed = False
+        self._is_over = False
+        self._left = asyncio.Event()
+
+    # One run of messages after the other.
+
+    def resume(self) -> None:
+        """Give out the next messages, if they may be."""
+        if self._out or self._resting is not None or self._is_over or self.dropped:
+            return
+        if not self._pending or not self._owner.is_locked(self.queue):
+            return
+        # A retry topic has messages of several topics, and each topic has a listener of its own.
+        topic = self._pending[0].topic
+        run: list[ReceivedMessage] = []
+        while self._pending and len(run) < self._run_size and self._pending[0].topic == topic:
+            run.append(self._pending.popleft())
+        self._out = len(run)
+        self._has_failed = False
+        self._run_began = time.perf_counter()
+        self._member.submit(self, run)
+
+    def _hand_over(self, messages: list[ReceivedMessage]) -> None:
+        self._pending.extend(messages)
+        self.resume()
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has consumed them."""
+        super().done(messages)
+        self._settle(len(messages))
+
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+        """A listener raised: the queue rests, and then they are tried again, or are dead."""
+        self._has_failed = True
+        level = error.delay_level if isinstance(error, RetryLater) else 0
+        self._pause_seconds = SUSPEND_SECONDS
+        if level > 0:
+            self._pause_seconds = LEVEL_SECONDS[min(level, len(LEVEL_SECONDS)) - 1]
+        most = self._member.settings.retries_max
+        hopeless = level < 0 or isinstance(error, NobodyListensError)
+        dead = [
+            each
+            for each in messages
+            if hopeless or (most is not None and each.raw.reconsume_times >= most)
+        ]
+        self._again += [_once_more(each) for each in messages if each not in dead]
+        if dead:
+            self._spawn(self._bury(dead))
+        self._settle(len(messages) - len(dead))
+
+    def returned(self, messages: Sequence[ReceivedMessage]) -> None:
+        """They were not begun with: a message before them failed, or this is the end."""
+        self._pending.extendleft(reversed(messages))
+        self._is_over = not self._has_failed
+        self._settle(len(messages))
+
+    async def _bury(self, dead: list[ReceivedMessage]) -> None:
+        """Have messages become dead letters; a broadcast has none, and they are given up."""
+        for message in dead:
+            try:
+                if not self._member.settings.broadcasting:
+                    await self._send_back.send_anew(message, -1)
+            except OnelogError as error:
+                log.warning("%s cannot become a dead letter now: %s", message, error)
+                self._again.append(_once_more(message))
+            else:
+                super().done((message,))
+            self._settle(1)
+
+    def _settle(self, count: int) -> None:
+        self._out -= count
+        if self._out:
+            return
+        again, self._again = self._again, []
+        self._pending.extendleft(reversed(again))
+        self._left.set()
+        if again:
+            loop = asyncio.get_running_loop()
+            self._resting = loop.call_later(self._pause_seconds, self._rested)
+            return
+        quick = time.perf_counter() - self._run_began < QUICK_SECONDS
+        self._run_size = min(RUN_MAX, self._run_size * 2) if quick else 1
+        self.resume()
+
+    def _rested(self) -> None:
+        self._resting = None
+        self.resume()
+
+    def drop(self) -> None:
+        """This queue is not ours any more; what a listener has in hand it finishes."""
+        super().drop()
+        if self._resting is not None:
+            self._resting.cancel()
+
+    async def wait_until_left(self) -> None:
+        """Wait until no listener has a message of this queue."""
+        while self._out:
+            self._left.clear()
+            await self._left.wait()
+
+    def info(self) -> ProcessQueueInfo:
+        """How this queue stands."""
+        return msgspec.structs.replace(super().info(), locked=self._owner.is_locked(self.queue))
+
+
+def _once_more(message: ReceivedMessage) -> ReceivedMessage:
+    raw = message.raw
+    return ReceivedMessage(raw._replace(reconsume_times=raw.reconsume_times + 1), message.broker)
+
+
+class QueueLocks:
+    """The locks of one member."""
+
+    def __init__(self, instance: Instance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._granted: dict[Queue, float] = {}
+
+    def is_held(self, queue: Queue) -> bool:
+        """Whether a lock can be relied on."""
+        granted = self._granted.get(queue)
+        return granted is not None and time.monotonic() - granted < LOCK_TRUST_SECONDS
+
+    async def lock(self, queues: Iterable[Queue]) -> set[Queue]:
+        """Lock, or lock for longer; those of the queues that are locked for us now."""
+        locked, _ = await self._lock(queues)
+        return locked
+
+    async def renew(self, queues: Iterable[Queue]) -> tuple[list[Queue], bool]:
+        """Lock for longer: the queues that others may have consumed since, and if all is well."""
+        queues = list(queues)
+        late = time.monotonic() - LOCK_EXPIRY_SECONDS
+        overdue = {queue for queue in queues if self._granted.get(queue, 0.0) < late}
+        locked, asked = await self._lock(queues)
+        lost = [
+            each for each in queues if each in asked and (each in overdue or each not in locked)
+        ]
+        for queue in lost:
+            self._granted.pop(queue, None)
+        return lost, len(locked) == len(queues)
+
+    async def unlock(self, queues: Iterable[Queue]) -> None:
+        """Let others have the queues."""
+        queues = list(queues)
+        for queue in queues:
+            self._granted.pop(queue, None)
+        await at_once(self._unlock_at, _by_broker(queues))
+
+    async def _lock(self, queues: Iterable[Queue]) -> tuple[set[Queue], set[Queue]]:
+        """The queues that were granted, and those that a broker decided on."""
+        answers = await at_once(self._lock_at, _by_broker(queues))
+        granted = {queue for locked, _ in answers for queue in locked}
+        self._granted.update(dict.fromkeys(granted, time.monotonic()))
+        return granted, {queue for _, asked in answers for queue in asked}
+
+    async def _lock_at(self, queues: list[Queue]) -> tuple[list[Queue], list[Queue]]:
+        try:
+            answer = await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
+            locked = LockAnswer.decode(answer.body).lock_ok_mq_set
+        except OnelogError as error:
+            log.warning("%d queues cannot be locked now: %s", len(queues), error)
+            return [], []
+        return [Queue(each.topic, each.broker_name, each.queue_id) for each in locked], queues
+
+    async def _unlock_at(self, queues: list[Queue]) -> None:
+        try:
+            await self._ask(RequestCode.UNLOCK_BATCH_MQ, queues)
+        except OnelogError as error:
+            log.info("%d queues stay locked for a minute: %s", len(queues), error)
+
+    async def _ask(self, code: RequestCode, queues: list[Queue]) -> Command:
+        route = await self._instance.routes.get(queues[0].topic)
+        body = LockRequest(
+            client_id=self._instance.client_id,
+            consumer_group=self._group,
+            mq_set=[
+                MessageQueue(broker_name=each.broker, queue_id=each.queue_id, topic=each.topic)
+                for each in queues
+            ],
+        )
+        return await self._instance.ask(route.address(queues[0].broker), code, None, body.encode())
+
+
+def _by_broker(queues: Iterable[Queue]) -> list[list[Queue]]:
+    found: dict[str, list[Queue]] = defaultdict(list)
+    for queue in queues:
+        found[queue.broker].append(queue)
+    return list(found.values())

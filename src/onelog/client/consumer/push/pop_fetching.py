@@ -1,0 +1,435 @@
+"""Fetching by POP: the broker leases messages to whoever asks, instead of queues to members.
+
+Any member can be given any message, so a slow member holds up nobody, and one that dies loses its
+messages to the others when their leases end. Which queues to ask for is the broker's decision
+(QUERY_ASSIGNMENT); where an administrator has not set the group to POP, every member asks for all
+queues of every broker.
+
+Invariants: a broker has at most one open request of this member per assigned queue; no more is
+asked for while as much is in hand as the listeners can chew; whatever is handed to us is submitted
+to them, or given back at once if we are about to stop.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from onelog.client.admin.topics import RETRY_PREFIX
+from onelog.client.connection.nodes import at_once, refusal
+from onelog.client.connection.routes import Route
+from onelog.client.consumer.allocation import strategy_name
+from onelog.client.consumer.obstacles import Complaints
+from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.push.pop_leases import SUSPEND_SECONDS, PopLeases
+from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import (
+    BrokerNotFoundError,
+    ConfigError,
+    OnelogError,
+    RequestRefusedError,
+    WireError,
+)
+from onelog.jobs import Job
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.popping import (
+    ALL_QUEUES,
+    COUNT_MAX,
+    FROM_FIRST,
+    FROM_LAST,
+    Popped,
+    PopRequest,
+    popped,
+)
+from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+
+REBALANCE_SECONDS = 20.0
+UNBALANCED_SECONDS = 1.0
+"""The same, while something could not be shared out."""
+POLL_MS = 15_000
+"""How long a broker may hold a request that finds nothing."""
+ANSWER_MS = 10_000
+"""How long its answer may take besides."""
+IN_HAND_MAX = 96
+"""Messages of one assigned queue in hand at which no more are asked for, or more if more than half
+as many listeners run."""
+AGAIN_SECONDS = 1.0
+BUSY_SECONDS = 0.05
+
+_NOTHING = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
+_LATER = frozenset({ResponseCode.POLLING_FULL, ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY})
+_BROKERS_STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
+
+log = logging.getLogger(__name__)
+
+
+class PopQueue:
+    """One assigned queue, or all of one broker: the source of what was popped from there."""
+
+    def __init__(
+        self, queue: Queue, leases: PopLeases, count_max: int, put_off_seconds: float
+    ) -> None:
+        self.queue = queue
+        self.dropped = False
+        self.in_hand = 0
+        self.last_pop_ms = 0
+        self.wanted = True
+        """Whether it is still assigned."""
+        self._leases = leases
+        self._count_max = count_max
+        self._put_off_seconds = put_off_seconds
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def room(self) -> None:
+        """Wait until more may be asked for."""
+        await self._room.wait()
+
+    def took(self, messages: Sequence[ReceivedMessage]) -> None:
+        """So much more is in hand."""
+        self.in_hand += len(messages)
+        if self.in_hand >= self._count_max:
+            self._room.clear()
+
+    def _finished(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.in_hand -= len(messages)
+        if self.in_hand < self._count_max:
+            self._room.set()
+
+    # As a `Source`.
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has consumed them."""
+        self._leases.done(messages)
+        self._finished(messages)
+
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+        """A listener raised."""
+        self._leases.failed(messages, error)
+        self._finished(messages)
+
+    def expired(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has had them for too long: let somebody else try."""
+        self._leases.failed(messages)
+        self._finished(messages)
+
+    def returned(self, messages: Sequence[ReceivedMessage]) -> None:
+        """No listener begins with them: one before them failed, or this is the end."""
+        self._leases.put_off(messages, self._put_off_seconds)
+        self._finished(messages)
+
+
+class PopFetching:
+    """A push consumer's fetching side in POP mode. To be made on the consumer's loop."""
+
+    def __init__(self, membership: Membership) -> None:
+        settings = membership.settings
+        if isinstance(settings.start, datetime):
+            raise ConfigError("with pop a group starts at 'first' or 'last', and not at a time")
+        self._membership = membership
+        self._instance = membership.instance
+        self._group = membership.group
+        self._leases = PopLeases(membership)
+        self._queues: dict[Queue, PopQueue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
+        self._sharing: asyncio.Task[None] | None = None
+        self._share_now = asyncio.Event()
+        self._complaints = Complaints()
+        self._stopping = False
+        listeners = 2 * settings.concurrency * settings.batch_size
+        self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
+        self._put_off_seconds = SUSPEND_SECONDS if settings.orderly else 0.0
+        self._attempts = itertools.count(1)
+        name = strategy_name(settings.allocation)
+        self._strategy = name if name in _BROKERS_STRATEGIES else _BROKERS_STRATEGIES[0]
+
+    # As a `Fetching`.
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """What this member pops from; a queue id of -1 stands for all queues of a broker."""
+        return tuple(sorted(self._queues))
+
+    async def start(self) -> None:
+        """Begin; `RequestRefusedError` if a broker does not know POP."""
+        balanced = await self._share_all()
+        self._keeping = self._instance.spawn(self._leases.keep())
+        self._sharing = self._instance.spawn(self._keep_sharing(balanced))
+
+    def rebalance(self) -> None:
+        """Ask soon which queues are ours."""
+        self._share_now.set()
+
+    async def stop(self) -> None:
+        """Ask for nothing more. What brokers were asked for already is given back when it comes."""
+        self._stopping = True
+        await _cancelled([self._sharing])
+        for queue in self._queues.values():
+            queue.wanted = False
+
+    async def commit(self) -> None:
+        """Wait until the brokers have heard of everything that is done."""
+        await self._leases.flush()
+
+    async def close(self) -> None:
+        """Acknowledge what is done, and give the rest back."""
+        await self.stop()
+        if self._instance.is_open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._instance.timeout_ms / 1000):
+                    await self._leases.release()
+        await _cancelled([self._keeping, *self._tasks])
+
+    async def lag(self) -> dict[Queue, int]:
+        """How many messages each of the brokers' queues has that nobody of the group was given."""
+        mine = {(queue.topic, queue.broker) for queue in self._queues}
+        routes = [await self._instance.routes.get(topic) for topic in self._membership.filters]
+        places = [
+            (route, queue)
+            for route in routes
+            for queue in route.read_queues
+            if (queue.topic, queue.broker) in mine
+        ]
+        counts = await at_once(self._behind, places)
+        return {queue: count for (_, queue), count in zip(places, counts, strict=True)}
+
+    def positions(self, topic: str) -> dict[Queue, int]:
+        """None: brokers know themselves what they leased to whom."""
+        return {}
+
+    async def reset(self, offsets: Mapping[Queue, int]) -> None:
+        """Nothing: the broker, which has the positions, has moved them."""
+
+    def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
+        """Nothing is pulled."""
+        return {}
+
+    def pop_table(self) -> dict[Queue, PopQueueInfo]:
+        """How each popped queue stands."""
+        return {
+            queue: PopQueueInfo(
+                droped=not each.wanted,
+                last_pop_timestamp=each.last_pop_ms,
+                wait_ack_count=each.in_hand,
+            )
+            for queue, each in self._queues.items()
+        }
+
+    # Which queues.
+
+    async def _keep_sharing(self, balanced: bool) -> None:
+        job = Job(f"sharing out the queues of group {self._group}")
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
+                    await self._share_now.wait()
+            self._share_now.clear()
+            balanced = False
+            with job:
+                balanced = await self._share_all()
+
+    async def _share_all(self) -> bool:
+        """Share out now; False if that could not be done for everything."""
+        balanced = True
+        for topic in list(self._membership.filters):
+            try:
+                self._take(topic, await self._share(topic))
+                self._complaints.settle(topic)
+            except RequestRefusedError:
+                raise
+            except OnelogError as error:
+                balanced = False
+                self._complaints.tell(topic, error)
+        for queue in list(self._queues):
+            if queue.topic not in self._membership.filters:
+                self._drop(queue)
+        return balanced
+
+    async def _share(self, topic: str) -> list[Queue]:
+        route = await self._instance.routes.get(topic)
+        brokers = sorted({queue.broker for queue in route.read_queues})
+        told = await self._told(route, random.sample(brokers, len(brokers)))
+        if told is None and (kept := [each for each in self._queues if each.topic == topic]):
+            return kept
+        mine = [
+            Queue(topic, each.message_queue.broker_name, each.message_queue.queue_id)
+            for each in (told.message_queue_assignments if told is not None else ())
+            if each.mode == "POP"
+        ]
+        return mine or [Queue(topic, broker, ALL_QUEUES) for broker in brokers]
+
+    async def _told(self, route: Route, brokers: Iterable[str]) -> AssignmentAnswer | None:
+        """What the first broker that can be reached says; None if it cannot say."""
+        body = AssignmentRequest(
+            client_id=self._instance.client_id,
+            consumer_group=self._group,
+            message_model="CLUSTERING",
+            strategy_name=self._strategy,
+            topic=route.topic,
+        ).encode()
+        code = RequestCode.QUERY_ASSIGNMENT
+        accept = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR})
+        failed: OnelogError | None = None
+        for broker in brokers:
+            try:
+                address = route.address(broker)
+                answer = await self._instance.ask(address, code, None, body, accept=accept)
+            except OnelogError as error:
+                failed = error
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                told = refusal(address, code, answer)
+                raise RequestRefusedError(f"broker {broker} is too old for pop: {told}")
+            if answer.code != ResponseCode.SUCCESS or b"messageQueueAssignments" not in bytes(
+                answer.body
+            ):
+                return None
+            return AssignmentAnswer.decode(answer.body)
+        if failed is not None:
+            raise failed
+        return None
+
+    def _take(self, topic: str, mine: list[Queue]) -> None:
+        if self._stopping:
+            return
+        for queue in [each for each in self._queues if each.topic == topic and each not in mine]:
+            self._drop(queue)
+        for queue in mine:
+            if queue not in self._queues:
+                source = PopQueue(queue, self._leases, self._count_max, self._put_off_seconds)
+                self._queues[queue] = source
+                task = self._instance.spawn(self._pop_on(source))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _drop(self, queue: Queue) -> None:
+        """Ask for nothing more there. What comes yet is ours by lease, and is consumed."""
+        self._queues.pop(queue).wanted = False
+
+    # Popping.
+
+    async def _pop_on(self, source: PopQueue) -> None:
+        job = Job(f"popping from {source.queue}")
+        while True:
+            await source.room()
+            if not source.wanted:
+                return
+            with job:
+                await self._pop_once(source)
+            if job.failed:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _pop_once(self, source: PopQueue) -> None:
+        try:
+            found = await self._pop(source)
+        except BrokerNotFoundError as error:
+            log.warning("%s", error)
+            await self._refresh(source.queue.topic)
+            await asyncio.sleep(AGAIN_SECONDS)
+        except OnelogError as error:
+            log.warning("nothing popped from %s: %s", source.queue, error)
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            if found:
+                await self._hand_over(source, found)
+
+    async def _refresh(self, topic: str) -> None:
+        with contextlib.suppress(OnelogError):
+            await self._instance.routes.refresh(topic)
+
+    async def _pop(self, source: PopQueue) -> list[Popped]:
+        topic, broker, queue_id = source.queue
+        wanted = self._membership.filters.get(topic)
+        if wanted is None:
+            return []
+        settings = self._membership.settings
+        request = PopRequest(
+            self._group, topic, queue_id, min(COUNT_MAX, self._count_max), settings.invisible_ms,
+            POLL_MS, time.time_ns() // 1_000_000,
+            FROM_LAST if settings.start == "last" and not _is_retry(topic) else FROM_FIRST,
+            wanted.expression, wanted.kind, settings.orderly,
+            # A request that is sent again after its answer was lost gets the same messages.
+            f"{self._instance.client_id}-{next(self._attempts)}" if settings.orderly else None,
+        )  # fmt: skip
+        source.last_pop_ms = request.born_ms
+        began = time.monotonic()
+        route = await self._instance.routes.get(topic)
+        answer = await self._instance.ask(
+            route.address(broker), RequestCode.POP_MESSAGE, request.fields(),
+            timeout_ms=POLL_MS + ANSWER_MS, accept=_NOTHING | _LATER,
+        )  # fmt: skip
+        if answer.code == ResponseCode.SUCCESS:
+            found = popped(request, broker, answer.ext, answer.body)
+            self._membership.rates.pulled(topic, time.monotonic() - began, len(found))
+            return found
+        if answer.code in _LATER:
+            await asyncio.sleep(BUSY_SECONDS)
+        return []
+
+    async def _hand_over(self, source: PopQueue, found: list[Popped]) -> None:
+        topic, broker, _ = source.queue
+        messages = self._leases.hold(topic, broker, found)
+        if self._stopping:
+            await self._leases.release(messages)
+            return
+        wanted = self._membership.filters.get(topic)
+        if wanted is not None and wanted.tags:
+            kept = set(map(id, wanted.wanted([each.raw for each in messages])))
+            self._leases.done([each for each in messages if id(each.raw) not in kept])
+            messages = [each for each in messages if id(each.raw) in kept]
+        if not messages:
+            return
+        source.took(messages)
+        if self._membership.settings.orderly:
+            # One queue after the other, each in its order.
+            for _, some in itertools.groupby(messages, lambda message: message.raw.queue_id):
+                self._membership.submit(source, list(some))
+        else:
+            self._membership.submit(source, messages)
+
+    # Lag.
+
+    async def _behind(self, place: tuple[Route, Queue]) -> int:
+        route, queue = place
+        address = route.address(queue.broker)
+        ext = {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        last = await self._instance.ask(address, RequestCode.GET_MAX_OFFSET, ext)
+        end = _offset(last.ext)
+        answer = await self._instance.ask(
+            address,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            {**ext, "consumerGroup": self._group},
+            accept=frozenset({ResponseCode.QUERY_NOT_FOUND}),
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            return max(0, end - _offset(answer.ext))
+        if self._membership.settings.start == "last":
+            return 0
+        first = await self._instance.ask(address, RequestCode.GET_MIN_OFFSET, ext)
+        return max(0, end - _offset(first.ext))
+
+
+def _is_retry(topic: str) -> bool:
+    """Whether messages wait there that this group has given back: it wants all of them."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def _offset(ext: dict[str, str]) -> int:
+    try:
+        return fields.number(ext, "offset")
+    except OnelogError as error:
+        raise WireError(str(error)) from None
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    ended = [task for task in tasks if task is not None]
+    for task in ended:
+        task.cancel()
+    await asyncio.gather(*ended, return_exceptions=True)

@@ -1,0 +1,363 @@
+"""Pulling one queue: one request at a time, and no task or thread that waits for it.
+
+A pull that finds nothing is held by the broker until something arrives. Each pull tells the broker
+how far this consumer is. Nothing is pulled while too much is in hand.
+
+Invariant: what is committed never passes a message that was not consumed, given back or, when
+broadcasting, given up. A queue that is `dropped` neither pulls nor commits any more.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Protocol
+
+from onelog.client.connection.address import Address
+from onelog.client.connection.nodes import refusal
+from onelog.client.consumer.listening import RetryLater
+from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.push.process_queue import ProcessQueue
+from onelog.client.consumer.push.send_back import SendBack
+from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import OnelogError, WireError
+from onelog.message import Message as Record
+from onelog.message import QueueOffset
+from onelog.net.line import Following, Line
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.inner_batch import unwrapped
+from onelog.wire.remoting.records import decode_records
+from onelog.wire.remoting.running_info import ProcessQueueInfo
+
+PULL_COUNT = 256
+"""Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
+HOLD_MS = 15_000
+"""How long a broker may hold a pull."""
+TIMEOUT_MS = 30_000
+RETRY_SECONDS = 1.0
+"""After an error; the brokers may be about to come back."""
+BUSY_SECONDS = 0.02
+GIVE_BACK_SECONDS = (1.0, 2.0, 5.0, 10.0)
+"""How long to wait before the next tries when no broker took a message; the last is repeated."""
+EXPIRED_LEVEL = 3
+"""The delay after which a message comes again that a listener has for too long."""
+
+COMMIT_FLAG, HOLD_FLAG = 1, 2
+RESET_REMARK = "OFFSET_RESET"
+"""What brokers say when an administrator has moved the group."""
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Who has the queues of a member."""
+
+    def moved(self, queue: Queue, offset: int) -> None:
+        """The broker sends this consumer elsewhere in the queue."""
+        ...
+
+    def look_around(self, topic: str) -> None:
+        """Something is wrong: the broker may have moved, or have forgotten who we are."""
+        ...
+
+    def may_pull(self) -> bool:
+        """Whether more is wanted."""
+        ...
+
+    def is_locked(self, queue: Queue) -> bool:
+        """Whether messages of a queue may be consumed in order here."""
+        ...
+
+
+class PulledQueue:
+    """One queue of this member: a source of messages."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        offset: int,
+        membership: Membership,
+        send_back: SendBack,
+        owner: Owner,
+    ) -> None:
+        self.queue = queue
+        self.hands = ProcessQueue(offset)
+        self.dropped = False
+        self.committed = -1
+        """What the broker was told last."""
+        self.pulled_ms = self.consumed_ms = 0
+        self._member = membership
+        self._send_back = send_back
+        self._owner = owner
+        self._broker_id = 0
+        self._address: Address | None = None
+        self._is_pulling = False
+        self._following: Following | None = None
+        self._is_failing = False
+        self._began = 0.0
+        self._later: asyncio.TimerHandle | None = None
+        self._returning: set[asyncio.Task[None]] = set()
+
+    # Pulling.
+
+    def pull(self) -> None:
+        """Pull, unless that is being done, too much is in hand, or the queue is dropped."""
+        if self._is_pulling or self.dropped or self._later is not None:
+            return
+        if not self._has_room() or not self._owner.may_pull():
+            return
+        route = self._member.instance.routes.known(self.queue.topic)
+        if route is None or self.queue.broker not in route.brokers:
+            self._pull_later(RETRY_SECONDS)
+            return
+        address = route.reading_address(self.queue.broker, broker_id=self._broker_id)
+        peer = self._member.instance.nodes.open_peer(address)
+        self._is_pulling, self._address = True, address
+        if peer is None:
+            self._spawn(self._connect(address))
+            return
+        self._began = time.perf_counter()
+        if peer.connection.line is not None and self._follows(peer.connection.line):
+            return
+        ext = self._member.instance.sign(self._request())
+        peer.request(RequestCode.PULL_MESSAGE, ext, b"", TIMEOUT_MS, self._answered)
+
+    def _has_room(self) -> bool:
+        settings, hands = self._member.settings, self.hands
+        return not hands or (
+            len(hands) < settings.prefetch_count
+            and hands.bytes_in_hand < settings.prefetch_bytes
+            and (settings.orderly or hands.span < settings.prefetch_span)
+        )
+
+    def _request(self) -> dict[str, str]:
+        queue, member = self.queue, self._member
+        flags, offset = HOLD_FLAG, 0
+        if not member.settings.broadcasting and not self._broker_id:
+            flags |= COMMIT_FLAG
+            offset = self.committed = self.hands.committable
+        wanted = member.filters.get(queue.topic)
+        count = member.settings.prefetch_count - len(self.hands)
+        return {
+            "consumerGroup": member.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(self.hands.next_offset),
+            "maxMsgNums": str(min(PULL_COUNT, max(1, count))),
+            "sysFlag": str(flags),
+            "commitOffset": str(offset),
+            "suspendTimeoutMillis": str(HOLD_MS),
+            "subVersion": str(0 if wanted is None else wanted.version),
+            "expressionType": "TAG" if wanted is None else wanted.kind,
+            "bname": queue.broker,
+        }
+
+    async def _connect(self, address: Address) -> None:
+        try:
+            await self._member.instance.nodes.peer(address)
+        except OnelogError as error:
+            self._is_pulling = False
+            self._fail(error)
+        else:
+            self._is_pulling = False
+            self.pull()
+
+    def _answered(self, answer: Command | OnelogError) -> None:
+        self._is_pulling = False
+        if self.dropped:
+            if isinstance(answer, Command) and answer.remark == RESET_REMARK:
+                # It is told once, to whichever pull is the first, and that was one of the past.
+                self._take(answer)
+            return
+        if not isinstance(answer, Command):
+            self._fail(answer)
+            return
+        try:
+            self._take(answer)
+        except OnelogError as error:
+            self._fail(error)
+            return
+        self.pull()
+
+    def _take(self, answer: Command) -> None:
+        code = answer.code
+        if code == ResponseCode.SUCCESS:
+            self._found(answer)
+        elif code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            self.hands.add([], fields.number(answer.ext, "nextBeginOffset"))
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            offset = fields.number(answer.ext, "nextBeginOffset")
+            log.info("%s goes on at %d: %s", self.queue, offset, answer.remark)
+            self._owner.moved(self.queue, offset)
+            return
+        elif code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
+            self._pull_later(BUSY_SECONDS)
+            return
+        else:
+            assert self._address is not None
+            raise refusal(self._address, RequestCode.PULL_MESSAGE, answer)
+        self._is_failing = False
+        self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
+
+    def _found(self, answer: Command) -> None:
+        records = unwrapped(decode_records(answer.body))
+        now = time.perf_counter()
+        self._member.rates.pulled(self.queue.topic, now - self._began, len(records))
+        self.pulled_ms = time.time_ns() // 1_000_000
+        wanted = self._member.filters.get(self.queue.topic)
+        if wanted is not None:
+            records = wanted.wanted(records)
+        delta = fields.number(answer.ext, "offsetDelta", 0)
+        if delta:
+            records = [
+                each._replace(queue_offset=QueueOffset(each.queue_offset + delta))
+                for each in records
+            ]
+        broker = self.queue.broker
+        messages = [ReceivedMessage(record, broker) for record in records]
+        fresh = self.hands.add(messages, fields.number(answer.ext, "nextBeginOffset"))
+        if fresh:
+            self._hand_over(fresh)
+
+    def _hand_over(self, messages: list[ReceivedMessage]) -> None:
+        self._member.submit(self, messages)
+
+    # Following, where the broker is on this very loop: nothing is asked for, and nothing decoded.
+
+    def _follows(self, line: Line) -> bool:
+        wanted = self._member.filters.get(self.queue.topic)
+        if wanted is not None and not wanted.is_everything:
+            return False
+        self._following = line.follow(
+            self._member.group,
+            self.queue.topic,
+            self.queue.queue_id,
+            self.hands.next_offset,
+            self._arrived,
+        )
+        return self._following is not None
+
+    def _arrived(self, record: Record | None) -> bool:
+        """The next message is there; or, without one, it has to be pulled."""
+        if record is None:
+            self._following, self._is_pulling = None, False
+            self.pull()
+            return False
+        message = ReceivedMessage(record, self.queue.broker)
+        self.hands.add_next(message)
+        self._hand_over([message])
+        self.pulled_ms = record.store_ms
+        self._member.rates.pulled(self.queue.topic, 0.0, 1)
+        if self._has_room() and self._owner.may_pull():
+            return True
+        self._following, self._is_pulling = None, False
+        return False
+
+    def _fail(self, error: OnelogError) -> None:
+        level = logging.DEBUG if self._is_failing else logging.WARNING
+        log.log(level, "%s cannot be pulled now: %s", self.queue, error)
+        self._is_failing = True
+        self._broker_id = 0
+        self._pull_later(RETRY_SECONDS)
+        if not isinstance(error, WireError):
+            self._owner.look_around(self.queue.topic)
+
+    def _pull_later(self, seconds: float) -> None:
+        if not self.dropped and self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(seconds, self._pull_now)
+
+    def _pull_now(self) -> None:
+        self._later = None
+        self.pull()
+
+    def drop(self) -> None:
+        """This queue is not ours any more."""
+        self.dropped = True
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    # How consuming went.
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has consumed them."""
+        self.hands.finish([message.raw.queue_offset for message in messages])
+        self.consumed_ms = time.time_ns() // 1_000_000
+        self.pull()
+
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+        """A listener raised: give the messages back, or give them up when broadcasting."""
+        if self._member.settings.broadcasting:
+            log.warning("%d messages are given up: nobody retries a broadcast", len(messages))
+            self.done(messages)
+        elif not self.dropped:
+            level = error.delay_level if isinstance(error, RetryLater) else 0
+            self._give_back(messages, level)
+
+    def expired(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has them for too long: somebody else may try."""
+        if self._member.settings.broadcasting:
+            self.done(messages)
+        elif not self.dropped:
+            self._give_back(messages, EXPIRED_LEVEL)
+
+    def returned(self, messages: Sequence[ReceivedMessage]) -> None:
+        """No listener will have them: they stay unfinished, and come again to whoever is next."""
+
+    def _give_back(self, messages: Sequence[ReceivedMessage], delay_level: int) -> None:
+        for message in messages:
+            task = self._spawn(self._give_back_one(message, delay_level))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    async def _give_back_one(self, message: ReceivedMessage, delay_level: int) -> None:
+        tried = 0
+        while not self.dropped:
+            try:
+                await self._send_back(message, delay_level)
+            except OnelogError as error:
+                seconds = GIVE_BACK_SECONDS[min(tried, len(GIVE_BACK_SECONDS) - 1)]
+                log.warning("%s is not given back, once more in %g s: %s", message, seconds, error)
+                await asyncio.sleep(seconds)
+                tried += 1
+            else:
+                self.done((message,))
+                return
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until the messages are given back that are on their way, but not for long."""
+        if self._returning:
+            await asyncio.wait(self._returning, timeout=seconds)
+
+    async def wait_until_left(self) -> None:
+        """Wait until another member may have the queue, if that matters."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the broker does not know yet how far this queue is."""
+        return self.hands.committable != self.committed
+
+    # For the tools.
+
+    def info(self) -> ProcessQueueInfo:
+        """How this queue stands."""
+        hands = self.hands
+        return ProcessQueueInfo(
+            cached_msg_count=len(hands),
+            cached_msg_max_offset=max(0, hands.last_offset),
+            cached_msg_min_offset=hands.committable if hands else 0,
+            cached_msg_size_in_mi_b=hands.bytes_in_hand >> 20,
+            commit_offset=hands.committable,
+            droped=self.dropped,
+            last_consume_timestamp=self.consumed_ms,
+            last_pull_timestamp=self.pulled_ms,
+        )
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        return self._member.instance.spawn(coroutine)

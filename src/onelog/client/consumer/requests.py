@@ -1,0 +1,171 @@
+"""What brokers ask of a consumer, for the group's sake or for somebody with an admin tool.
+
+Invariant: every request that wants an answer gets one.
+"""
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+
+from onelog.client.consumer.listening import RetryLater
+from onelog.client.consumer.push.fetching import Fetching, Membership, Source
+from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import OnelogError
+from onelog.net.peer import Peer
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.records import decode_records
+from onelog.wire.remoting.running_info import ConsumerRunningInfo
+from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerRequests:
+    """Answers for one consumer."""
+
+    def __init__(self, member: Membership, fetching: Fetching, options: Mapping[str, str]) -> None:
+        self._member = member
+        self._fetching = fetching
+        self._options = options
+        self._started_ms = time.time_ns() // 1_000_000
+
+    def register(self) -> None:
+        """Be asked from now on."""
+        handlers: dict[int, Callable[[Peer, Command], None]] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+        self._member.instance.handlers.update(handlers)
+
+    def _members_changed(self, peer: Peer, command: Command) -> None:
+        if command.ext.get("consumerGroup") == self._member.group:
+            self._fetching.rebalance()
+
+    def _reset(self, peer: Peer, command: Command) -> None:
+        if command.ext.get("group") != self._member.group:
+            return
+        try:
+            table = ResetOffsets.decode_answer(command.body).offset_table
+        except OnelogError as error:
+            log.warning("offsets cannot be reset: %s", error)
+            return
+        offsets = {_queue(each): offset for each, offset in table.items()}
+        log.info("offsets of %d queues are reset, as an administrator wants", len(offsets))
+        self._member.instance.spawn(self._fetching.reset(offsets))
+
+    def _status(self, peer: Peer, command: Command) -> None:
+        positions = self._fetching.positions(command.ext.get("topic", ""))
+        table = {_body(queue): offset for queue, offset in positions.items()}
+        peer.reply(command, body=ConsumerStatus(message_queue_table=table).encode())
+
+    def _running_info(self, peer: Peer, command: Command) -> None:
+        if self._is_foreign(peer, command):
+            return
+        member, settings = self._member, self._member.settings
+        properties = {
+            **self._options,
+            "PROP_NAMESERVER_ADDR": ";".join(map(str, member.instance.nodes.nameservers)) + ";",
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CLIENT_VERSION": str(VERSION),
+            "PROP_CONSUMEORDERLY": "true" if settings.orderly else "false",
+            "PROP_THREADPOOL_CORE_SIZE": str(settings.concurrency),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+        }
+        queues, popped = self._fetching.queue_table(), self._fetching.pop_table()
+        info = ConsumerRunningInfo(
+            jstack=_stacks() if fields.flag(command.ext, "jstackEnable") else None,
+            mq_pop_table={_body(queue): each for queue, each in popped.items()},
+            mq_table={_body(queue): each for queue, each in queues.items()},
+            properties=properties,
+            status_table={topic: member.rates.status(topic) for topic in sorted(member.filters)},
+            subscription_set=[member.filters[topic].data() for topic in sorted(member.filters)],
+        )
+        peer.reply(command, body=info.encode())
+
+    def _consume_directly(self, peer: Peer, command: Command) -> None:
+        if self._is_foreign(peer, command):
+            return
+        try:
+            (record,) = decode_records(command.body)
+        except (OnelogError, ValueError) as error:
+            peer.reply(command, ResponseCode.SYSTEM_ERROR, remark=f"no message: {error}")
+            return
+        message = ReceivedMessage(record, command.ext.get("brokerName", ""))
+        source: Source = _Direct(peer, command, self._member.settings.orderly)
+        self._member.submit(source, [message])
+
+    def _is_foreign(self, peer: Peer, command: Command) -> bool:
+        group = command.ext.get("consumerGroup", "")
+        if group == self._member.group:
+            return False
+        remark = f"The Consumer Group <{group}> not exist in this consumer"
+        peer.reply(command, ResponseCode.SYSTEM_ERROR, remark=remark)
+        return True
+
+
+class _Direct:
+    """The source of one message that somebody wants to have consumed now."""
+
+    dropped = False
+
+    def __init__(self, peer: Peer, command: Command, in_order: bool) -> None:
+        self._peer = peer
+        self._command = command
+        self._in_order = in_order
+        self._began = time.monotonic()
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has consumed it."""
+        self._answer("CR_SUCCESS")
+
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+        """A listener raised."""
+        if isinstance(error, RetryLater):
+            self._answer("CR_LATER", str(error))
+        else:
+            self._answer("CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
+
+    def expired(self, messages: Sequence[ReceivedMessage]) -> None:
+        """A listener has it for too long."""
+        self._answer("CR_LATER", "the listener has it for too long")
+
+    def returned(self, messages: Sequence[ReceivedMessage]) -> None:
+        """No listener will have it."""
+        self._answer("CR_LATER", "the consumer is about to end")
+
+    def _answer(self, result: str, remark: str | None = None) -> None:
+        body = DirectConsumption(
+            consume_result=result,
+            order=self._in_order,
+            remark=remark,
+            spent_time_mills=round((time.monotonic() - self._began) * 1000),
+        )
+        self._peer.reply(self._command, body=body.encode())
+
+
+def _stacks() -> str:
+    """What every thread is doing, as Java's tools show it."""
+    frames = sys._current_frames()
+    parts = []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is not None:
+            parts.append(f"{thread.name}\n" + "".join(traceback.format_stack(frame)))
+    return "\n".join(parts)
+
+
+def _queue(queue: MessageQueue) -> Queue:
+    return Queue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def _body(queue: Queue) -> MessageQueue:
+    return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)

@@ -1,0 +1,1 @@
+"""Additions to the client that one may do without."""

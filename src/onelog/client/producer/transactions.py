@@ -1,0 +1,303 @@
+"""Transactions: a message that is delivered if, and only if, something else was done.
+
+    1. The producer sends a half message, which nobody can see yet.
+    2. Its local transaction runs: usually a commit in a database.
+    3. The producer tells the broker: commit, roll back, or unknown.
+    4. A broker that hears nothing asks, again and again: any live member of the producer group, and
+       not only the one that sent the half message. The member's checker looks up what happened.
+
+Invariants: the broker is told an outcome only if the local transaction or the checker gave one;
+whatever else happens (it raises, it returns something else, the process dies) leaves the question
+open, and the broker will ask. A function that is not a coroutine never runs on the event loop.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from onelog.client.hooks import TransactionContext, transaction_ended
+from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
+from onelog.errors import ConfigError, MessageError, OnelogError
+from onelog.message import SysFlag, parse_message_id
+from onelog.net.peer import Peer
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.records import decode_records
+
+if TYPE_CHECKING:
+    from onelog.client.producer.asynchronous import AsyncProducer
+
+CHECKS_AT_ONCE = 16
+CHECKS_WAITING_MAX = 2_000
+"""Questions of brokers that may wait to be answered. They ask again, so more need not be kept."""
+
+PREPARED = {"TRAN_MSG": "true"}
+PRODUCER_GROUP = "PGROUP"
+
+log = logging.getLogger(__name__)
+
+
+class TransactionState(Enum):
+    """How a local transaction ended; the values are those of END_TRANSACTION."""
+
+    COMMIT = int(SysFlag.COMMITTED)
+    """Deliver the message."""
+    ROLLBACK = int(SysFlag.ROLLED_BACK)
+    """Forget it."""
+    UNKNOWN = 0
+    """Ask the checker later."""
+
+
+LocalTransaction = Callable[[Message, str], TransactionState | Awaitable[TransactionState]]
+"""Gets the message and the id of the transaction, under which to note down what was done."""
+Checker = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
+"""Gets the half message; its `transaction_id` is what the local transaction was given."""
+
+_JAVA_NAMES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+
+
+class TransactionReceipt(NamedTuple):
+    """A transaction as far as its producer knows: the half message, and what the broker was told.
+
+    The broker does not confirm that. If it did not hear it, it asks the checker.
+    """
+
+    receipt: Receipt
+    transaction_id: str
+    state: TransactionState
+
+    @property
+    def message_id(self) -> str:
+        """The unique id of the message."""
+        return self.receipt.message_id
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """A half message that a broker has."""
+
+    message: Message
+    receipt: Receipt
+    transaction_id: str
+
+    def begun(self, local: LocalTransaction) -> TransactionState | Awaitable[TransactionState]:
+        """Call the local transaction here and now, unless the half message may be lost."""
+        if self.receipt.status is not SendStatus.OK:
+            return TransactionState.ROLLBACK
+        return local(self.message, self.transaction_id)
+
+
+class Transactions:
+    """The transactions of one producer."""
+
+    def __init__(self, producer: "AsyncProducer") -> None:
+        self._producer = producer
+        self._group = producer.instance.wrap(producer.group)
+        self._checker = producer.options.get("checker")
+        self._asked: set[tuple[Peer, int]] = set()
+        self._free = asyncio.Semaphore(CHECKS_AT_ONCE)
+        if self._checker is not None:
+            producer.instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._check
+
+    async def start(self) -> None:
+        """Let the brokers know that there is somebody to ask."""
+        if self._checker is not None:
+            self._producer.instance.spawn(self._producer.instance.presence.ensure())
+
+    async def send(
+        self,
+        message: Message,
+        local: LocalTransaction,
+        *,
+        order_key: str | None = None,
+        queue: Queue | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> TransactionReceipt:
+        """Send a message in a transaction; what the local transaction raises is raised here."""
+        half = await self.prepare(message, order_key=order_key, queue=queue, timeout=timeout)
+        state = TransactionState.UNKNOWN
+        try:
+            state = checked_state(await _called(local, half.begun, local), local)
+        finally:
+            await self.end(half, state)
+        return TransactionReceipt(half.receipt, half.transaction_id, state)
+
+    async def prepare(
+        self,
+        message: Message,
+        *,
+        order_key: str | None = None,
+        queue: Queue | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> HalfMessage:
+        """Send the half message."""
+        if self._checker is None:
+            raise ConfigError(
+                "a producer of transactions needs the option checker: brokers ask it about those "
+                "whose end they did not hear of"
+            )
+        if message.delay is not None or message.deliver_at is not None or message.delay_level:
+            raise MessageError("a message in a transaction cannot be delayed")
+        receipt = await self._producer.dispatch(
+            message,
+            order_key=order_key,
+            queue=queue,
+            timeout=timeout,
+            extra={**PREPARED, PRODUCER_GROUP: self._group},
+            sys_flag=int(SysFlag.PREPARED),
+        )
+        return HalfMessage(message, receipt, receipt.transaction_id or receipt.message_id)
+
+    async def end(self, half: HalfMessage, state: TransactionState) -> None:
+        """Tell the broker how a transaction ended. If that fails, it will ask."""
+        message, receipt = half.message, half.receipt
+        instance = self._producer.instance
+        topic = instance.wrap(message.topic)
+        try:
+            log_offset = parse_message_id(receipt.offset_id)[1]
+            route = await instance.routes.get_for_sending(topic)
+            address = route.address(receipt.queue.broker)
+        except (OnelogError, ValueError) as error:
+            log.warning("transaction %s was not ended: %s", half.transaction_id, error)
+            return
+        ext = self._end_fields(
+            topic,
+            receipt.message_id,
+            half.transaction_id,
+            receipt.offset,
+            log_offset,
+            receipt.queue.broker,
+            state,
+            from_check=False,
+        )
+        self._tell_hooks(
+            ext, message.topic, message.tags, message.keys, str(address), state, from_check=False
+        )
+        instance.oneway(address, RequestCode.END_TRANSACTION, ext)
+
+    # Questions of brokers.
+
+    def _check(self, peer: Peer, command: Command) -> None:
+        try:
+            half_offset = fields.number(command.ext, "tranStateTableOffset")
+            (record,) = decode_records(command.body)
+        except (OnelogError, ValueError) as error:
+            log.warning("%s asked about a transaction in bad form: %s", peer.connection, error)
+            return
+        topic = self._producer.instance.unwrap(record.topic)
+        message = ReceivedMessage(record._replace(topic=topic), command.ext.get("bname", ""))
+        group = message.all_properties.get(PRODUCER_GROUP)
+        if group != self._group:
+            log.warning("%s asked about a transaction of group %s", peer.connection, group)
+            return
+        question = (peer, half_offset)
+        if question not in self._asked and len(self._asked) < CHECKS_WAITING_MAX:
+            self._asked.add(question)
+            self._producer.instance.spawn(self._answer(peer, command, message, half_offset))
+
+    async def _answer(
+        self, peer: Peer, command: Command, message: ReceivedMessage, half_offset: int
+    ) -> None:
+        checker = self._checker
+        assert checker is not None
+        state = TransactionState.UNKNOWN
+        try:
+            async with self._free:
+                state = checked_state(await _called(checker, checker, message), checker)
+        except Exception:
+            log.exception("the checker failed for message %s", message.message_id)
+        finally:
+            self._asked.discard((peer, half_offset))
+        ext = self._end_fields(
+            command.ext.get("topic") or self._producer.instance.wrap(message.topic),
+            message.message_id,
+            command.ext.get("transactionId", ""),
+            half_offset,
+            fields.number(command.ext, "commitLogOffset"),
+            message.broker,
+            state,
+            from_check=True,
+        )
+        host = peer.connection.remote_address
+        self._tell_hooks(
+            ext, message.topic, message.tags, message.keys, host, state, from_check=True
+        )
+        if peer.is_open:  # If not, the broker asks somebody else, or us on another connection.
+            peer.oneway(RequestCode.END_TRANSACTION, self._producer.instance.sign(ext))
+
+    def _end_fields(
+        self,
+        topic: str,
+        message_id: str,
+        transaction_id: str,
+        half_offset: int,
+        log_offset: int,
+        broker: str,
+        state: TransactionState,
+        *,
+        from_check: bool,
+    ) -> dict[str, str]:
+        ext = {
+            "topic": topic,
+            "producerGroup": self._group,
+            "tranStateTableOffset": str(half_offset),
+            "commitLogOffset": str(log_offset),
+            "commitOrRollback": str(state.value),
+            "fromTransactionCheck": "true" if from_check else "false",
+            "msgId": message_id,
+        }
+        if transaction_id:
+            ext["transactionId"] = transaction_id
+        if broker:
+            ext["bname"] = broker
+        return ext
+
+    def _tell_hooks(
+        self,
+        ext: dict[str, str],
+        topic: str,
+        tags: str | None,
+        keys: Sequence[str],
+        address: str,
+        state: TransactionState,
+        *,
+        from_check: bool,
+    ) -> None:
+        hooks = self._producer.options.get("hooks", ())
+        if hooks:
+            context = TransactionContext(
+                self._producer.group, topic, tags or "", " ".join(keys), ext["msgId"],
+                ext.get("transactionId", ""), _JAVA_NAMES[state], address, from_check,
+            )  # fmt: skip
+            transaction_ended(hooks, context)
+
+
+def checked_state(state: object, source: object) -> TransactionState:
+    """What a local transaction or a checker returned; `TypeError` if it is no state."""
+    if not isinstance(state, TransactionState):
+        raise TypeError(f"{source!r} must return a TransactionState, and returned {state!r}")
+    return state
+
+
+async def _called(
+    given: object,
+    function: Callable[..., TransactionState | Awaitable[TransactionState]],
+    *arguments: object,
+) -> object:
+    """What a function returns, called in a thread unless what was given is a coroutine function."""
+    result: object
+    if inspect.iscoroutinefunction(given):
+        result = function(*arguments)
+    else:
+        result = await asyncio.to_thread(lambda: function(*arguments))
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,1 @@
+"""What there is: topics and groups, and what they may be called."""

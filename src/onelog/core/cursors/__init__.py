@@ -1,0 +1,1 @@
+"""Reading by position: fetches, and how far each group is."""

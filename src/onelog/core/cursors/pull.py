@@ -1,0 +1,469 @@
+"""Reading for cursors: the next messages of a queue, as one subscription wants them.
+
+Without a filter this is the store's read, and no message is looked at. Tags are compared by the
+hash in the queue's entries, without touching the log; a SQL-92 condition needs the properties of
+each record. Matching records that are neighbours in the log leave as one slice, and an inner batch,
+which has an entry for each of its messages, leaves once.
+
+The loop must not wait for the disk: where records are not in the page cache, the answer is COLD and
+says which; a worker reads them, and the pull is asked again with `cold_ok`. What the disk cannot
+read is an error, and never touched; what lies before it is still to be had. Nor must the loop wait
+for a condition: when the time of all filters is used up (see `filter_time`), a pull ends where it
+is, and one that has not begun is LATER.
+
+Invariant: `next_offset` never passes over a message that matches and was not returned.
+"""
+
+import enum
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from onelog.clock import Clock
+from onelog.config import BrokerConfig
+from onelog.core.filters.filter_time import FilterTime
+from onelog.core.filters.tags import Subscription
+from onelog.errors import OffsetOutOfRangeError, StoreFailedError
+from onelog.message import decode_properties
+from onelog.store.consumequeue import ENTRY
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import ReadResult, ReadStatus
+from onelog.store.record import decode_message
+
+BULK_COUNT_MAX = 1 << 16
+"""Messages in one answer to a bulk reader."""
+SCAN_MAX = 16_000
+"""Entries that one pull looks at before it answers that none of them matched."""
+_WARM_BYTES = 64 << 20
+"""How close to the log's end nothing is asked about the page cache."""
+_REMOVED_SIZE = 0x7FFFFFFF
+"""The size in the padding before a queue's first entry."""
+_ENTRY_TYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_COLUMN_BYTES = 1_000 * ENTRY.size
+_PROBE_SHIFT = 16
+"""The page cache is asked about 64 KiB at a time: the kernel reads ahead, and evicts, in pieces."""
+_PROBE_MS = 1_000
+_PROBES_MAX = 4_096
+
+
+class PullStatus(enum.Enum):
+    """Why a pull returned what it did; the names are RocketMQ's, except COLD and LATER."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_RESET = enum.auto()
+    COLD = enum.auto()
+    LATER = enum.auto()
+    """Nothing was looked at: ask again when `FilterTime.later` calls."""
+
+
+_STATUS = {status: PullStatus[status.name] for status in ReadStatus}
+
+
+class PullResult(NamedTuple):
+    """A run of messages of one queue. `ranges` says where in the log the slices lie."""
+
+    status: PullStatus
+    slices: list[memoryview]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: int = 0
+    size: int = 0
+    ranges: Sequence[tuple[int, int]] = ()
+
+
+def limits(
+    config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: int
+) -> tuple[int, int, bool]:
+    """How many messages and bytes a pull may have of what it asked for, and whether in bulk.
+
+    Consumers get little at a time. Bulk readers, which take whole queues, get what they ask for,
+    also from disk, up to limits of their own.
+    """
+    if bulk_bytes > 0 and config.pull_bulk_bytes_max:
+        return min(count_max, BULK_COUNT_MAX), min(bulk_bytes, config.pull_bulk_bytes_max), True
+    if not 0 < bytes_max < config.pull_bytes_max:
+        bytes_max = config.pull_bytes_max
+    return min(count_max, config.pull_count_max), bytes_max, False
+
+
+class Puller:
+    """Reads queues for consumers."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        filter_time: FilterTime,
+        cold_count_max: int = 8,
+        cold_bytes_max: int = 64 << 10,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self.filter_time = filter_time
+        self._probed_ms: dict[int, int] = {}
+        self.cold_count_max = cold_count_max
+        self.cold_bytes_max = cold_bytes_max
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription | None = None,
+        *,
+        cold_ok: bool = False,
+        bulk: bool = False,
+    ) -> PullResult:
+        """The next messages that the subscription wants; all of them if there is none.
+
+        For a bulk reader a worker reads as much from disk as there would be in memory.
+        """
+        if offset < 0:
+            return self._too_small(topic, queue_id)
+        cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
+        if bulk:
+            cold_count, cold_bytes = count_max, bytes_max
+        elif cold_ok:
+            count_max, bytes_max = min(count_max, cold_count), min(bytes_max, cold_bytes)
+        try:
+            if subscription is not None and (
+                subscription.codes is not None or subscription.predicate is not None
+            ):
+                entries_max = cold_count if cold_ok and not bulk else SCAN_MAX
+                pulled = self._filtered(
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok,
+                    entries_max,
+                )  # fmt: skip
+                # The condition would have to read records; let a worker read the next ones first.
+                return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+            if read.ranges:
+                if cold_ok:
+                    self._store.wait_readable(read.ranges)
+                elif self._is_cold(read.ranges):
+                    return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            return _as_pull(read)
+        except StoreFailedError:
+            if count_max <= 1:
+                raise
+            # One of them the disk cannot read: the others one by one, up to that.
+            return self.pull(
+                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk
+            )
+
+    def _cold(
+        self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
+    ) -> PullResult:
+        """Where in the log the next few messages lie, for a worker to read."""
+        read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+        return _as_pull(read)._replace(status=PullStatus.COLD, slices=[], next_offset=offset)
+
+    def _too_small(self, topic: str, queue_id: int) -> PullResult:
+        """The answer to a negative offset, which the store itself would refuse."""
+        start = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        status = PullStatus.OFFSET_TOO_SMALL if end else PullStatus.NO_MATCHED_LOGIC_QUEUE
+        return PullResult(status, [], start, start, end)
+
+    def _is_cold(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        store = self._store
+        first = ranges[0][0]
+        if first >= store.opened_end and first >= store.log.end - _WARM_BYTES:
+            return False
+        last = sum(ranges[-1]) - 1
+        blocks: Collection[int] = range(first >> _PROBE_SHIFT, (last >> _PROBE_SHIFT) + 1)
+        if len(blocks) > len(ranges):
+            blocks = {
+                block
+                for at, size in ranges
+                for block in range(at >> _PROBE_SHIFT, (at + size - 1 >> _PROBE_SHIFT) + 1)
+            }
+        now = self._clock.now_ms()
+        known = self._probed_ms
+        unknown = [at for at in blocks if now - known.get(at, -_PROBE_MS) >= _PROBE_MS]
+        if not unknown or self._are_warm_blocks(sorted(unknown), now):
+            return False
+        # What lies beside them may be on the disk without being needed.
+        return not all(store.is_warm(at, size) for at, size in ranges)
+
+    def _are_warm_blocks(self, blocks: list[int], now: int) -> bool:
+        """Whether all of some blocks are in the page cache, which is remembered for a moment."""
+        store = self._store
+        run_at = run_end = int(store.log_min)
+        for block in blocks:
+            at = max(block << _PROBE_SHIFT, store.log_min)
+            if at != run_end:  # One question for blocks that lie side by side.
+                if not self._is_warm(run_at, run_end):
+                    return False
+                run_at = at
+            run_end = min(block + 1 << _PROBE_SHIFT, store.log_end)
+        if not self._is_warm(run_at, run_end):
+            return False
+        if len(self._probed_ms) >= _PROBES_MAX:
+            self._probed_ms.clear()
+        self._probed_ms.update(dict.fromkeys(blocks, now))
+        return True
+
+    def _is_warm(self, at: int, end: int) -> bool:
+        """Whether a stretch of the log is in the page cache; it may reach into the next segment."""
+        segment_bytes = self._store.log.segment_bytes
+        while at < end:
+            stop = min(end, (at // segment_bytes + 1) * segment_bytes)
+            if not self._store.is_warm(at, stop - at):
+                return False
+            at = stop
+        return True
+
+    def warm(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Bring ranges of the log into the page cache; for a worker thread."""
+        failed: StoreFailedError | None = None
+        for each in ranges:
+            try:
+                self._store.wait_readable([each])
+            except OffsetOutOfRangeError:
+                continue  # Deleted meanwhile; the pull that follows says so.
+            except StoreFailedError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    # -- filters -------------------------------------------------------------------------------
+
+    def _filtered(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription,
+        cold_ok: bool,
+        entries_max: int,
+    ) -> PullResult | None:
+        """None if a condition is on records that are not in memory."""
+        head = self._store.read(topic, queue_id, offset, 1, 1)
+        if head.status is not ReadStatus.FOUND:
+            return _as_pull(head)
+        if subscription.predicate is not None and not self.filter_time.left():
+            return PullResult(PullStatus.LATER, [], offset, head.min_offset, head.max_offset)
+        scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
+        next_offset = scan.run(topic, queue_id, offset, entries_max)
+        if next_offset == offset:
+            return None
+        try:
+            slices = [self._store.record(at, size) for at, size in scan.ranges]
+        except OffsetOutOfRangeError:
+            return PullResult(
+                PullStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
+            )
+        status = PullStatus.FOUND if slices else PullStatus.NO_MATCHED_MESSAGE
+        if cold_ok:
+            self._store.wait_readable(scan.ranges)
+        elif slices and self._is_cold(scan.ranges):
+            status, slices, next_offset = PullStatus.COLD, [], offset
+        return PullResult(
+            status,
+            slices,
+            next_offset,
+            head.min_offset,
+            head.max_offset,
+            scan.count,
+            scan.size,
+            scan.ranges,
+        )
+
+    def watch(
+        self, topic: str, queue_id: int, offset: int, subscription: Subscription
+    ) -> "Watch | None":
+        """Whether a held pull has something to wake up for; None if any message will do."""
+        if subscription.codes is None and subscription.predicate is None:
+            return None
+        return Watch(self._store, topic, queue_id, offset, subscription, self.filter_time)
+
+
+class _Scan:
+    """One walk over a queue's entries, collecting the ranges of the records that match."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        subscription: Subscription,
+        count_max: int,
+        bytes_max: int,
+        cold_ok: bool,
+        filter_time: FilterTime,
+    ) -> None:
+        self._store = store
+        self._subscription = subscription
+        self._time = filter_time
+        # From here on records are in the page cache, or may be waited for.
+        self._warm_from = 0 if cold_ok else max(store.log_end - _WARM_BYTES, store.opened_end)
+        self._count_max = max(1, count_max)
+        self._bytes_max = bytes_max
+        self.ranges: list[tuple[int, int]] = []
+        self.count = 0
+        self.size = 0
+
+    def run(self, topic: str, queue_id: int, offset: int, entries_max: int) -> int:
+        """Walk; the answer is the offset at which the next walk goes on.
+
+        It stops before a record that a condition needs and that is not in the page cache, and when
+        there is no more time for conditions; one is tested in any case.
+        """
+        store, subscription = self._store, self._subscription
+        seconds, deadline = self._time.seconds, self._time.deadline
+        record_at = place = -1
+        wanted = tested = False
+        for place, at, size in candidates(
+            store, topic, queue_id, offset, entries_max, subscription.codes
+        ):
+            if at == record_at:
+                self.count += wanted
+                continue
+            if self.count >= self._count_max:
+                return place
+            wanted = True
+            if subscription.predicate is not None:
+                if at < self._warm_from and not store.is_warm(at, size):
+                    return place
+                if tested and seconds() >= deadline:
+                    return place
+                tested = True
+                wanted = _satisfies(store, at, size, subscription)
+            if wanted and not self._add(at, size):
+                return place
+            record_at = at
+        end = min(offset + entries_max, store.max_offset(topic, queue_id))
+        if wanted and place == end - 1:
+            return self._past_batch(topic, queue_id, end, record_at)
+        return end
+
+    def _add(self, at: int, size: int) -> bool:
+        if size == _REMOVED_SIZE:
+            return True
+        if self.size and self.size + size > self._bytes_max:
+            return False
+        if self.ranges and sum(self.ranges[-1]) == at:
+            start, length = self.ranges[-1]
+            self.ranges[-1] = (start, length + size)
+        else:
+            self.ranges.append((at, size))
+        self.size += size
+        self.count += 1
+        return True
+
+    def _past_batch(self, topic: str, queue_id: int, offset: int, record_at: int) -> int:
+        """The walk ended, maybe inside an inner batch that was taken whole: step over its rest."""
+        end = self._store.max_offset(topic, queue_id)
+        for at, _, _ in self._store.entries(topic, queue_id, offset, end - offset):
+            if at != record_at:
+                break
+            self.count += 1
+            offset += 1
+        return offset
+
+
+def candidates(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    entries_max: int,
+    codes: frozenset[int] | None,
+) -> Iterator[tuple[int, int, int]]:
+    """Queue offset, log offset and size of the entries with one of these codes; None: of all.
+
+    Codes are compared a thousand entries at a time, as columns: where few messages match, looking
+    at the others costs next to nothing.
+    """
+    queue = store.queue_table.find(topic, queue_id)
+    if queue is None:
+        return
+    place = max(offset, queue.start)
+    wanted = None if codes is None else np.sort(np.fromiter(codes, np.int64, len(codes)))
+    for raw in queue.raw_entries(place, entries_max):
+        if wanted is None:
+            for at, size, _ in ENTRY.iter_unpack(raw):
+                yield place, at, size
+                place += 1
+            continue
+        for begin in range(0, len(raw), _COLUMN_BYTES):
+            part = raw[begin : begin + _COLUMN_BYTES]
+            column = np.frombuffer(part, _ENTRY_TYPE)["code"].astype(np.int64)
+            # Not np.isin, which for some hundred codes takes a millisecond per thousand entries.
+            nearest = np.searchsorted(wanted, column).clip(max=len(wanted) - 1)
+            for index in np.flatnonzero(wanted[nearest] == column).tolist():
+                at, size, _ = ENTRY.unpack_from(part, index * ENTRY.size)
+                yield place + index, at, size
+            place += len(part) // ENTRY.size
+
+
+def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscription) -> bool:
+    """Whether a record's properties meet the subscription's condition."""
+    assert subscription.predicate is not None
+    if size == _REMOVED_SIZE:
+        return False
+    try:
+        record = store.read_record(at, size)
+    except OffsetOutOfRangeError:
+        return False
+    return subscription.predicate(decode_properties(decode_message(record).properties))
+
+
+class Watch:
+    """Looks at what arrived since it looked last, until something matches the subscription."""
+
+    __slots__ = ("_began", "_offset", "_queue_id", "_store", "_subscription", "_time", "_topic")
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        subscription: Subscription,
+        filter_time: FilterTime,
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue_id = queue_id
+        self._began = self._offset = offset
+        self._subscription = subscription
+        self._time = filter_time
+
+    def __call__(self) -> bool:
+        """True if something matches, or if so much did not that the consumer should move on.
+
+        Where the time for conditions does not suffice, the queue is looked at again later.
+        """
+        store, subscription = self._store, self._subscription
+        for place, at, size in candidates(
+            store, self._topic, self._queue_id, self._offset, SCAN_MAX, subscription.codes
+        ):
+            if subscription.predicate is None:
+                return True
+            if not self._time.left():
+                self._offset = place
+                self._time.look_later(self._topic, self._queue_id)
+                return False
+            if _satisfies(store, at, size, subscription):
+                return True
+        end = int(store.max_offset(self._topic, self._queue_id))
+        self._offset = min(self._offset + SCAN_MAX, end)
+        return self._offset - self._began >= SCAN_MAX
+
+
+def _as_pull(read: ReadResult) -> PullResult:
+    status, slices, next_offset, start, end, count, size, ranges = read
+    return PullResult(_STATUS[status], slices, next_offset, start, end, count, size, ranges)

@@ -1,0 +1,90 @@
+"""Records that may be on disk only, for those who read them in the loop's thread.
+
+What waits for its time (delays, timers, leases, open transactions) was written long ago, and may
+have left the page cache. Whoever is about to read such records asks here first: if some of them
+would have to be waited for, a worker reads them, and then he is called again.
+
+Invariant: whoever is told to wait is called exactly once, and finds ready what he asked for.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from onelog.core.durable.durability import Post
+from onelog.errors import OnelogError
+from onelog.jobs import Job
+from onelog.store.message_store import MessageStore
+
+_Found = TypeVar("_Found")
+
+
+class Warming:
+    """Has workers read what is not in memory."""
+
+    def __init__(
+        self, store: MessageStore, offload: Callable[[Callable[[], None]], None], post: Post
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._post = post
+        self._read: set[int] = set()
+        """What a worker has just read, for somebody who has not asked again yet."""
+        self._job = Job("reading ahead")
+
+    def is_ready(self, log_offsets: Iterable[int], again: Callable[[], None]) -> bool:
+        """Whether records can be read without waiting; if not, `again` is called when they can."""
+        store, read = self._store, self._read
+        cold = []
+        for at in log_offsets:
+            if at in read:
+                read.discard(at)
+            elif not store.is_record_warm(at):
+                cold.append(at)
+        if not cold:
+            return True
+
+        def then(_: None) -> None:
+            read.update(cold)
+            again()
+            read.difference_update(cold)
+
+        return self._run(lambda: self._read_all(cold), then)
+
+    def find(self, find: Callable[[], _Found], then: Callable[[_Found], None]) -> None:
+        """Have a worker find something out, and go on with it in the loop."""
+        found: list[_Found] = []
+
+        def go_on(_: None) -> None:
+            if found:  # Otherwise the search failed, and that was said.
+                then(found[0])
+
+        if self._run(lambda: found.append(find()), go_on):
+            go_on(None)
+
+    def _run(self, work: Callable[[], None], then: Callable[[None], None]) -> bool:
+        """Run something in a worker, `then` something in the loop; True, and nothing of that, if
+        there was no worker and it is done already."""
+        mine, is_done = threading.get_ident(), []
+
+        def end() -> None:
+            with self._job:
+                then(None)
+
+        def run() -> None:
+            with self._job:
+                work()
+            if threading.get_ident() == mine:
+                is_done.append(True)
+            else:
+                self._post(end)
+
+        self._offload(run)
+        return bool(is_done)
+
+    def _read_all(self, log_offsets: Iterable[int]) -> None:
+        for at in log_offsets:
+            try:
+                self._store.message_at(at)
+            except OnelogError:
+                continue  # Whoever asked reads it again, and says what is wrong.

@@ -1,0 +1,1 @@
+"""Decided, recorded, answered when safe: the tables, and everything that waits."""

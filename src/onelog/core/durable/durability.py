@@ -1,0 +1,102 @@
+"""Permission to acknowledge: is what was written safe, as far as it was promised?
+
+With asynchronous flush that is so at once. With synchronous flush it is so when the disk has
+confirmed every byte up to the message's end; the store's flush thread tells, one group of ticks at
+a time, and the answer is handed over to the core's thread by `post`.
+
+Invariant: each callback is called exactly once: with None, with the flush's error, or with
+`FlushTimeoutError` when the disk has not answered in time (what it says after that is ignored).
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from onelog.clock import Clock
+from onelog.core.durable.waiting import Schedule
+from onelog.errors import FlushTimeoutError, OnelogError, StoreError
+from onelog.message import LogOffset
+from onelog.store.message_store import MessageStore
+
+WhenSafe = Callable[[OnelogError | None], None]
+Post = Callable[[Callable[[], None]], None]
+"""Calls a function in the thread of the core, soon; may be called from any thread."""
+
+
+class _Ticket:
+    """One callback on its way."""
+
+    __slots__ = ("_durability", "deadline_ms", "when_safe")
+
+    def __init__(self, durability: "Durability", deadline_ms: int, when_safe: WhenSafe) -> None:
+        self._durability = durability
+        self.deadline_ms = deadline_ms
+        self.when_safe: WhenSafe | None = when_safe
+
+    def flushed(self, error: StoreError | None) -> None:
+        """Called by the flush thread."""
+        self._durability.post(lambda: self.settle(error))
+
+    def settle(self, error: OnelogError | None) -> None:
+        """Call back, unless that has happened."""
+        when_safe, self.when_safe = self.when_safe, None
+        if when_safe is not None:
+            when_safe(error)
+
+
+class Durability:
+    """Who waits for the disk."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        schedule: Schedule,
+        post: Post,
+        *,
+        sync_flush: bool,
+        timeout_ms: int = 5_000,
+    ) -> None:
+        self.immediate = not sync_flush
+        """Whether everything may be acknowledged as soon as it is written."""
+        self.post = post
+        self._store = store
+        self._clock = clock
+        self._schedule = schedule
+        self.timeout_ms = timeout_ms
+        self._tickets: deque[_Ticket] = deque()
+        self._armed = False
+
+    def when_safe(self, log_offset: int, callback: WhenSafe) -> None:
+        """Call back once everything below `log_offset` is as safe as promised."""
+        if self.immediate:
+            callback(None)
+            return
+        ticket = _Ticket(self, self._clock.now_ms() + self.timeout_ms, callback)
+        self._drop_settled()
+        self._tickets.append(ticket)
+        if not self._armed:
+            self._arm()
+        self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
+
+    def _drop_settled(self) -> None:
+        tickets = self._tickets
+        while tickets and tickets[0].when_safe is None:
+            tickets.popleft()
+
+    def _arm(self) -> None:
+        self._armed = True
+        wait_ms = self._tickets[0].deadline_ms - self._clock.now_ms()
+        self._schedule(max(1, wait_ms), self._time_passed)
+
+    def _time_passed(self) -> None:
+        """Give up on what is overdue. Tickets are in the order of their deadlines."""
+        self._armed = False
+        now = self._clock.now_ms()
+        tickets = self._tickets
+        while tickets and (tickets[0].when_safe is None or tickets[0].deadline_ms <= now):
+            ticket = tickets.popleft()
+            ticket.settle(
+                FlushTimeoutError(f"stored, but not confirmed by the disk in {self.timeout_ms} ms")
+            )
+        if tickets:
+            self._arm()

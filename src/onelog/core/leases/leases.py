@@ -1,0 +1,566 @@
+"""Leases: messages that are handed out for a time, counted, and acknowledged, released or expired.
+
+The one implementation behind POP and every other protocol that acknowledges single messages. A
+lease is a message's place (group, topic, queue, offset), when it was handed out, and when it is
+visible again; the time it was handed out is also its handle, because no place gets the same twice.
+
+    lease_queue     the leases of one group in one queue
+    lease_supply    what could be handed out next
+    lease_journal   the way into the log
+    here            where they meet time and the group's cursors
+
+Memory changes at once, so that the next request sees it; what changed is recorded at the end of the
+tick, and only then is anybody answered (`when_recorded`). A process that is killed in between loses
+a tick that nobody heard of.
+
+Invariant: every lease ends. It is acknowledged, or its time comes, also if the broker was down
+then, and the message is to be had again; never before that.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from onelog.clock import Clock
+from onelog.core.catalog.groups import Groups
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.offsets import Offsets
+from onelog.core.cursors.pull import Puller
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.tables import Part, Tables, in_parts, joined
+from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
+from onelog.core.leases.queue import STEP_LEASES, Fate, Handout, QueueLeases, check_lease_time
+from onelog.core.leases.supply import Found, Supply, Terms
+from onelog.core.publish import Publisher
+from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
+from onelog.jobs import Job
+from onelog.message import Message, NewMessage
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+QUEUE_LEASES_MAX = 200_000
+GROUP_LEASES_MAX = 1_000_000
+BYTES_MAX = 256 << 10
+_ROUND_BYTES = 1 << 20
+_TROUBLE_MS = 1_000
+
+Move = Callable[[str, str, Message, int], NewMessage | None]
+"""What to write for a message of a group and topic that was handed out at a time and not
+acknowledged; None if nobody wants it any more."""
+Moves = list[tuple[Handout, int, NewMessage | None]]
+
+
+class Taken(NamedTuple):
+    """What was handed out of one queue; `times` says how often each came back to its place.
+
+    `cold` is not empty if nothing was taken because the records must be read from the disk first;
+    `later` says that nothing was taken because the time for filters was used up.
+    """
+
+    topic: str
+    queue_id: int
+    offsets: Sequence[int] = ()
+    times: Sequence[int] = ()
+    records: Sequence[memoryview] = ()
+    cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
+
+
+def wait_topic(group: str, topic: str) -> str:
+    """What to wait for, beside the topic, to hear of messages that may be had again."""
+    return f"{topic}@{group}"
+
+
+class Leases:
+    """All leases of one broker."""
+
+    name = TABLE
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        puller: Puller,
+        publisher: Publisher,
+        waiting: Waiting,
+        clock: Clock,
+        schedule: Schedule,
+        call_soon: Callable[[Callable[[], None]], None],
+        move: Move,
+        warming: Warming,
+        *,
+        queue_leases_max: int = QUEUE_LEASES_MAX,
+        group_leases_max: int = GROUP_LEASES_MAX,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._publisher = publisher
+        self._waiting = waiting
+        self._clock = clock
+        self._move = move
+        self._warming = warming
+        self._queue_leases_max = queue_leases_max
+        self._group_leases_max = group_leases_max
+        self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
+        self._supply = Supply(store, puller)
+        self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
+        self._queues: dict[Place, QueueLeases] = {}
+        self._counts: dict[str, int] = {}
+        self._freed: set[QueueLeases] = set()
+        self._frees = 0
+        self._floor_ms = 0
+        self._expiring = Job("ending leases")
+        self._is_closed = False
+        topics.on_change.append(self._topic_changed)
+        offsets.on_move.append(self._group_moved)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one recorded change, while the log is replayed."""
+        place = place_of(key)
+        if value is None:
+            self._queues.pop(place, None)
+            return
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = QueueLeases(*place)
+        queue.apply(value)
+
+    def entries(self) -> dict[str, Any]:
+        """Every lease, and every place from which a group goes on."""
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[Part]:
+        """The same, some at a time; after many leases comes a pause."""
+        found: dict[str, Any] = {}
+        leases = 0
+        for part in in_parts(self._queues):
+            for _, queue in part:
+                for state in queue.state_in_steps():
+                    if isinstance(state, dict):
+                        found[place_key(queue)] = state
+                    else:
+                        yield state and [b'"%b":' % place_key(queue).encode(), *state]
+                leases += len(queue.out) + len(queue.ready)
+                if leases >= STEP_LEASES:
+                    yield found
+                    yield None
+                    found, leases = {}, 0
+            yield found
+            found = {}
+
+    def open(self) -> None:
+        """Everything is remembered: let time go on for it."""
+        for place, queue in list(self._queues.items()):
+            if self._groups.get(queue.group) is None or self._topics.get(queue.topic) is None:
+                del self._queues[place]
+                continue
+            end = int(self._store.max_offset(queue.topic, queue.queue_id))
+            is_cut = queue.next > end
+            if is_cut:
+                self._come_back(queue, end)
+            queue.settle()
+            if is_cut:
+                queue.void = True
+                self._journal.changed(queue)
+            for handout in dict.fromkeys(queue.out.values()):
+                self._deadlines.add(handout, handout.due_ms)
+                self._raise_floor(handout.popped_ms)
+            for popped_ms in (*queue.ready.values(), *queue.early.values()):
+                self._raise_floor(popped_ms)
+            self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
+            position = self._offsets.get(*place)
+            if position is not None and position > queue.cursor:
+                self._move_queue(queue, position)
+            else:
+                # A crash lost the commits of the last seconds; the leases know better.
+                self._commit(queue)
+
+    def _come_back(self, queue: QueueLeases, end: int) -> None:
+        """A crash has cut the queue off: what comes there was never handed out."""
+        log.warning(
+            "group %s was at %d in queue %d of topic %s, which a crash has cut off at %d: it goes "
+            "on there", queue.group, queue.next, queue.queue_id, queue.topic, end,
+        )  # fmt: skip
+        queue.cut(end)
+
+    def close(self) -> None:
+        """Record what is still to be recorded, and let nothing expire any more."""
+        self._is_closed = True
+        self._deadlines.close()
+        self._journal.end_of_tick()
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def when_recorded(self, callback: WhenRecorded) -> None:
+        """Call back once everything that changed so far is in the log, or cannot be written."""
+        self._journal.when_recorded(callback)
+
+    # -- handing out ---------------------------------------------------------------------------
+
+    def stamp(self) -> int:
+        """The handle of what is handed out now: the time, but later than all that came back."""
+        return max(self._clock.now_ms(), self._floor_ms)
+
+    def _raise_floor(self, popped_ms: int) -> None:
+        self._floor_ms = max(self._floor_ms, popped_ms + 1)
+
+    @property
+    def moment(self) -> tuple[int, int]:
+        """As long as this does not change, where there was nothing to be had there still is."""
+        return self._store.log_end, self._frees
+
+    def available(self, group: str, topic: str, queue_id: int, terms: Terms) -> int:
+        """How many messages of a queue could be had now, wanted or not."""
+        queue = self._queues.get((group, topic, queue_id))
+        end = self._store.max_offset(topic, queue_id)
+        if queue is None or self._offsets.get(group, topic, queue_id) != queue.committed:
+            return end and abs(end - self._position(group, topic, queue_id, terms.from_last))
+        if queue.out and terms.fate is Fate.ORDERED:
+            return len(_of_attempt(queue, terms.attempt_id))
+        # A queue that is shorter than it was needs a look, too: `take` sets things right.
+        return abs(end - queue.next) + len(queue.ready)
+
+    def position(self, group: str, topic: str, queue_id: int) -> int:
+        """The first offset of a queue that the group was never given."""
+        queue = self._queues.get((group, topic, queue_id))
+        return self._position(group, topic, queue_id, False) if queue is None else queue.next
+
+    def unread(self, group: str, topic: str, queue_id: int) -> int:
+        """How many messages of a queue the group was never given."""
+        end = self._store.max_offset(topic, queue_id)
+        return max(0, end - self.position(group, topic, queue_id))
+
+    def _position(self, group: str, topic: str, queue_id: int, from_last: bool) -> int:
+        """Where a group that leases nothing yet goes on, or starts."""
+        offset = self._offsets.get(group, topic, queue_id)
+        if offset is None and from_last:
+            offset = self._offsets.query(group, topic, queue_id)
+            if offset is None:
+                # RocketMQ hands the newest message out, too.
+                offset = max(0, self._store.max_offset(topic, queue_id) - 1)
+        return self._store.min_offset(topic, queue_id) if offset is None else offset
+
+    def _queue(self, group: str, topic: str, queue_id: int, from_last: bool) -> QueueLeases:
+        """The queue's leases, following the group if somebody moved it."""
+        if self._offsets.has_resets:
+            self._offsets.take_reset(group, topic, queue_id)
+        place = (group, topic, queue_id)
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = QueueLeases(group, topic, queue_id)
+        elif self._offsets.get(group, topic, queue_id) == queue.committed:
+            return queue
+        self._move_queue(queue, self._position(group, topic, queue_id, from_last))
+        return queue
+
+    def take(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        count_max: int,
+        terms: Terms,
+        stamp: int,
+        *,
+        bytes_max: int = BYTES_MAX,
+        cold_ok: bool = False,
+    ) -> Taken:
+        """Hand out messages of one queue: first those that came back, then unread ones.
+
+        Several queues may be taken from under one `stamp`. An inner batch goes out whole.
+        """
+        queue = self._queue(group, topic, queue_id, terms.from_last)
+        if queue.out and terms.fate is Fate.ORDERED:
+            found = self._supply.find_again(queue, _of_attempt(queue, terms.attempt_id))
+            for offset in found.again:
+                self._count_out(queue, offset)
+        else:
+            count_max = min(count_max, self._room(queue))
+            found = self._supply.find(queue, count_max, bytes_max, terms, cold_ok)
+        for offset in found.deleted:
+            self._drop_deleted(queue, offset)
+        if found.next_offset < queue.next:
+            log.warning(
+                "group %s was at %d in queue %d of topic %s, which ends at %d: it goes on there",
+                group, queue.next, queue_id, topic, found.next_offset,
+            )  # fmt: skip
+            self._move_queue(queue, found.next_offset)
+            return Taken(topic, queue_id)
+        if found.again or found.fresh:
+            return self._hand_out(queue, found, terms, stamp)
+        if found.next_offset > queue.next:
+            queue.next = found.next_offset
+            self._journal.changed(queue)
+        return Taken(topic, queue_id, cold=found.cold, later=found.later)
+
+    def _room(self, queue: QueueLeases) -> int:
+        in_group = self._counts.get(queue.group, 0)
+        room = min(self._queue_leases_max - len(queue.out), self._group_leases_max - in_group)
+        if room <= 0:
+            raise TooManyLeasesError(
+                f"group {queue.group} holds {in_group} messages, {len(queue.out)} of them of queue "
+                f"{queue.queue_id} of topic {queue.topic}: it must acknowledge some first"
+            )
+        return room
+
+    def _hand_out(self, queue: QueueLeases, found: Found, terms: Terms, stamp: int) -> Taken:
+        offsets = (*found.again, *found.fresh)
+        due_ms = self._clock.now_ms() + terms.invisible_ms
+        handout = Handout(queue, stamp, due_ms, terms.fate, terms.attempt_id, offsets)
+        queue.hand_out(handout, queue.next, found.next_offset)
+        self._deadlines.add(handout, due_ms)
+        self._counts[queue.group] = self._counts.get(queue.group, 0) + len(offsets)
+        self._offsets.pulled(queue.group, queue.topic, queue.queue_id, queue.next)
+        self._journal.changed(queue)
+        times = [queue.times.get(offset, 0) for offset in offsets]
+        return Taken(queue.topic, queue.queue_id, offsets, times, found.records)
+
+    def _drop_deleted(self, queue: QueueLeases, offset: int) -> None:
+        log.warning(
+            "message %d of queue %d of topic %s was deleted by retention before group %s was done",
+            offset, queue.queue_id, queue.topic, queue.group,
+        )  # fmt: skip
+        if offset in queue.out:
+            self._count_out(queue, offset)
+        queue.finish(offset)
+        self._journal.changed(queue)
+
+    # -- ending leases -------------------------------------------------------------------------
+
+    def acknowledge(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
+        """The message is done. `LeaseNotFoundError` unless it is out under this handle."""
+        self._acknowledged(self._find(group, topic, queue_id, offset, handle), offset)
+
+    def acknowledge_some(
+        self, group: str, topic: str, queue_id: int, offsets: Iterable[int], handle: int
+    ) -> int:
+        """Those messages are done that are out under this handle; how many these were."""
+        queue = self._queues.get((group, topic, queue_id))
+        if queue is None:
+            return 0
+        count = 0
+        for offset in offsets:
+            handout = queue.out.get(offset)
+            if handout is not None and handout.popped_ms == handle:
+                self._acknowledged(handout, offset)
+                count += 1
+        return count
+
+    def change(
+        self, group: str, topic: str, queue_id: int, offset: int, handle: int, invisible_ms: int
+    ) -> int:
+        """Make the message visible so long from now, 0 for at once; the answer is its new handle.
+
+        An ordered lease keeps its handle, which all messages of a hand-over share.
+        """
+        check_lease_time(invisible_ms)
+        old = self._find(group, topic, queue_id, offset, handle)
+        if old.fate is not Fate.ORDERED:
+            handle = max(self.stamp(), handle + 1)
+        due_ms = self._clock.now_ms() + invisible_ms
+        self._count_out(old.queue, offset)
+        self._lease_anew(Handout(old.queue, handle, due_ms, old.fate, old.attempt_id, (offset,)))
+        return handle
+
+    def _find(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> Handout:
+        queue = self._queues.get((group, topic, queue_id))
+        handout = None if queue is None else queue.out.get(offset)
+        if handout is None or handout.popped_ms != handle:
+            raise LeaseNotFoundError(
+                f"message {offset} of queue {queue_id} of topic {topic} is not out under this "
+                f"receipt for group {group}: it was acknowledged, or its time was up"
+            )
+        return handout
+
+    def _acknowledged(self, handout: Handout, offset: int) -> None:
+        queue = handout.queue
+        self._count_out(queue, offset)
+        if handout.fate is Fate.ORDERED:
+            queue.finish_in_order(offset)
+            if not queue.out:
+                self._free(queue)
+        else:
+            queue.finish(offset)
+        self._journal.changed(queue)
+
+    def _count_out(self, queue: QueueLeases, offset: int) -> None:
+        """A lease ends; its deadline goes with the last one of its hand-over."""
+        handout = queue.out[offset]
+        handout.left -= 1
+        if not handout.left:
+            self._deadlines.remove(handout, handout.due_ms)
+        self._counts[queue.group] -= 1
+
+    def _lease_anew(self, handout: Handout) -> None:
+        """Put a message that was out under other terms under these."""
+        handout.queue.lease_anew(handout.offsets[0], handout)
+        self._deadlines.add(handout, handout.due_ms)
+        self._counts[handout.queue.group] += 1
+        self._journal.changed(handout.queue)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _expire(self, due: list[Handout]) -> None:
+        """The time of some leases is up: end them, now or after a pause if that fails."""
+        if self._is_closed:
+            return
+        with self._expiring:
+            places = [
+                at
+                for handout in due
+                if handout.fate is Fate.RETRY
+                for offset in handout.still_out()
+                if (at := self._supply.place(handout.queue, offset)) is not None
+            ]
+            if not self._warming.is_ready(places, lambda: self._expire(due)):
+                return
+            self._end_leases(due)
+        if self._expiring.failed:
+            for handout in due:
+                if handout.still_out():
+                    self._postpone(handout)
+
+    def _end_leases(self, due: list[Handout]) -> None:
+        """Moving reads the messages, so a round is bounded."""
+        moves: Moves = []
+        size = 0
+        for handout in due:
+            for offset in handout.still_out():
+                if handout.fate is not Fate.RETRY:
+                    self._give_back(handout, offset)
+                    continue
+                if size >= _ROUND_BYTES:
+                    self._deadlines.add(handout, handout.due_ms)
+                    break
+                try:
+                    copy = self._moved(handout, offset)
+                except StoreError as error:
+                    log.error(
+                        "messages of topic %s that group %s did not acknowledge have to wait: %s",
+                        handout.queue.topic, handout.queue.group, error,
+                    )  # fmt: skip
+                    self._postpone(handout)
+                    break
+                moves.append((handout, offset, copy))
+                size += 0 if copy is None else len(copy.body)
+        if moves:
+            self._move_all(moves)
+
+    def _give_back(self, handout: Handout, offset: int) -> None:
+        queue = handout.queue
+        self._count_out(queue, offset)
+        self._raise_floor(handout.popped_ms)
+        queue.give_back(offset)
+        self._free(queue)
+        self._journal.changed(queue)
+
+    def _moved(self, handout: Handout, offset: int) -> NewMessage | None:
+        """What to write for a message that nobody acknowledged; None if it is gone for good."""
+        queue = handout.queue
+        message = self._supply.message(queue, offset)
+        return message and self._move(queue.group, queue.topic, message, handout.popped_ms)
+
+    def _postpone(self, handout: Handout) -> None:
+        self._deadlines.remove(handout, handout.due_ms)
+        handout.due_ms = self._clock.now_ms() + _TROUBLE_MS
+        self._deadlines.add(handout, handout.due_ms)
+
+    def _move_all(self, moves: Moves) -> None:
+        """Write the messages, and that their leases are over, in one append."""
+        for handout, offset, _ in moves:
+            self._acknowledged(handout, offset)
+        try:
+            self._journal.write([copy for _, _, copy in moves if copy is not None])
+        except StoreError as error:
+            log.error("messages whose leases are over cannot be moved yet: %s", error)
+            due_ms = self._clock.now_ms() + _TROUBLE_MS
+            for handout, offset, _ in moves:
+                self._lease_anew(_single(handout, offset, due_ms, handout.fate))
+        except Exception:
+            self._move_one_by_one(moves)
+
+    def _move_one_by_one(self, moves: Moves) -> None:
+        """Some message cannot be stored as it would have to be: that one stays where it is."""
+        for handout, offset, copy in moves:
+            try:
+                self._publisher.write_now([copy] if copy else [])
+            except Exception as error:
+                log.error("a message stays in topic %s: %s", handout.queue.topic, error)
+                self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))
+        self._journal.end_of_tick()
+
+    # -- positions -----------------------------------------------------------------------------
+
+    def _free(self, queue: QueueLeases) -> None:
+        """There may be something in the queue for those who wait: tell them when it is recorded."""
+        self._freed.add(queue)
+        self._frees += 1
+
+    def _recorded(self, queue: QueueLeases) -> None:
+        """What changed in the queue is in the log."""
+        self._commit(queue)
+        if queue in self._freed:
+            self._freed.discard(queue)
+            self._waiting.arrived(wait_topic(queue.group, queue.topic), queue.queue_id)
+
+    def _commit(self, queue: QueueLeases) -> None:
+        """Tell the group's cursors how far it is."""
+        cursor = queue.cursor
+        if cursor != queue.committed and self._groups.get(queue.group) is not None:
+            queue.committed = cursor
+            self._offsets.commit(queue.group, queue.topic, queue.queue_id, cursor)
+
+    def _clear(self, queue: QueueLeases, offset: int) -> None:
+        """Drop all leases of the queue."""
+        for handout in dict.fromkeys(queue.out.values()):
+            self._deadlines.remove(handout, handout.due_ms)
+            self._raise_floor(handout.popped_ms)
+        if queue.out:
+            self._counts[queue.group] -= len(queue.out)
+        queue.move_to(offset)
+
+    def _move_queue(self, queue: QueueLeases, offset: int) -> None:
+        """Drop all leases of the queue, and go on from `offset`."""
+        self._clear(queue, offset)
+        self._commit(queue)
+        self._free(queue)
+        self._journal.changed(queue)
+
+    def _group_moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
+        """Somebody corrected the group's positions."""
+        for queue_id, offset in positions.items():
+            queue = self._queues.get((group, topic, queue_id))
+            if queue is not None:
+                self._move_queue(queue, offset)
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        if config is None:
+            for place in [place for place in self._queues if place[1] == name]:
+                queue = self._queues.pop(place)
+                self._clear(queue, 0)
+                self._freed.discard(queue)
+                self._journal.gone(queue)
+
+
+def _single(handout: Handout, offset: int, due_ms: int, fate: Fate) -> Handout:
+    return Handout(handout.queue, handout.popped_ms, due_ms, fate, None, (offset,))
+
+
+def _of_attempt(queue: QueueLeases, attempt_id: str | None) -> list[int]:
+    """What is out under an attempt of an ordered consumer that did not hear our answer."""
+    if attempt_id is None:
+        return []
+    return sorted(
+        offset for offset, handout in queue.out.items() if handout.attempt_id == attempt_id
+    )

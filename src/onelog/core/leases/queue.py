@@ -1,0 +1,326 @@
+"""One group's leases in one queue: what is out, what may be had again, what nobody has had yet.
+
+    offset   0 ......... cursor ...................... next ............ end of the queue
+             finished    out, ready, early, finished   never handed out
+
+`out` holds the offsets that are leased, `ready` those whose lease ended without an acknowledgement
+and that are handed out again from here. What is nowhere, below `next`, is finished: so nothing is
+kept about messages that were acknowledged, in whatever order that happened.
+
+Ordered messages are finished in their order, as in RocketMQ: one that is acknowledged while an
+earlier one is out is `early`. It is finished as soon as all before it are; but when one before it
+comes back, it comes again behind that one.
+
+    record   {"n": next, "o": [[popped, due, fate, attempt, [offsets]]], "r": [[offset, popped]],
+              "e": [[offset, popped]], "t": [[offset, times]], "d": [offsets]}
+
+A record says how the offsets that changed stand now ("o" out, "r" ready, "e" early, "d" finished;
+"t" how often they came back), and with "w" that everything older is void. So applying one twice, or
+on top of a state that has it already, changes nothing.
+
+Invariant: `cursor` is the smallest offset that is not finished; it never passes over one.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from onelog.errors import InvalidLeaseTimeError
+
+STEP_LEASES = 2_000
+"""Leases that are described together: a few milliseconds."""
+LEASE_MAX_MS = 3 * 86_400_000
+"""As long as RocketMQ's timer can wait."""
+
+
+def check_lease_time(invisible_ms: int) -> None:
+    """`InvalidLeaseTimeError` unless a message can be leased for so long."""
+    if not 0 <= invisible_ms <= LEASE_MAX_MS:
+        raise InvalidLeaseTimeError(
+            f"a message cannot be invisible for {invisible_ms} ms; 0 to {LEASE_MAX_MS} can be"
+        )
+
+
+class Fate(IntEnum):
+    """What happens to a message whose lease ends without an acknowledgement."""
+
+    RETRY = 0
+    """It goes to the group's retry topic, with its delivery count one higher."""
+    STAY = 1
+    """It is handed out again from its own place."""
+    ORDERED = 2
+    """As STAY; and while one message of the queue is out, no other is handed out."""
+
+
+class Handout:
+    """What one hand-over leased: the offsets share their times, and most of their memory."""
+
+    __slots__ = ("attempt_id", "due_ms", "fate", "left", "offsets", "popped_ms", "queue")
+
+    def __init__(
+        self,
+        queue: "QueueLeases",
+        popped_ms: int,
+        due_ms: int,
+        fate: Fate,
+        attempt_id: str | None,
+        offsets: tuple[int, ...],
+    ) -> None:
+        self.queue = queue
+        self.popped_ms = popped_ms
+        self.due_ms = due_ms
+        self.fate = fate
+        self.attempt_id = attempt_id
+        self.offsets = offsets
+        self.left = len(offsets)
+
+    def still_out(self) -> list[int]:
+        """The offsets that nobody has acknowledged, or leased for another time, since."""
+        out = self.queue.out
+        return [offset for offset in self.offsets if out.get(offset) is self]
+
+
+class QueueLeases:
+    """The leases of one group in one queue. It knows no clock and writes nothing."""
+
+    __slots__ = (
+        "_heap", "_order", "changed", "committed", "early", "group", "next", "out", "queue_id",
+        "ready", "times", "topic", "void",
+    )  # fmt: skip
+
+    def __init__(self, group: str, topic: str, queue_id: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next = 0
+        self.out: dict[int, Handout] = {}
+        self.ready: dict[int, int] = {}
+        """Offsets that may be had again, and when they were handed out last."""
+        self.early: dict[int, int] = {}
+        """Offsets that were acknowledged before their turn, and when they were handed out."""
+        self.times: dict[int, int] = {}
+        """How often an offset came back to its place; only those that did."""
+        self.committed: int | None = None
+        """The position that was told to the group's cursors last."""
+        self.changed: set[int] = set()
+        self.void = False
+        self._heap: list[int] = []
+        self._order: deque[int] = deque()
+
+    @property
+    def cursor(self) -> int:
+        """The smallest offset that is not finished."""
+        order, out, ready = self._order, self.out, self.ready
+        while order:
+            first = order[0]
+            if first in out or first in ready:  # What is early is never first.
+                return first
+            order.popleft()
+        return self.next
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def hand_out(self, handout: Handout, fresh_from: int, next_offset: int) -> None:
+        """Lease the handout's offsets; those from `fresh_from` on were never out before."""
+        for offset in handout.offsets:
+            self.out[offset] = handout
+            if offset >= fresh_from:
+                self._order.append(offset)
+            else:
+                self.ready.pop(offset, None)
+        self.changed.update(handout.offsets)
+        self.next = next_offset
+
+    def lease_anew(self, offset: int, handout: Handout) -> None:
+        """Put an offset that is out, or was a moment ago, under other terms."""
+        self.out[offset] = handout
+        self.changed.add(offset)
+
+    def finish(self, offset: int) -> None:
+        """The message is done."""
+        self.out.pop(offset, None)
+        self.ready.pop(offset, None)
+        self.times.pop(offset, None)
+        self.changed.add(offset)
+        if self.early:
+            self._finish_early(offset)
+
+    def _finish_early(self, finished: int) -> None:
+        """Those are done whose turn has come: before them there is none that is not."""
+        self.early.pop(finished, None)
+        order = self._order
+        while order and order[0] not in self.out and order[0] not in self.ready:
+            offset = order.popleft()
+            if self.early.pop(offset, None) is not None:
+                self.times.pop(offset, None)
+                self.changed.add(offset)
+
+    def finish_in_order(self, offset: int) -> None:
+        """The message, which is out, is done when all before it are."""
+        if self.cursor == offset:
+            self.finish(offset)
+        elif any(ready < offset for ready in self.ready):
+            self.give_back(offset)
+        else:
+            self.early[offset] = self.out.pop(offset).popped_ms
+            self.changed.add(offset)
+
+    def give_back(self, offset: int) -> None:
+        """The message, which is out, may be had again from its place, and what is early after it.
+
+        A queue without order has nothing that is early.
+        """
+        self._make_ready(offset, self.out.pop(offset).popped_ms)
+        for later in [each for each in self.early if each > offset]:
+            self._make_ready(later, self.early.pop(later))
+
+    def _make_ready(self, offset: int, popped_ms: int) -> None:
+        self.ready[offset] = popped_ms
+        self.times[offset] = self.times.get(offset, 0) + 1
+        heapq.heappush(self._heap, offset)
+        self.changed.add(offset)
+
+    def next_ready(self, count_max: int) -> list[int]:
+        """Up to so many offsets that may be had again, smallest first; they stay ready."""
+        heap, ready = self._heap, self.ready
+        found: list[int] = []
+        while heap and len(found) < count_max:
+            offset = heapq.heappop(heap)
+            if offset in ready:
+                found.append(offset)
+        return found
+
+    def put_back(self, offsets: Iterable[int]) -> None:
+        """Offsets of `next_ready` were not handed out after all."""
+        for offset in offsets:
+            heapq.heappush(self._heap, offset)
+
+    def move_to(self, offset: int) -> None:
+        """Forget everything, and go on from `offset`."""
+        self.out.clear()
+        self.ready.clear()
+        self.early.clear()
+        self.times.clear()
+        self.changed.clear()
+        self._heap.clear()
+        self._order.clear()
+        self.next = offset
+        self.void = True
+
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on; `settle` must follow."""
+        for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
+            self.finish(offset)
+        self.next = end
+
+    # -- records -------------------------------------------------------------------------------
+
+    def record(self) -> dict[str, Any]:
+        """What changed since the last record, as it stands now."""
+        if self.void:
+            return {"w": 1, **self.state()}
+        value = self._describe(sorted(self.changed))
+        done = [each for each in self.changed if each not in self.out and each not in self.ready]
+        if self.early:
+            done = [each for each in done if each not in self.early]
+        if done:
+            value["d"] = sorted(done)
+        return value
+
+    def recorded(self) -> None:
+        """The last `record` is in the log."""
+        self.changed.clear()
+        self.void = False
+
+    def state(self) -> dict[str, Any]:
+        """A record that says everything."""
+        return self._describe(sorted([*self.out, *self.ready, *self.early]))
+
+    def state_in_steps(self) -> Iterator[dict[str, Any] | list[bytes] | None]:
+        """`state`, after a None for each step on the way to that of many leases.
+
+        That is the text of it, in pieces. What changes between two steps is in it as it was or as
+        it is.
+        """
+        offsets = sorted([*self.out, *self.ready, *self.early])
+        if len(offsets) <= STEP_LEASES:
+            yield self._describe(offsets)
+            return
+        text = [b'{"n":%d' % self.next]
+        lists: dict[str, list[bytes]] = {}
+        for at in range(0, len(offsets), STEP_LEASES):
+            for name, some in self._describe(offsets[at : at + STEP_LEASES]).items():
+                if name != "n":
+                    begin = b"," if name in lists else b',"%b":[' % name.encode()
+                    pieces = lists.setdefault(name, [])
+                    pieces += [begin, msgspec.json.encode(some)[1:-1]]
+            yield None
+        for pieces in lists.values():
+            text += [*pieces, b"]"]
+        yield [*text, b"}"]
+
+    def _describe(self, offsets: Sequence[int]) -> dict[str, Any]:
+        value: dict[str, Any] = {"n": self.next}
+        # Hand-overs of the same moment are one in the record, and one after a restart.
+        leased: dict[tuple[int, int, Fate, str | None], list[int]] = {}
+        out = self.out
+        for offset in offsets:
+            each = out.get(offset)
+            if each is not None:
+                terms = (each.popped_ms, each.due_ms, each.fate, each.attempt_id)
+                same = leased.get(terms)
+                if same is None:
+                    leased[terms] = [offset]
+                else:
+                    same.append(offset)
+        if leased:
+            value["o"] = [(*terms, some) for terms, some in leased.items()]
+        ready, times = self.ready, self.times
+        if ready and (back := [(each, ready[each]) for each in offsets if each in ready]):
+            value["r"] = back
+        early = self.early
+        if early and (done := [(each, early[each]) for each in offsets if each in early]):
+            value["e"] = done
+        if times and (counted := [(each, times[each]) for each in offsets if each in times]):
+            value["t"] = counted
+        return value
+
+    def apply(self, value: dict[str, Any]) -> None:
+        """Make a recorded change; `settle` must follow the last one."""
+        if "w" in value:
+            self.move_to(0)
+        self.next = value["n"]
+        for popped_ms, due_ms, fate, attempt_id, offsets in value.get("o", ()):
+            handout = Handout(self, popped_ms, due_ms, Fate(fate), attempt_id, tuple(offsets))
+            for offset in offsets:
+                self.out[offset] = handout
+                self.ready.pop(offset, None)
+                self.early.pop(offset, None)
+        for offset, popped_ms in value.get("r", ()):
+            self.out.pop(offset, None)
+            self.early.pop(offset, None)
+            self.ready[offset] = popped_ms
+        for offset, popped_ms in value.get("e", ()):
+            self.out.pop(offset, None)
+            self.ready.pop(offset, None)
+            self.early[offset] = popped_ms
+        self.times.update(map(tuple, value.get("t", ())))
+        for offset in value.get("d", ()):
+            self.finish(offset)
+
+    def settle(self) -> None:
+        """Everything recorded was applied: put in order what follows from it."""
+        self.changed.clear()
+        self.void = False
+        by_handout: dict[Handout, list[int]] = {}
+        for offset, handout in self.out.items():
+            by_handout.setdefault(handout, []).append(offset)
+        for handout, offsets in by_handout.items():
+            handout.offsets = tuple(sorted(offsets))
+            handout.left = len(offsets)
+        self._heap = sorted(self.ready)
+        self._order = deque(sorted([*self.out, *self.ready, *self.early]))

@@ -1,0 +1,204 @@
+"""What a group could be handed next from a queue: messages that came back, then unread ones.
+
+It looks and decides, and leaves the leases as they are: `Found` says what to hand out and what else
+the look has shown. Records that are not in the page cache are never waited for; the answer is then
+`cold`, and says what a worker has to read before the question is asked again.
+
+Invariant: what is found is in the order of its offsets, and nothing that is wanted lies between it
+and `next_offset` without being in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from onelog.core.cursors.pull import Puller, PullResult, PullStatus, candidates
+from onelog.core.filters.tags import Subscription
+from onelog.core.leases.queue import Fate, QueueLeases
+from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
+from onelog.message import Message, decode_properties
+from onelog.store.message_store import MessageStore
+from onelog.store.record import decode_message
+
+_SCANS_MAX = 8
+"""How many stretches of messages that nobody wants one look passes over."""
+_ENDS = (PullStatus.FOUND, PullStatus.COLD, PullStatus.LATER)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a group wants its messages."""
+
+    invisible_ms: int
+    fate: Fate = Fate.RETRY
+    subscription: Subscription | None = None
+    attempt_id: str | None = None
+    """Of ordered leases: who says the same again gets the same again."""
+    from_last: bool = False
+    """Where a group starts that has no position: at the newest message, else at the oldest."""
+
+
+class Found(NamedTuple):
+    """What can be handed out: `again` was out before, `fresh` was not; `records` are of both.
+
+    `next_offset` is where the group has read to then, also if it wanted none of it; where it is
+    smaller than before, the queue is shorter than the group thinks. `deleted` cannot be had again.
+    `later` says that the time for filters was used up before anything was found.
+    """
+
+    next_offset: int
+    again: Sequence[int] = ()
+    fresh: Sequence[int] = ()
+    records: Sequence[memoryview] = ()
+    deleted: Sequence[int] = ()
+    cold: Sequence[tuple[int, int]] = ()
+    later: bool = False
+
+
+class Supply:
+    """Finds messages for leases."""
+
+    def __init__(self, store: MessageStore, puller: Puller) -> None:
+        self._store = store
+        self._puller = puller
+
+    def find(
+        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
+    ) -> Found:
+        """Messages that came back, and if there are too few, unread ones; at least one of any."""
+        again: list[int] = []
+        deleted: list[int] = []
+        left: list[int] = []
+        records: list[memoryview] = []
+        room, late = bytes_max, False
+        trouble: StoreFailedError | None = None
+        looked_at = queue.next_ready(count_max) if queue.ready else []
+        for offset in looked_at:
+            late = late or not self._has_time(terms)
+            if late:
+                left.append(offset)
+                continue
+            entry = self._entry(queue, offset)
+            if entry is None:
+                deleted.append(offset)
+                continue
+            at, size, code = entry
+            if not cold_ok and not self._store.is_warm(at, size):
+                queue.put_back(looked_at)
+                return Found(queue.next, cold=[(at, size)])
+            try:
+                record = self._store.read_record(at, size)
+            except StoreFailedError as error:
+                trouble = error
+                left.append(offset)
+                continue
+            if _wants(terms.subscription, code, record) and (size <= room or not again):
+                again.append(offset)
+                records.append(record)
+                room -= size
+            else:
+                left.append(offset)
+        queue.put_back(left)
+        if late:
+            return Found(queue.next, again, (), records, deleted, later=not again)
+        if len(again) >= count_max or room <= 0:
+            return Found(queue.next, again, (), records, deleted)
+        try:
+            begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+        except StoreFailedError:
+            if not again:
+                queue.put_back(deleted)
+                raise
+            return Found(queue.next, again, (), records, deleted)
+        if result.status is PullStatus.COLD:
+            cold = () if again else result.ranges
+            return Found(begin, again, (), records, deleted, cold)
+        if result.status is PullStatus.LATER:
+            return Found(begin, again, (), records, deleted, later=not again)
+        if result.status is not PullStatus.FOUND:
+            if trouble is not None and not again:
+                queue.put_back(deleted)
+                raise trouble
+            return Found(result.next_offset, again, (), records, deleted)
+        fresh = self._places(queue, begin, result, terms.subscription)
+        return Found(result.next_offset, again, fresh, records + result.slices, deleted)
+
+    def _has_time(self, terms: Terms) -> bool:
+        wanted = terms.subscription
+        return wanted is None or wanted.predicate is None or self._puller.filter_time.left()
+
+    def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
+        """The same messages once more."""
+        entries = [(offset, self._entry(queue, offset)) for offset in offsets]
+        found = [(offset, entry) for offset, entry in entries if entry is not None]
+        return Found(
+            queue.next,
+            [offset for offset, _ in found],
+            (),
+            [self._store.read_record(at, size) for _, (at, size, _) in found],
+            [offset for offset, entry in entries if entry is None],
+        )
+
+    def place(self, queue: QueueLeases, offset: int) -> int | None:
+        """Where in the log a message is; None if retention has deleted it."""
+        entry = self._entry(queue, offset)
+        return None if entry is None else entry[0]
+
+    def message(self, queue: QueueLeases, offset: int) -> Message | None:
+        """A message, decoded; None if retention has deleted it, or it is damaged."""
+        entry = self._entry(queue, offset)
+        try:
+            return None if entry is None else self._store.message_at(entry[0])
+        except (OffsetOutOfRangeError, StoreCorruptError):
+            return None
+
+    def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
+        """Where a message lies; None if retention has deleted it, or damage lost it."""
+        return self._store.place(queue.topic, queue.queue_id, offset)
+
+    def _unread(
+        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
+    ) -> tuple[int, PullResult]:
+        """The next messages that the group was never given, and where they were looked for."""
+        begin = queue.next
+        for _ in range(_SCANS_MAX):
+            result = self._puller.pull(
+                queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
+                cold_ok=cold_ok,
+            )  # fmt: skip
+            if result.status in _ENDS or result.next_offset <= begin:
+                break
+            begin = result.next_offset
+        return begin, result
+
+    def _places(
+        self,
+        queue: QueueLeases,
+        begin: int,
+        result: PullResult,
+        subscription: Subscription | None,
+    ) -> Sequence[int]:
+        """The offsets of the messages in a result; a record that queues share knows but one."""
+        end = result.next_offset
+        if end - begin == result.messages:
+            return range(begin, end)
+        starts: set[int] = set()
+        for at, size in result.ranges:
+            records = self._store.record(at, size)
+            inside = 0
+            while inside < size:
+                starts.add(at + inside)
+                inside += int.from_bytes(records[inside : inside + 4], "big")
+        codes = None if subscription is None else subscription.codes
+        found = candidates(self._store, queue.topic, queue.queue_id, begin, end - begin, codes)
+        return [place for place, at, _ in found if at in starts]
+
+
+def _wants(subscription: Subscription | None, code: int, record: memoryview) -> bool:
+    if subscription is None:
+        return True
+    if not subscription.wants_code(code):
+        return False
+    return subscription.predicate is None or subscription.wants_properties(
+        decode_properties(decode_message(record).properties)
+    )

@@ -1,0 +1,125 @@
+"""Who of a group consumes which queues, when the broker decides it (facts 2.4, QUERY_ASSIGNMENT).
+
+Members that leave the sharing to the broker ask it again and again; each answer is worked out from
+the members and queues of the moment, so there is nothing to keep but how a group wants to consume a
+topic: by cursors (PULL), each queue with one member; or by leases (POP), each queue with many.
+
+    table entry   key "topic@group"; value {"mode": "PULL" | "POP", "share": n}
+
+Invariant: all members, asking at the same time, are told queues that together are all queues.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from onelog.config import BrokerConfig
+from onelog.core.catalog.groups import Groups
+from onelog.core.catalog.topics import RETRY_PREFIX, Topics
+from onelog.core.durable.tables import Tables
+from onelog.errors import TopicPermissionError
+
+Mode = Literal["PULL", "POP"]
+Queue = TypeVar("Queue")
+Strategy = Callable[[Sequence[Any], int, int], list[Any]]
+"""The queues of the member with this number, of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """How a group consumes a topic. `share` is how many other members' queues each takes from,
+    too; none or less, or nearly all of the members, means that everyone takes from every queue."""
+
+    mode: Mode = "PULL"
+    share: int = 0
+
+
+class RequestModes:
+    """The table of groups that do not consume by the default, which is the broker's to set."""
+
+    name = "request_modes"
+
+    def __init__(
+        self,
+        tables: Tables,
+        topics: Topics,
+        groups: Groups,
+        config: Callable[[], BrokerConfig] = BrokerConfig,
+    ) -> None:
+        self._config = config
+        self._tables = tables
+        self._topics = topics
+        self._groups = groups
+        self._modes: dict[str, RequestMode] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._modes.pop(key, None)
+        else:
+            self._modes[key] = msgspec.convert(value, RequestMode)
+
+    def entries(self) -> dict[str, Any]:
+        """Every mode that was set."""
+        return {key: msgspec.to_builtins(mode) for key, mode in self._modes.items()}
+
+    def set(self, group: str, topic: str, mode: RequestMode) -> None:
+        """From now on the group, which is made if using it would make it, consumes so."""
+        if topic.startswith(RETRY_PREFIX):
+            raise TopicPermissionError("retry topic is not allowed to set mode")
+        self._topics.require(topic)
+        self._groups.require(group)
+        key = _key(group, topic)
+        if self._modes.get(key) != mode:
+            self._tables.write([(self.name, key, msgspec.to_builtins(mode))])
+
+    def of(self, group: str, topic: str) -> RequestMode:
+        """How the group consumes the topic. Of a retry topic, where messages wait, it pulls."""
+        found = self._modes.get(_key(group, topic))
+        if found is not None:
+            return found
+        config = self._config()
+        if config.default_request_mode == "pull" or topic.startswith(RETRY_PREFIX):
+            return RequestMode()
+        return RequestMode("POP", config.default_pop_share)
+
+    def all(self) -> dict[tuple[str, str], RequestMode]:
+        """Every mode that was set, by topic and group."""
+        keys = (key.partition("@") for key in self._modes)
+        modes = self._modes.values()
+        return {(topic, group): mode for (topic, _, group), mode in zip(keys, modes, strict=True)}
+
+
+def _key(group: str, topic: str) -> str:
+    return f"{topic}@{group}"
+
+
+def average(queues: Sequence[Queue], member: int, members: int) -> list[Queue]:
+    """A run of neighbouring queues; the first members get one more where it does not come out."""
+    size, extra = divmod(len(queues), members)
+    begin = member * size + min(member, extra)
+    return list(queues[begin : begin + size + (member < extra)])
+
+
+def circle(queues: Sequence[Queue], member: int, members: int) -> list[Queue]:
+    """Every so-manyth queue, as cards are dealt."""
+    return list(queues[member::members])
+
+
+STRATEGIES: dict[str, Strategy] = {"AVG": average, "AVG_BY_CIRCLE": circle}
+
+
+def shared(
+    queues: Sequence[Queue], member: int, members: int, strategy: Strategy, share: int
+) -> list[Queue] | None:
+    """The queues that a member takes from by leases; None means all of them, as one."""
+    if share <= 0 or share >= members - 1:
+        return None
+    if members > len(queues):
+        return [queues[member % len(queues)]] if queues else []
+    found: dict[Queue, None] = {}
+    for other in range(share + 1):
+        found.update(dict.fromkeys(strategy(queues, (member + other) % members, members)))
+    return list(found)

@@ -1,0 +1,333 @@
+"""Who is connected: the live members of consumer groups, and the producers.
+
+A member is a client on a channel; it stays as long as its heartbeats come and its channel lives.
+Each member keeps the subscriptions it sent, and a pull is answered by its own: members that
+subscribe differently each get what they asked for, within the queues they were assigned. That they
+differ is a mistake nearly always (the queues of one member are never read with the other's filter),
+so it is logged once, counted, and can be asked for. What the group as a whole subscribes to is the
+union, with the youngest version of each topic.
+
+Invariant: a channel is in `_channels` exactly as long as it is in some group.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from onelog.clock import Clock
+from onelog.core.filters.tags import Subscription
+
+log = logging.getLogger(__name__)
+
+Wishes = frozenset[tuple[str, str, str]]
+"""What a member subscribes to: topics, the kind of filter on each, and the filter."""
+ConsumeType = Literal["CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"]
+MessageModel = Literal["CLUSTERING", "BROADCASTING"]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client as its heartbeat introduces it; `channel` is whatever a gateway can answer on."""
+
+    client_id: str
+    channel: Hashable
+    language: str = "OTHER"
+    version: int = 0
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a heartbeat says about one consumer group."""
+
+    group: str
+    consume_type: ConsumeType = "CONSUME_PASSIVELY"
+    message_model: MessageModel = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: tuple[Subscription, ...] = ()
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in one group, consumer or producer."""
+
+    client: Client
+    seen_ms: int
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def wishes(self) -> Wishes:
+        """What it subscribes to, without versions; `a || b` is the same as `b||a`."""
+        return frozenset(
+            (sub.topic, sub.kind, " || ".join(sorted(sub.tags)) or sub.expression)
+            for sub in self.subscriptions.values()
+        )
+
+
+@dataclass(slots=True)
+class LiveGroup:
+    """A consumer group with at least one member. The last heartbeat decides how it consumes."""
+
+    name: str
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from: str
+    members: dict[Hashable, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    mismatch: dict[str, Wishes] = field(default_factory=dict)
+    """Client ids and what each subscribes to, while they differ; empty while they agree."""
+
+    def unite(self) -> bool:
+        """Work out the group's subscriptions from the members'. True if topics came or went."""
+        united: dict[str, Subscription] = {}
+        for member in self.members.values():
+            for topic, sub in member.subscriptions.items():
+                known = united.get(topic)
+                if known is None or sub.version > known.version:
+                    united[topic] = sub
+        changed = united.keys() != self.subscriptions.keys()
+        self.subscriptions = united
+        self._compare()
+        return changed
+
+    def _compare(self) -> None:
+        wishes = {member.client.client_id: member.wishes() for member in self.members.values()}
+        before, now = set(self.mismatch.values()), set(wishes.values())
+        differ = len(now) > 1
+        # Members that come and go with the same wishes as others are no news.
+        if differ and now - before:
+            log.warning(
+                "members of consumer group %s subscribe differently, so each message is filtered as"
+                " the member that reads its queue says: %s",
+                self.name,
+                {client: sorted(wish) for client, wish in wishes.items()},
+            )
+        elif before and not differ:
+            log.info("members of consumer group %s subscribe to the same again", self.name)
+        self.mismatch = wishes if differ else {}
+
+
+GroupListener = Callable[[str, list[Member]], None]
+
+
+@dataclass(slots=True)
+class _Channel:
+    """The groups that a channel is in."""
+
+    consumer_groups: set[str] = field(default_factory=set)
+    producer_groups: set[str] = field(default_factory=set)
+
+
+class Members:
+    """All live clients of this broker."""
+
+    def __init__(self, clock: Clock, expiry_ms: int = 120_000) -> None:
+        self._clock = clock
+        self._expiry_ms = expiry_ms
+        self._groups: dict[str, LiveGroup] = {}
+        self._producers: dict[str, dict[Hashable, Member]] = {}
+        self._channels: dict[Hashable, _Channel] = {}
+        self.on_group_change: list[GroupListener] = []
+        """Called with a group and its members when one came or left, or topics came or went."""
+        self.mismatches_total = 0
+        """How often members of a group began to subscribe differently."""
+
+    # -- consumers -----------------------------------------------------------------------------
+
+    def consumer_seen(self, client: Client, data: ConsumerData, *, notify: bool = True) -> bool:
+        """A heartbeat of a consumer. True if the group changed; its members were told then."""
+        group = self._groups.get(data.group)
+        if group is None:
+            group = self._groups[data.group] = LiveGroup(
+                data.group, data.consume_type, data.message_model, data.consume_from
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from = data.consume_from
+        joined = self._seen(group.members, client)
+        if joined:
+            self._channel(client.channel).consumer_groups.add(data.group)
+            log.info("consumer %s joined group %s", client.client_id, data.group)
+        member = group.members[client.channel]
+        subscriptions = {sub.topic: sub for sub in data.subscriptions}
+        changed = joined
+        if joined or subscriptions != member.subscriptions:
+            member.subscriptions = subscriptions
+            changed = self._unite(group) or joined
+        if changed and notify:
+            self._tell(group)
+        return changed
+
+    def consumer_still_there(self, client: Client, group_name: str) -> bool:
+        """A heartbeat without subscriptions; False if the group does not know this client."""
+        group = self._groups.get(group_name)
+        if group is None or client.channel not in group.members:
+            return False
+        self._seen(group.members, client)
+        return True
+
+    def _seen(self, members: dict[Hashable, Member], client: Client) -> bool:
+        member = members.get(client.channel)
+        if member is None:
+            members[client.channel] = Member(client, self._clock.now_ms())
+            return True
+        if member.client.client_id != client.client_id:
+            log.warning(
+                "channel %s changed its client id from %s to %s",
+                client.address,
+                member.client.client_id,
+                client.client_id,
+            )
+        member.client = client
+        member.seen_ms = self._clock.now_ms()
+        return False
+
+    def _channel(self, channel: Hashable) -> _Channel:
+        found = self._channels.get(channel)
+        if found is None:
+            found = self._channels[channel] = _Channel()
+        return found
+
+    def _unite(self, group: LiveGroup) -> bool:
+        agreed = not group.mismatch
+        changed = group.unite()
+        self.mismatches_total += bool(agreed and group.mismatch)
+        return changed
+
+    def _tell(self, group: LiveGroup) -> None:
+        # Who broadcasts does not share queues, so there is nothing to rebalance.
+        if group.message_model == "BROADCASTING":
+            return
+        members = list(group.members.values())
+        for listener in self.on_group_change:
+            listener(group.name, members)
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def producer_seen(self, client: Client, group: str) -> None:
+        """A heartbeat of a producer."""
+        if self._seen(self._producers.setdefault(group, {}), client):
+            self._channel(client.channel).producer_groups.add(group)
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def consumer_left(self, channel: Hashable, group_name: str, *, notify: bool = True) -> None:
+        """The client on this channel is no longer in the consumer group."""
+        group = self._groups.get(group_name)
+        if group is None or group.members.pop(channel, None) is None:
+            return
+        self._forget(channel, group_name, "")
+        if not group.members:
+            del self._groups[group_name]
+            return
+        self._unite(group)
+        if notify:
+            self._tell(group)
+
+    def producer_left(self, channel: Hashable, group: str) -> None:
+        """The client on this channel is no longer in the producer group."""
+        members = self._producers.get(group)
+        if members is None or members.pop(channel, None) is None:
+            return
+        self._forget(channel, "", group)
+        if not members:
+            del self._producers[group]
+
+    def _forget(self, channel: Hashable, consumer_group: str, producer_group: str) -> None:
+        found = self._channels[channel]
+        found.consumer_groups.discard(consumer_group)
+        found.producer_groups.discard(producer_group)
+        if not found.consumer_groups and not found.producer_groups:
+            del self._channels[channel]
+
+    def channel_closed(self, channel: Hashable) -> None:
+        """The client is gone from every group it was in."""
+        found = self._channels.get(channel)
+        if found is None:
+            return
+        for group in sorted(found.consumer_groups):
+            self.consumer_left(channel, group)
+        for group in sorted(found.producer_groups):
+            self.producer_left(channel, group)
+
+    def expire(self) -> list[Hashable]:
+        """Drop who has been silent for too long; the answer is their channels, to be closed."""
+        deadline = self._clock.now_ms() - self._expiry_ms
+        silent: dict[Hashable, None] = {}
+        for group in list(self._groups.values()):
+            for channel, member in list(group.members.items()):
+                if member.seen_ms < deadline:
+                    log.warning(
+                        "consumer %s of group %s is silent and is dropped",
+                        member.client.client_id,
+                        group.name,
+                    )
+                    silent[channel] = None
+                    self.consumer_left(channel, group.name)
+        for name, producers in list(self._producers.items()):
+            for channel, member in list(producers.items()):
+                if member.seen_ms < deadline:
+                    silent[channel] = None
+                    self.producer_left(channel, name)
+        return list(silent)
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def group(self, name: str) -> LiveGroup | None:
+        """The group, if it has members."""
+        return self._groups.get(name)
+
+    def live_groups(self) -> list[LiveGroup]:
+        """Every consumer group that has members."""
+        return list(self._groups.values())
+
+    def mismatched_groups(self) -> list[str]:
+        """The groups whose members subscribe differently now."""
+        return [group.name for group in self._groups.values() if group.mismatch]
+
+    def client_ids(self, group: str) -> list[str]:
+        """The members' ids, in the order they joined."""
+        found = self._groups.get(group)
+        return [member.client.client_id for member in found.members.values()] if found else []
+
+    def subscriber_ids(self, group: str, topic: str) -> list[str]:
+        """The ids of those members that subscribe to the topic, in the order they joined."""
+        found = self._groups.get(group)
+        members = found.members.values() if found else ()
+        return [member.client.client_id for member in members if topic in member.subscriptions]
+
+    def find(self, group: str, client_id: str) -> Member | None:
+        """The consumer with this id."""
+        found = self._groups.get(group)
+        members = found.members.values() if found else ()
+        return next((member for member in members if member.client.client_id == client_id), None)
+
+    def subscription(self, group: str, topic: str, channel: Hashable = None) -> Subscription | None:
+        """What the client on this channel subscribes to; else what the group does."""
+        found = self._groups.get(group)
+        if found is None:
+            return None
+        member = found.members.get(channel)
+        own = member.subscriptions.get(topic) if member is not None else None
+        return own or found.subscriptions.get(topic)
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """The groups with a member that subscribes to the topic."""
+        return {group.name for group in self._groups.values() if topic in group.subscriptions}
+
+    def producers(self, group: str) -> list[Member]:
+        """The producers of a group, in the order they came."""
+        return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> list[str]:
+        """Every producer group that has members."""
+        return list(self._producers)
+
+    def producer_by_id(self, client_id: str) -> Member | None:
+        """A producer with this id, in whichever group."""
+        for members in self._producers.values():
+            for member in members.values():
+                if member.client.client_id == client_id:
+                    return member
+        return None

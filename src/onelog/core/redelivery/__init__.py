@@ -1,0 +1,1 @@
+"""Messages that were not consumed: when they come again, and where they end."""

@@ -1,0 +1,158 @@
+"""Timed messages that wait for longer than the log is kept.
+
+A scheduled message is in a file of the log that retention will delete. When two thirds of the
+retention time have passed, it is written again, to the same queue, and its new record says which
+one it stands for (RocketMQ calls that rolling). Messages that will be delivered before their file
+can go are left alone.
+
+When retention wants to delete files, what waits in them is renewed file by file, so that each can
+go as soon as it is free. On a disk that is too full for messages of others this has head room; when
+that is used up, too, the files stay.
+
+Invariant: before retention deletes a file, no pending message is only in it.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from onelog.clock import Clock
+from onelog.core.catalog.topics import TIMER_TOPIC
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.waiting import Schedule
+from onelog.core.publish import Publisher
+from onelog.core.schedule import records as timed_messages
+from onelog.core.schedule.sorted_files import Columns
+from onelog.core.schedule.timers import Timers
+from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
+from onelog.jobs import Job
+from onelog.message import NewMessage
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CHECK_MS = 60_000
+"""How often to look for old messages."""
+_ROUND_COUNT = 200
+_PAUSE_MS = 10
+
+
+class TimerRenewal:
+    """Writes scheduled messages again before their records go."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        store: MessageStore,
+        publisher: Publisher,
+        clock: Clock,
+        schedule: Schedule,
+        warming: Warming,
+    ) -> None:
+        self._timers = timers
+        self._store = store
+        self._publisher = publisher
+        self._clock = clock
+        self._schedule = schedule
+        self._warming = warming
+        self._round: Iterator[Columns] | None = None
+        self._job = Job("renewing timed messages")
+        self._is_urgent = False
+        self._free_below = 0
+        """No message below this queue offset is pending; it was looked at."""
+
+    def check(self) -> None:
+        """Begin to renew what is old, some at a time, unless that is being done."""
+        wheel = self._timers.wheel
+        oldest = max(wheel.position, int(self._store.min_offset(TIMER_TOPIC, 0)))
+        if self._round is None and oldest < wheel.end:
+            old_ms = self._clock.now_ms() - self._store.config.retention_ms * 2 // 3
+            self._warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
+
+    def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
+        is_waiting = self._round is not None
+        self._round, self._is_urgent = chunks, urgent
+        if not is_waiting:
+            self._renew_some()
+
+    def _end_of_older(self, oldest: int, time_ms: int) -> int:
+        """The queue offset behind the messages that were stored before a time; 0 if none was."""
+        stored_ms = self._store.store_time(TIMER_TOPIC, 0, oldest)
+        if stored_ms is None or stored_ms >= time_ms:
+            return 0
+        return int(self._store.offset_by_time(TIMER_TOPIC, 0, time_ms))
+
+    def _renew_below(self, end: int) -> None:
+        if end and self._round is None and not self._timers.is_closed:
+            soon_ms = self._clock.now_ms() + self._store.config.retention_ms // 6
+            self._begin(self._chunks(end, soon_ms), urgent=False)
+
+    def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
+        for found in self._timers.wheel.pending_below(end, due_after_ms):
+            found = found.part(found.offsets >= self._free_below)
+            for at in range(0, len(found.dues), _ROUND_COUNT):
+                yield found.part(slice(at, at + _ROUND_COUNT))
+
+    def _chunks_by_file(self, reach: int) -> Iterator[Columns]:
+        """All that waits before a log offset; of one file after the other."""
+        store = self._store
+        for segment in store.log.segments:
+            queue = store.queue_table.find(TIMER_TOPIC, 0)
+            end_of_file = segment.start + segment.size
+            if queue is None or end_of_file > reach:
+                return
+            end = _first_from(queue, end_of_file)
+            yield from self._chunks(end, -1)
+            # Whoever asks for more has renewed all of it.
+            self._free_below = max(self._free_below, end)
+
+    def _renew_some(self) -> None:
+        """Renew about as many as one round may, and leave the rest to the next."""
+        if self._round is None or self._timers.is_closed:
+            return
+        looked_at = 0
+        with self._job:
+            for chunk in self._round:
+                self._renew(chunk)
+                looked_at += len(chunk.dues)
+                if looked_at >= _ROUND_COUNT:
+                    self._schedule(_PAUSE_MS, self._renew_some)
+                    return
+        self._round = None  # Unless it is done, what is left is found by the next look.
+
+    def _renew(self, chunk: Columns) -> None:
+        """Write messages again that are still pending."""
+        wheel = self._timers.wheel
+        chunk = chunk.part(wheel.pending(*chunk))
+        copies = [
+            copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
+        ]
+        if copies:
+            with self._store.head_room():
+                self._publisher.write_now(copies)
+            self._timers.collect_all()
+
+    def _renewed(self, offset: int) -> NewMessage | None:
+        try:
+            return timed_messages.renewed(self._timers.queue.message(offset))
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
+            log.error("the timed message at queue offset %d is lost: %s", offset, error)
+            return None
+
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files are deleted: renew everything that waits before this log offset."""
+        self._timers.collect_all()
+        if self.needed_from() < reach and not (self._round is not None and self._is_urgent):
+            self._begin(self._chunks_by_file(reach), urgent=True)
+
+    def needed_from(self) -> int:
+        """Where in the log the first message is that waits, or its end."""
+        first = max(self._timers.wheel.position, self._free_below)
+        return self._store.place_of(TIMER_TOPIC, 0, first)
+
+
+def _first_from(queue: ConsumeQueue, log_offset: int) -> int:
+    """The queue offset of the first message that is not before a log offset."""
+    return queue.first_not_before(lambda entry: entry[0] < log_offset)

@@ -1,0 +1,520 @@
+"""Timed messages: delivered at a time of the sender's choice, to the millisecond.
+
+A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is written to the one queue of
+rmq_sys_wheel_timer instead, where it can be found again after any crash. The timers read that queue
+as it grows (`collect`), whoever wrote to it, and enter in the wheel when each message is due; on
+start they read what the wheel does not know yet, in the same way.
+
+What falls due is written to its own topic in one append together with the record of the progress,
+so that not even a killed process delivers twice; only a torn write (lost power) can. A message is
+taken back by another one in the same queue, a deletion, which is collected before anything that is
+due later is delivered.
+
+    table    "progress": {"position": p, "steps": [[end, due, offset], ...]}
+             nothing below queue offset p is pending; for the steps see `timer_progress`
+
+Invariant: a scheduled message is pending until the progress covers it; nothing is delivered before
+its time; of what was recalled with success nothing is delivered at all.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from onelog.clock import Clock
+from onelog.core.catalog.topics import TIMER_TOPIC
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.tables import Change, Tables
+from onelog.core.durable.waiting import Schedule
+from onelog.core.publish import OnStored, Publisher
+from onelog.core.schedule import records as timed_messages
+from onelog.core.schedule.progress import Entry, Progress
+from onelog.core.schedule.queue import TimerQueue
+from onelog.core.schedule.records import NEEDLE, Scheduled
+from onelog.core.schedule.sorted_files import Columns, join
+from onelog.core.schedule.wheel import TimerWheel
+from onelog.errors import (
+    MessageError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    RecallError,
+    StoreBusyError,
+    StoreError,
+)
+from onelog.jobs import Job
+from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FOLDER = "onelog-timers"
+TICK_MS = 5
+"""Messages that are due within a tick are delivered together, at its end."""
+COLLECT_MS = 5
+"""After a message was postponed, how long until it is looked for in the queue."""
+WATCH_MS = 1_000
+_ROUND_COUNT = 256
+_ROUND_BYTES = 1 << 20
+_COLLECT_COUNT = 2_000
+_TROUBLE_MS = 1_000
+_WARM_COUNT = 2_000
+_KEY = "progress"
+_CHECKPOINT = Struct(">qqqq")
+"""RocketMQ's config/timercheck: time and place up to which it has read; in the middle, its log."""
+_FOR_EVER = (1 << 62) - 1
+
+
+class Timers:
+    """Postpones messages, delivers them in time, and takes them back."""
+
+    name = "timers"
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        publisher: Publisher,
+        clock: Clock,
+        schedule: Schedule,
+        offload: Callable[[Callable[[], None]], None],
+        warming: Warming,
+        store_host: bytes,
+    ) -> None:
+        self.delay_max_ms = _FOR_EVER
+        """The longest delay that is accepted; set by the owner."""
+        self.queue = TimerQueue(store)
+        self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
+        self._tables = tables
+        self._store = store
+        self._publisher = publisher
+        self._clock = clock
+        self._schedule = schedule
+        self._offload = offload
+        self._warming = warming
+        self._store_host = store_host
+        self._recorded: tuple[int, Progress] | None = None
+        self._cancelled: dict[int, int] = {}
+        self._recalling: dict[str, list[Entry]] = {}
+        """What deletions are about that are on their way into the log, by their keys."""
+        self._held: set[int] = set()
+        """The same messages, by their offsets: not delivered until that is clear."""
+        self._collecting = False
+        self._due_of_last_ms: int | None = None
+        self._armed_ms: int | None = None
+        self._fills_seen = 0
+        self._delivering = Job("delivering timed messages")
+        self._is_reading = False
+        self._closed = False
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        assert key == _KEY
+        progress = Progress.from_json(value["steps"])
+        self._recorded = (int(value["position"]), progress)
+        self.wheel.progress = progress
+
+    def entries(self) -> dict[str, Any]:
+        """The progress, once there is any."""
+        return {} if self._recorded is None else {_KEY: _as_json(*self._recorded)}
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take over messages with a time, and deliver what fell due while nobody was here."""
+        self._publisher.before_store.append((NEEDLE, self.postpone))
+        queue = self.queue
+        self._come_back(queue.end)
+        position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
+        self.wheel.load(max(position, queue.begin), queue.end, progress, queue.place_of)
+        self.collect_all()
+        self._cancelled = self.wheel.cancelled_halfway()
+        self._arm()
+
+    def _come_back(self, end: int) -> None:
+        """A crash may have cut the queue off: new messages there have not left."""
+        if self._recorded is None:
+            return
+        position, progress = self._recorded
+        cut = (min(position, end), progress.up_to(end))
+        if cut != self._recorded:
+            log.warning(
+                "timed messages were delivered up to queue offset %d, but a crash has cut their "
+                "queue off at %d: it goes on there",
+                max(position, *(step.end for step in progress.steps), end), end,
+            )  # fmt: skip
+            self._tables.write([(self.name, _KEY, _as_json(*cut))])
+
+    def _rocketmq_progress(self, end: int) -> Progress:
+        """What RocketMQ has delivered, if it was here before."""
+        try:
+            data = (self._store.folder / "config" / "timercheck").read_bytes()
+        except FileNotFoundError:
+            return Progress()
+        read_ms = int.from_bytes(data[:8], "big", signed=True)
+        return Progress().after(read_ms, _FOR_EVER, end)
+
+    def close(self) -> None:
+        """Deliver nothing more, and leave little to do for the next start."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.collect_all()
+            self.wheel.close()
+            if self._recorded != (self.wheel.position, self.wheel.progress) and self.wheel.end:
+                self._tables.write([self._change(self.wheel.progress)])
+        except StoreError as error:
+            log.error("the next start has to read timed messages again: %s", error)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is delivered."""
+        return self._closed
+
+    @property
+    def checkpoint(self) -> tuple[int, int]:
+        """What RocketMQ would save: all up to a time has left, and below a queue offset too."""
+        steps = self.wheel.progress.steps
+        return steps[-1].due_ms if steps else 0, self.wheel.position
+
+    def export_checkpoint(self) -> None:
+        """Write what RocketMQ goes on from, instead of delivering everything again."""
+        if self.wheel.end:
+            folder = self._store.folder
+            read_ms, position = self.checkpoint
+            data = _CHECKPOINT.pack(read_ms, 0, position, position).ljust(4_096, b"\0")
+            (folder / "config" / "timercheck").write_bytes(data)
+            # Its own wheel, from before we had the store, would deliver again what it knows.
+            shutil.rmtree(folder / "timerlog", ignore_errors=True)
+            (folder / "timerwheel").unlink(missing_ok=True)
+
+    def watch(self) -> None:
+        """Look after everything that nobody was told of: called every `WATCH_MS`.
+
+        Messages that came on unusual ways, a clock that was set forward, and work that failed.
+        """
+        self.collect()
+        self.wheel.work()
+        if self._armed_ms is not None and self._armed_ms < self._clock.now_ms() - TICK_MS:
+            self._time_passed(self._armed_ms)
+
+    # -- messages come -------------------------------------------------------------------------
+
+    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
+        """Store a message that may be a timed one; see `Publisher.submit`.
+
+        `on_stored` gets the token in a list, and after it when the message is due, or None if it
+        need not wait.
+        """
+        self._due_of_last_ms = None
+        receipt = [token, None]
+        self._publisher.submit(message, on_stored, receipt)
+        receipt[1] = self._due_of_last_ms
+
+    def postpone(self, message: NewMessage) -> NewMessage:
+        """The message as it waits for its time; one that need not wait comes back as it is."""
+        due_ms = self._due_ms(message)
+        if due_ms is None:
+            return message
+        self._due_of_last_ms = due_ms
+        if not self._collecting:
+            self._expect_more()
+        return timed_messages.scheduled(message, due_ms)
+
+    def _due_ms(self, message: NewMessage) -> int | None:
+        transaction = message.sys_flag & TRANSACTION_MASK
+        if transaction and transaction != SysFlag.COMMITTED:
+            return None
+        now_ms = self._clock.now_ms()
+        due_ms = timed_messages.wanted_ms(message.properties, now_ms)
+        if due_ms is None:
+            return None
+        if due_ms <= now_ms:
+            if timed_messages.is_deletion(message.properties):
+                raise MessageError("timer message illegal: what it deletes has been delivered")
+            return None
+        if due_ms - now_ms > self.delay_max_ms:
+            raise MessageError(
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{self.delay_max_ms}ms (broker.timer_delay_max_ms)"
+            )
+        return due_ms
+
+    def _expect_more(self) -> None:
+        if not self._collecting and not self._closed:
+            self._collecting = True
+            self._schedule(COLLECT_MS, self._collect_soon)
+
+    def _collect_soon(self) -> None:
+        self._collecting = False
+        if not self._closed:
+            with self._delivering:  # What fails is tried again by `watch`.
+                self.collect()
+
+    def collect(self) -> None:
+        """Enter in the wheel what has come since the last time, or the first part of it."""
+        if self._collect_some():
+            self._expect_more()
+        self._arm()
+
+    def collect_all(self) -> None:
+        """Enter everything that has come."""
+        while self._collect_some():
+            pass
+
+    def _collect_some(self) -> bool:
+        """Collect a bounded number of messages; whether there are more."""
+        wheel, end = self.wheel, self.queue.end
+        begin = max(wheel.end, self.queue.begin)
+        if begin > wheel.end:
+            lost = begin - wheel.end
+            log.error("%d timed messages were deleted by retention as soon as they came", lost)
+            wheel.add(join([]), begin, -1)
+        if begin >= end:
+            return False
+        batch = self.queue.read(begin, _COLLECT_COUNT)
+        entries = batch.plain
+        if batch.unclear:
+            more = [entry for offset in batch.unclear for entry in self._read(offset)]
+            columns = np.array(more, np.int64).reshape(-1, 2)
+            entries = join([entries, Columns(columns[:, 0], columns[:, 1])])
+        wheel.add(entries, batch.end, batch.last_at)
+        return batch.end < end
+
+    def _read(self, offset: int) -> list[Entry]:
+        """What a record says that is more than a scheduled message of ours."""
+        try:
+            read = timed_messages.read(self.queue.message(offset))
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
+            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+            return []
+        if read.deletes is not None:
+            return self._deleted(read, offset)
+        entries = [(read.due_ms, offset)]
+        if read.renews is not None:
+            entries.append((read.due_ms, ~read.renews))
+        elif read.is_copy and read.unique_key is not None:
+            found = self._find(read.topic, read.unique_key, offset)
+            entries += [(due_ms, ~at) for due_ms, at in found]
+        return entries
+
+    def _deleted(self, read: Scheduled, offset: int) -> list[Entry]:
+        """The entries that cancel what a deletion names. It must have come before it."""
+        key = read.deletes or ""
+        topic, plus, unique_key = key.rpartition("+")
+        names = [(topic, unique_key)] if plus else []
+        # Before 5.2, RocketMQ's deletions named the unique key alone.
+        names.append((read.topic, key))
+        found = {entry for name in names for entry in self._find(*name, offset)}
+        found.update(self._let_go(key))
+        return [(due_ms, ~at) for due_ms, at in found]
+
+    def _let_go(self, key: str) -> list[Entry]:
+        """A deletion is in the log, or never will be: what it was about."""
+        awaited = self._recalling.pop(key, [])
+        self._held.difference_update(at for _, at in awaited)
+        return awaited
+
+    def _find(self, topic: str, unique_key: str, end: int) -> list[Entry]:
+        """The pending messages of a topic with a unique key, newest first; often just one.
+
+        They are below queue offset `end`.
+        """
+        found: list[Entry] = []
+        for message in self.find_scheduled(unique_key):
+            try:
+                read = timed_messages.read(message)
+            except MessageError:
+                continue
+            entry = (read.due_ms, int(message.queue_offset))
+            if (
+                read.deletes is None
+                and (read.topic, read.unique_key) == (topic, unique_key)
+                and entry[1] < end
+                and self._is_pending(entry)
+            ):
+                found.append(entry)
+        return found
+
+    def find_scheduled(self, unique_key: str) -> list[Message]:
+        """The records of the timer queue with a unique key; they may have to be read from disk."""
+        found = self._store.find_by_key(TIMER_TOPIC, unique_key)
+        return [self._store.message_at(at) for at in found]
+
+    def _is_pending(self, entry: Entry) -> bool:
+        """Whether a message will be delivered; one that is just being collected will."""
+        due_ms, offset = entry
+        if offset >= self.wheel.end:
+            return not self.wheel.progress.covers(due_ms, offset)
+        return offset not in self._cancelled and self.wheel.is_pending(due_ms, offset)
+
+    # -- messages go ---------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wait for the next message, unless that is being done."""
+        due_ms = self.wheel.next_due_ms()
+        self._warm()
+        if due_ms is None or self._closed or self._is_reading:
+            return
+        wake_ms = -(-due_ms // TICK_MS) * TICK_MS
+        if self._armed_ms is None or wake_ms < self._armed_ms:
+            self._wake_in(wake_ms - self._clock.now_ms())
+
+    def _wake_in(self, wait_ms: int) -> None:
+        wait_ms = max(0, wait_ms)
+        self._armed_ms = self._clock.now_ms() + wait_ms
+        self._schedule(wait_ms, partial(self._time_passed, self._armed_ms))
+
+    def _time_passed(self, armed_ms: int) -> None:
+        """Deliver what is due, unless this timer was overtaken by one for an earlier time."""
+        if self._closed or armed_ms != self._armed_ms:
+            return
+        self._armed_ms = None
+        with self._delivering:
+            if self._collect_some():
+                self._expect_more()
+            taken = self.wheel.take(self._clock.now_ms(), _ROUND_COUNT)
+            places = [self.queue.place_of(offset) for _, offset in taken if offset >= 0]
+            self._is_reading = not self._warming.is_ready(places, self._have_read)
+            if self._is_reading:
+                self.wheel.drop_cache()
+            elif self._deliver(taken):
+                self._wake_in(1 if self._held else 0)
+            else:
+                self._arm()
+        if self._delivering.failed:
+            self.wheel.drop_cache()
+            self._wake_in(_TROUBLE_MS)
+
+    def _have_read(self) -> None:
+        """A worker has read what is due."""
+        self._is_reading = False
+        self._wake_in(0)
+
+    def _deliver(self, taken: list[Entry]) -> bool:
+        """Deliver a bounded number of due messages; whether more are due."""
+        now_ms = self._clock.now_ms()
+        due: list[NewMessage] = []
+        size = passed = 0
+        for due_ms, offset in taken:
+            if size > _ROUND_BYTES or offset in self._held:
+                break
+            passed += 1
+            if offset < 0:
+                self._cancelled[~offset] = due_ms
+            elif offset in self._cancelled:
+                continue  # It is forgotten when its time is over: writing this may fail.
+            elif (message := self._delivered(offset, now_ms)) is not None:
+                due.append(message)
+                size += len(message.body)
+        if passed < len(taken):
+            self.wheel.drop_cache()
+        if passed:
+            self._write(due, taken[passed - 1])
+        return len(taken) == _ROUND_COUNT or passed < len(taken)
+
+    def _delivered(self, offset: int, now_ms: int) -> NewMessage | None:
+        """The message as consumers get it, or None if it cannot be delivered."""
+        try:
+            return timed_messages.delivered(self.queue.message(offset), now_ms)
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
+            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+            return None
+
+    def _write(self, due: list[NewMessage], last: Entry) -> None:
+        """Deliver, and record that everything up to `last` has left."""
+        change = self._change(self.wheel.progress.after(*last, self.wheel.end))
+        try:
+            self._publisher.write_now([*due, *self._tables.record([change])])
+        except MessageError:
+            for message in due:
+                try:
+                    self._publisher.write_now([message])
+                except MessageError as error:
+                    log.error("a timed message to %s is dropped: %s", message.topic, error)
+            self._tables.write([change])
+        else:
+            self._tables.apply([change])
+        if self._cancelled:
+            self._cancelled = {at: ms for at, ms in self._cancelled.items() if ms >= last[0]}
+        assert self._recorded is not None
+        self.wheel.forget_below(self._recorded[0])
+        self.wheel.fill_ahead()
+
+    def _change(self, progress: Progress) -> Change:
+        return (self.name, _KEY, _as_json(self.wheel.position, progress))
+
+    def _warm(self) -> None:
+        """Have a worker read what is due next, so that the loop need not wait for the disk."""
+        if self.wheel.fills == self._fills_seen:
+            return
+        self._fills_seen = self.wheel.fills
+        ranges = self.queue.cold_ranges(self.wheel.upcoming(), _WARM_COUNT)
+        if ranges:
+            self._offload(partial(self._read_ranges, ranges))
+
+    def _read_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """The worker's part of `_warm`."""
+        for at, size in ranges:
+            try:
+                self._store.wait_readable([(at, size)])
+            except OnelogError:
+                return
+
+    # -- messages are taken back ---------------------------------------------------------------
+
+    def recall(
+        self,
+        topic: str,
+        unique_key: str,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        group: str = "",
+    ) -> None:
+        """Take a scheduled message back; `RecallError` if it is not there, or due already."""
+        self.collect_all()
+        pending = self._find(topic, unique_key, self.wheel.end)
+        if not pending:
+            raise RecallError(
+                f"recall failed, no message of topic {topic} with the unique key {unique_key} is "
+                "scheduled here: it was delivered or recalled, or never came"
+            )
+        now_ms, due_ms = self._clock.now_ms(), pending[0][0]
+        key = timed_messages.delete_key(topic, unique_key)
+        if due_ms <= now_ms or key in self._recalling:
+            doing = "being recalled" if key in self._recalling else "being delivered"
+            raise RecallError(f"recall failed, message {unique_key} is {doing}")
+        deletion = timed_messages.deletion(
+            topic, unique_key, due_ms, group, now_ms, self._store_host
+        )
+        self._publisher.put(deletion, self._recalled, (on_stored, token, key))
+        self._recalling[key] = pending
+        self._held.update(offset for _, offset in pending)
+        self._expect_more()
+
+    def _recalled(
+        self,
+        recall: tuple[OnStored, Any, str],
+        appended: Appended | None,
+        error: OnelogError | None,
+    ) -> None:
+        on_stored, token, key = recall
+        if appended is None:
+            self._let_go(key)
+        on_stored(token, appended, error)
+
+
+def _as_json(position: int, progress: Progress) -> dict[str, Any]:
+    return {"position": position, "steps": progress.as_json()}

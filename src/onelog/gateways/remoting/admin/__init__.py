@@ -1,0 +1,1 @@
+"""Requests of people and their tools."""

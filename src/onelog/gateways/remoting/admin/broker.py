@@ -1,0 +1,369 @@
+"""The broker itself, as admin tools ask for it: how it runs, how it is configured, its counters.
+
+Anybody who can connect may look. Settings may be changed from this machine only, and only those
+that are declared as changeable while running: RocketMQ's broker once took any setting from anybody,
+and with it commands to run (CVE-2023-33246).
+"""
+
+import logging
+import shutil
+import struct
+from functools import partial
+
+from onelog import __version__
+from onelog.config import SETTINGS
+from onelog.core.broker import Broker
+from onelog.core.catalog.topics import TIMER_TOPIC
+from onelog.core.stats import Statistic
+from onelog.errors import (
+    ConfigError,
+    NotPermittedError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    StoreError,
+    WireError,
+)
+from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
+from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.clients import RequestMode
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.registration import DataVersion
+from onelog.wire.remoting.routes import KVTable
+from onelog.wire.remoting.runtime import RequestModes, TimerMetrics, TimingCount
+from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
+
+log = logging.getLogger(__name__)
+
+VERSION_NAME = "V5_5_0"
+"""The RocketMQ that OneLog answers as; see `codes.VERSION`."""
+FORBIDDEN = frozenset(("brokerConfigPath", "rocketmqHome", "configBlackList"))
+"""Settings of RocketMQ through which others took brokers over. There are none of them here."""
+_TIMER_CHECKPOINT = struct.Struct(">7q")
+BUFFERS_UNLIMITED = 2**31 - 1
+QUEUES = {
+    "send": 10_000,
+    "pull": 100_000,
+    "litePull": 100_000,
+    "query": 20_000,
+    "ack": 100_000,
+}
+"""RocketMQ's thread pools, and how many requests may wait for each. Here none ever waits: requests
+are handled as they are read, and a peer that is too fast is not read from."""
+
+
+# -- how it runs ---------------------------------------------------------------------------------
+
+
+def runtime_info(session: BrokerSession, command: Command) -> None:
+    """GET_BROKER_RUNTIME_INFO."""
+    session.look_up(
+        command, lambda: _disk(session.broker), lambda disk: _runtime_info(session, disk)
+    )
+
+
+def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
+    broker = session.broker
+    table = {
+        **_state(session.gateway),
+        **_traffic(broker),
+        **disk,
+        **_waiting_requests(),
+        **_delayed(broker),
+        **_mismatches(broker),
+        **_damage(broker),
+        **_stalls(session.gateway),
+    }
+    return Answer(body=KVTable(table=table).encode())
+
+
+def _state(gateway: Gateway) -> dict[str, str]:
+    started_ms = gateway.broker.stats.started_ms
+    return {
+        "bootTimestamp": str(started_ms),
+        "runtime": _span(gateway.clock.now_ms() - started_ms),
+        "brokerActive": "true",
+        "brokerVersionDesc": VERSION_NAME,
+        "onelogVersion": __version__,
+        "startAcceptSendRequestTimeStamp": "0",
+    }
+
+
+def _span(ms: int) -> str:
+    seconds = max(0, ms) // 1000
+    return (
+        f"[ {seconds // 86_400} days, {seconds // 3_600 % 24} hours, {seconds // 60 % 60} minutes, "
+        f"{seconds % 60} seconds ]"
+    )
+
+
+def _traffic(broker: Broker) -> dict[str, str]:
+    stats = broker.stats
+    totals = stats.totals
+    rates = stats.rates()
+    asked = [found + missed for found, missed in zip(rates["found"], rates["missed"], strict=True)]
+    transferred = _numbers(rates["transferred"])
+    return {
+        "putMessageTimesTotal": str(totals.put_count),
+        "putMessageFailedTimes": str(totals.put_failed),
+        "putMessageSizeTotal": str(totals.put_bytes),
+        "putMessageAverageSize": str(totals.put_bytes / max(1, totals.put_count)),
+        # How long each send took is not measured; this is what RocketMQ shows before it is.
+        "putMessageDistributeTime": "null",
+        "putTps": _numbers(rates["put"]),
+        "getFoundTps": _numbers(rates["found"]),
+        "getMissTps": _numbers(rates["missed"]),
+        "getTotalTps": _numbers(asked),
+        "getTransferredTps": transferred,
+        "getTransferedTps": transferred,  # What tools up to 4.9 read, and cannot do without.
+        "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.put_count),
+        "msgPutTotalTodayMorning": str(stats.today_morning.put_count),
+        "msgPutTotalTodayNow": str(totals.put_count),
+        "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.get_count),
+        "msgGetTotalTodayMorning": str(stats.today_morning.get_count),
+        "msgGetTotalTodayNow": str(totals.get_count),
+    }
+
+
+def _numbers(rates: tuple[float, ...] | list[float]) -> str:
+    return " ".join(str(rate) for rate in rates)
+
+
+def _disk(broker: Broker) -> dict[str, str]:
+    store = broker.store
+    usage = shutil.disk_usage(store.folder)
+    ratio = str(store.retention.disk(store.folder) / 100)
+    free = usage.total - usage.used  # As Java counts it: with what is reserved for the system.
+    return {
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{store.folder / 'commitlog'}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(free)}.",
+        "commitLogMinOffset": str(store.log_min),
+        "commitLogMaxOffset": str(store.log_end),
+        "earliestMessageTimeStamp": str(_earliest_ms(broker)),
+        # Queues are entered in the same tick as the log, which is written without a lock.
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "pageCacheLockTimeMills": "0",
+        "remainHowManyDataToFlush": _size(store.log_end - store.log.flushed),
+        "remainHowManyDataToCommit": _size(0),
+        "remainTransientStoreBufferNumbs": str(BUFFERS_UNLIMITED),
+    }
+
+
+def _earliest_ms(broker: Broker) -> int:
+    """When the oldest message of the log was stored; -1 if there is none."""
+    try:
+        return broker.store.message_at(broker.store.log_min).store_ms
+    except (OffsetOutOfRangeError, StoreError):
+        return -1
+
+
+def _size(count: int) -> str:
+    """A number of bytes, for people."""
+    if count < 1024:
+        return f"{count} B"
+    power = (count.bit_length() - 1) // 10
+    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _waiting_requests() -> dict[str, str]:
+    found = {
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
+    }
+    for name, capacity in QUEUES.items():
+        found[f"{name}ThreadPoolQueueSize"] = "0"
+        found[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        found[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    return found
+
+
+def _delayed(broker: Broker) -> dict[str, str]:
+    levels = {
+        f"scheduleMessageOffset_{level}": f"{position},{end}"
+        for level, (position, end) in broker.delay.progress().items()
+        if end
+    }
+    wheel = broker.timers.wheel
+    behind = int(broker.store.max_offset(TIMER_TOPIC, 0)) - wheel.end
+    return {
+        **levels,
+        "timerReadBehind": "0",
+        "timerOffsetBehind": str(behind),
+        "timerCongestNum": str(wheel.count),
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+
+
+def _mismatches(broker: Broker) -> dict[str, str]:
+    """Consumer groups whose members subscribe differently: now, and how often they began to."""
+    return {
+        "onelogMismatchedGroups": " ".join(sorted(broker.members.mismatched_groups())),
+        "onelogMismatchesTotal": str(broker.members.mismatches_total),
+    }
+
+
+def _damage(broker: Broker) -> dict[str, str]:
+    """What recovery had to leave out of the log; `onelog store inspect` says why."""
+    damage = broker.store.damage
+    return {
+        "onelogDamagedRanges": str(len(damage)),
+        "onelogDamagedBytes": str(sum(each.size for each in damage)),
+    }
+
+
+def _stalls(gateway: Gateway) -> dict[str, str]:
+    """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
+    stalls = gateway.stalls
+    return {
+        "onelogStallsTotal": str(stalls.count),
+        "onelogStallsTotalMs": str(stalls.total_ms),
+        "onelogStallLongestMs": str(stalls.longest_ms),
+    }
+
+
+def statistic(session: BrokerSession, command: Command) -> Answer:
+    """VIEW_BROKER_STATS_DATA."""
+    name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
+    minute, hour, day = map(_statistic_body, session.broker.admin.statistic(name, key))
+    data = BrokerStatsData(stats_day=day, stats_hour=hour, stats_minute=minute)
+    return Answer(body=data.encode())
+
+
+def _statistic_body(found: Statistic) -> BrokerStatsItem:
+    return BrokerStatsItem(avgpt=found.per_call, sum=found.total, tps=found.per_second)
+
+
+# -- how it is configured ------------------------------------------------------------------------
+
+
+def get_config(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_CONFIG."""
+    gateway = session.gateway
+    properties = as_properties(gateway.loaded.config)
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    version = DataVersion(timestamp=gateway.started_ms)
+    return Answer({"version": version.encode().decode()}, text.encode())
+
+
+def update_config(session: BrokerSession, command: Command) -> Answer | None:
+    """UPDATE_BROKER_CONFIG: what may change while running."""
+    properties = _properties(command.body)
+    if properties.keys() & FORBIDDEN:
+        raise NotPermittedError("Can not update config in black list.")
+    changes = as_settings(properties)
+    for key in changes:
+        if not SETTINGS[key].reloadable:
+            raise NotPermittedError(f"{key} cannot change while the broker runs: restart it")
+        if key.startswith("security.") and not session.is_local:
+            raise NotPermittedError(f"{key} can be changed on the broker's own machine only")
+    if not changes:
+        return Answer()
+
+    def changed(error: ConfigError | None) -> None:
+        if error is not None:
+            session.fail(command, error)
+            return
+        log.info("%s changed settings: %s", session.connection, changes)
+        session.answer(command, Answer())
+
+    session.gateway.reconfigure(changes, changed)
+    return None
+
+
+def _properties(body: Buffer) -> dict[str, str]:
+    try:
+        lines = bytes(body).decode().splitlines()
+    except UnicodeDecodeError:
+        raise WireError("the configuration is not UTF-8") from None
+    pairs = [line.partition("=") for line in lines if line.strip() and line[0] not in "#!"]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+# -- its files -----------------------------------------------------------------------------------
+
+
+def delete_expired_files(session: BrokerSession, command: Command) -> None:
+    """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
+    session.gateway.retain(True, partial(_retained, session, command))
+
+
+def clean_expired_queues(session: BrokerSession, command: Command) -> None:
+    """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
+    session.gateway.retain(False, partial(_retained, session, command))
+
+
+def _retained(session: BrokerSession, command: Command, error: OnelogError | None) -> None:
+    if error is None:
+        session.answer(command, Answer())
+    else:
+        session.fail(command, error)
+
+
+# -- its place in the cluster --------------------------------------------------------------------
+
+
+def ha_status(session: BrokerSession, command: Command) -> Answer:
+    """GET_BROKER_HA_STATUS."""
+    broker = session.broker
+    status = HaStatus(
+        master=broker.config.broker_id == 0, master_commit_log_max_offset=broker.store.log_end
+    )
+    return Answer(body=status.encode())
+
+
+def request_modes(session: BrokerSession, command: Command) -> Answer:
+    """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
+    table: dict[str, dict[str, RequestMode]] = {}
+    for (topic, group), mode in session.broker.request_modes.all().items():
+        table.setdefault(topic, {})[group] = RequestMode(
+            consumer_group=group, mode=mode.mode, pop_share_queue_num=mode.share, topic=topic
+        )
+    return Answer(body=RequestModes(message_request_mode_map=table).encode())
+
+
+def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
+    """GET_TIMER_CHECK_POINT: how far timed messages are delivered, as RocketMQ's slaves ask."""
+    read_ms, position = session.broker.timers.checkpoint
+    return Answer(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
+
+
+def timer_metrics(session: BrokerSession, command: Command) -> None:
+    """GET_TIMER_METRICS: how many timed messages of each topic wait."""
+
+    def counted(counts: dict[str, int]) -> None:
+        now_ms = session.gateway.clock.now_ms()
+        metrics = TimerMetrics(
+            data_version=DataVersion(timestamp=now_ms),
+            timing_count={
+                topic: TimingCount(count=count, time_stamp=now_ms)
+                for topic, count in counts.items()
+            },
+        )
+        session.answer(command, Answer(body=metrics.encode()))
+
+    session.gateway.census.count(counted)
+
+
+def pop_rollback(session: BrokerSession, command: Command) -> Answer:
+    """POP_ROLLBACK: bring open leases from RocksDB back to files. They are nowhere else here."""
+    return Answer()
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
+    RequestCode.VIEW_BROKER_STATS_DATA: statistic,
+    RequestCode.GET_BROKER_CONFIG: get_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_config,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_files,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
+    RequestCode.GET_BROKER_HA_STATUS: ha_status,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes,
+    RequestCode.GET_TIMER_CHECK_POINT: timer_checkpoint,
+    RequestCode.GET_TIMER_METRICS: timer_metrics,
+    RequestCode.POP_ROLLBACK: pop_rollback,
+}

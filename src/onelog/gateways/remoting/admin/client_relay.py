@@ -1,0 +1,167 @@
+"""Questions that only a live client can answer: they are asked over its own connection.
+
+An admin tool asks the broker, the broker asks the client, and what the client says goes back to
+the tool as it is. The tool's request stays open meanwhile, with a time limit.
+
+Invariant: each request is answered exactly once, also when the client goes away.
+"""
+
+import logging
+from functools import partial
+
+from onelog.core.membership.members import Member
+from onelog.errors import (
+    InvalidRequestError,
+    MessageError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    PeerTimeoutError,
+    StoreCorruptError,
+)
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import Message
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.stats import ConsumerStatus
+
+log = logging.getLogger(__name__)
+
+RELAY_TIMEOUT_MS = 10_000
+STATUS_TIMEOUT_MS = 5_000
+VERSION_WITH_STATUS = 28
+"""V3_0_7_SNAPSHOT: clients from here on tell their offsets."""
+VERSION_WITH_RUNNING_INFO = 62
+"""V3_1_8_SNAPSHOT: clients from here on tell how they run, and consume a message when told."""
+
+
+def running_info(session: BrokerSession, command: Command) -> Answer | None:
+    """GET_CONSUMER_RUNNING_INFO."""
+    fields.text(command.ext, "clientId")
+    return _relay(session, command, RequestCode.GET_CONSUMER_RUNNING_INFO, command.ext, b"")
+
+
+def consume_directly(session: BrokerSession, command: Command) -> None:
+    """CONSUME_MESSAGE_DIRECTLY: the client gets the record, and tells how it fared with it."""
+    broker, ext = session.broker, dict(command.ext)
+    group, topic = fields.text(ext, "consumerGroup"), ext.get("topic", "")
+    ext["brokerName"] = broker.config.name
+    topic_config, group_config = broker.topics.get(topic), broker.groups.get(group)
+    if topic_config is not None:
+        ext["topicSysFlag"] = str(topic_config.sys_flag)
+    if group_config is not None:
+        ext["groupSysFlag"] = str(group_config.sys_flag)
+    message_id = fields.text(ext, "msgId")
+
+    def find() -> Message:
+        try:
+            return broker.store.message_by_id(message_id)
+        except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
+            raise InvalidRequestError(str(error)) from None
+
+    def relay(message: Message) -> Answer | None:
+        record = broker.store.record(message.log_offset, message.size)
+        return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
+
+    session.look_up(command, find, relay)
+
+
+def _relay(
+    session: BrokerSession, command: Command, code: RequestCode, ext: dict[str, str], body: Buffer
+) -> Answer | None:
+    group, client_id = fields.text(ext, "consumerGroup"), ext.get("clientId", "")
+    member = session.broker.members.find(group, client_id)
+    if member is None:
+        return _failed(f"The Consumer <{group}> <{client_id}> not online")
+    if member.client.version < VERSION_WITH_RUNNING_INFO:
+        return _failed(
+            f"The Consumer <{client_id}> Version <{member.client.version}> too low to finish, "
+            "please upgrade it to V3_1_8_SNAPSHOT"
+        )
+    if not isinstance(member.client.channel, BrokerSession):
+        return _failed(f"The Consumer <{group}> <{client_id}> does not speak this protocol")
+
+    def answered(result: Command | OnelogError) -> None:
+        if isinstance(result, Command):
+            session.reply(command, result.code, result.ext, result.remark, result.body)
+        elif isinstance(result, PeerTimeoutError):
+            remark = f"consumer <{group}> <{client_id}> Timeout: {result}"
+            session.answer(command, Answer(code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark))
+        else:
+            remark = f"invoke consumer <{group}> <{client_id}> Exception: {result}"
+            session.answer(command, _failed(remark))
+
+    member.client.channel.request(code, ext, body, RELAY_TIMEOUT_MS, answered)
+    return None
+
+
+def _failed(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+class _StatusRound:
+    """Members of a group that were asked for their offsets, until the last of them is heard."""
+
+    def __init__(self, session: BrokerSession, command: Command, open_count: int) -> None:
+        self._session = session
+        self._command = command
+        self._open_count = open_count
+        self._offsets: dict[str, dict[MessageQueue, int]] = {}
+
+    def answered(self, member: Member, result: Command | OnelogError) -> None:
+        """One of them answered, or will not."""
+        client_id = member.client.client_id
+        try:
+            if not isinstance(result, Command):
+                raise result
+            if result.code == ResponseCode.SUCCESS and result.body:
+                status = ConsumerStatus.decode(result.body)
+                self._offsets[client_id] = status.message_queue_table
+        except OnelogError as error:
+            log.warning("%s does not tell its offsets: %s", client_id, error)
+        self._open_count -= 1
+        if not self._open_count:
+            self._session.answer(self._command, _status(self._offsets))
+
+
+def _status(offsets: dict[str, dict[MessageQueue, int]]) -> Answer:
+    return Answer(body=ConsumerStatus(consumer_table=offsets).encode())
+
+
+def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that members have, or one of them has.
+
+    They are asked all at once. Who does not answer is left out.
+    """
+    topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
+    wanted = command.ext.get("clientAddr", "").strip()
+    live = session.broker.members.group(group)
+    if live is None:
+        return _failed(f"No Any Consumer online in the consumer group: [{group}]")
+    asked: list[tuple[Member, BrokerSession]] = []
+    for member in live.members.values():
+        client = member.client
+        if client.version < VERSION_WITH_STATUS:
+            return _failed(f"the client does not support this feature. version={client.version}")
+        if isinstance(client.channel, BrokerSession) and wanted in ("", client.client_id):
+            asked.append((member, client.channel))
+    if not asked:
+        return _status({})
+    status_round = _StatusRound(session, command, len(asked))
+    for member, channel in asked:
+        channel.request(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            {"topic": topic, "group": group},
+            b"",
+            STATUS_TIMEOUT_MS,
+            partial(status_round.answered, member),
+        )
+    return None
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,
+}

@@ -1,0 +1,386 @@
+"""Consumer and producer groups, as admin tools ask for them: settings, members, positions, lag.
+
+Names, limits and answers are RocketMQ 5.5's. It moves groups on the broker's side: a live member
+is sent to the new position with its next pull. Members older than 5.0 are told at once besides,
+because one whose buffers are full of what is to be skipped does not pull.
+"""
+
+import logging
+
+from onelog.core.admin import ConsumeStats
+from onelog.core.broker import Broker
+from onelog.core.catalog.groups import GroupConfig, check_name
+from onelog.core.cursors.offsets import Offsets, cursor_key
+from onelog.core.membership.members import LiveGroup
+from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
+from onelog.gateways.remoting.admin.attributes import GROUP_ATTRIBUTES, alter
+from onelog.gateways.remoting.bodies import (
+    broker_address,
+    connection_body,
+    group_body,
+    group_from_body,
+    page,
+    queue_body,
+    subscription_body,
+    version_body,
+)
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import (
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionData,
+)
+from onelog.wire.remoting.codes import VERSION_WITH_QUEUE_MAPPINGS, RequestCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.groups import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
+from onelog.wire.remoting.registration import DataVersion
+from onelog.wire.remoting.routes import TopicList
+from onelog.wire.remoting.runtime import (
+    ConsumerOffsets,
+    DelayOffsets,
+    QueuePosition,
+    ResetOffsetList,
+)
+from onelog.wire.remoting.stats import ConsumeStats as WireStats
+from onelog.wire.remoting.stats import (
+    ConsumeStatsList,
+    GroupSubscription,
+    OffsetWrapper,
+    ResetOffsets,
+)
+
+log = logging.getLogger(__name__)
+
+VERSION_WITH_RESET = 28
+"""V3_0_7_SNAPSHOT: clients from here on understand RESET_CONSUMER_CLIENT_OFFSET."""
+VERSION_SENT_BY_PULL = VERSION_WITH_QUEUE_MAPPINGS
+"""V5_0_0: brokers from here on answer a pull with the position that a group was moved to."""
+
+
+# -- settings ------------------------------------------------------------------------------------
+
+
+def update_group(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
+    if command.body:
+        body = SubscriptionGroupConfig.decode(command.body)
+        session.broker.admin.update_group(_group_config(session.broker, body))
+    return Answer()
+
+
+def update_groups(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
+    wanted = SubscriptionGroupList.decode(command.body).group_config_list
+    configs = [_group_config(session.broker, body) for body in wanted]
+    for config in configs:
+        session.broker.admin.update_group(config)
+    return Answer()
+
+
+def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
+    check_name(body.group_name)
+    current = broker.groups.get(body.group_name)
+    before = None if current is None else current.attributes
+    return group_from_body(body, alter(GROUP_ATTRIBUTES, before, body.attributes))
+
+
+def all_groups(session: BrokerSession, command: Command) -> None:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    version = version_body(session.broker.groups.version)
+    session.look_up(command, lambda: _all_groups(session.broker, command.ext, version), same)
+
+
+def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
+    configs = {config.name: config for config in broker.groups.all()}
+    names = page(configs, ext, "groupSeq", "maxGroupNum", version)
+    table = SubscriptionGroupTable(
+        data_version=version,
+        subscription_group_table={name: group_body(configs[name]) for name in names},
+    )
+    return Answer({"totalGroupNum": str(len(configs))}, table.encode())
+
+
+def group_config(session: BrokerSession, command: Command) -> Answer:
+    """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
+    try:
+        config = session.broker.groups.require(fields.text(command.ext, "group"))
+    except InvalidGroupError as error:
+        raise GroupNotFoundError(f"No group in this broker: {error}") from None
+    return Answer(body=group_body(config).encode())
+
+
+def delete_group(session: BrokerSession, command: Command) -> Answer:
+    """DELETE_SUBSCRIPTIONGROUP. Tools ask every broker of a cluster, also those without it."""
+    broker = session.broker
+    group = fields.text(command.ext, "groupName")
+    clean_offsets = fields.flag(command.ext, "cleanOffset")
+    if broker.groups.get(group) is not None:
+        broker.admin.delete_group(group, clean_offsets=clean_offsets)
+    elif clean_offsets:
+        broker.tables.write(broker.offsets.removal(group=group))
+    return Answer()
+
+
+# -- members -------------------------------------------------------------------------------------
+
+
+def consumer_connections(session: BrokerSession, command: Command) -> Answer:
+    """GET_CONSUMER_CONNECTION_LIST."""
+    group = session.broker.admin.connections(fields.text(command.ext, "consumerGroup"))
+    connections = ConsumerConnection(
+        connection_set=[connection_body(member.client) for member in group.members.values()],
+        consume_from_where=group.consume_from,
+        consume_type=group.consume_type,
+        member_subscriptions=_member_subscriptions(group),
+        message_model=group.message_model,
+        subscription_table={
+            topic: subscription_body(each) for topic, each in group.subscriptions.items()
+        },
+    )
+    return Answer(body=connections.encode())
+
+
+def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]] | None:
+    """What each member subscribes to, if that is not the same for all."""
+    if not group.mismatch:
+        return None
+    return {
+        member.client.client_id: [subscription_body(each) for each in member.subscriptions.values()]
+        for member in group.members.values()
+    }
+
+
+def producer_connections(session: BrokerSession, command: Command) -> Answer:
+    """GET_PRODUCER_CONNECTION_LIST."""
+    group = fields.text(command.ext, "producerGroup")
+    members = session.broker.members.producers(group)
+    if not members:
+        raise InvalidRequestError(f"the producer group[{group}] not exist")
+    connections = [connection_body(member.client) for member in members]
+    return Answer(body=ProducerConnection(connection_set=connections).encode())
+
+
+def all_producers(session: BrokerSession, command: Command) -> Answer:
+    """GET_ALL_PRODUCER_INFO."""
+    members = session.broker.members
+    table = ProducerTable(
+        data={
+            group: [
+                ProducerInfo(
+                    client_id=member.client.client_id,
+                    language=member.client.language,
+                    last_update_timestamp=member.seen_ms,
+                    remote_ip=member.client.address,
+                    version=member.client.version,
+                )
+                for member in members.producers(group)
+            ]
+            for group in members.producer_groups()
+        }
+    )
+    return Answer(body=table.encode())
+
+
+def subscription_of_group(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    group, topic = fields.text(command.ext, "group"), command.ext.get("topic")
+    found = session.broker.members.subscription(group, topic or "")
+    data = None if found is None else subscription_body(found)
+    answer = GroupSubscription(group=group, subscription_data=data, topic=topic)
+    return Answer(body=answer.encode())
+
+
+def topics_of_group(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_TOPICS_BY_CONSUMER: those in which the group has a position."""
+    topics = session.broker.admin.topics_of_group(fields.text(command.ext, "group"))
+    answer = TopicList(broker_addr=broker_address(session.broker), topic_list=topics)
+    return Answer(body=answer.encode())
+
+
+# -- lag -----------------------------------------------------------------------------------------
+
+
+def consume_stats(session: BrokerSession, command: Command) -> None:
+    """GET_CONSUME_STATS: in topicList, else in topic, else wherever the group has a position."""
+    ext = command.ext
+    topics = [topic for topic in ext.get("topicList", "").split(";") if topic.strip()]
+    topic = ext.get("topic", "").strip() or None
+    group = fields.text(ext, "consumerGroup")
+    broker = session.broker
+    session.look_up(
+        command,
+        lambda: _stats_body(broker, broker.admin.consume_stats(group, topic, topics)).encode(),
+        lambda body: Answer(body=body),
+    )
+
+
+def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
+    return WireStats(
+        consume_tps=stats.get_per_second,
+        offset_table={
+            queue_body(broker, queue.topic, queue.queue_id): OffsetWrapper(
+                broker_offset=queue.broker_offset,
+                consumer_offset=queue.consumer_offset,
+                last_timestamp=queue.last_ms,
+                pull_offset=queue.pull_offset,
+            )
+            for queue in stats.queues
+        },
+    )
+
+
+def all_consume_stats(session: BrokerSession, command: Command) -> None:
+    """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
+    ordered_only = fields.flag(command.ext, "isOrder")
+    session.look_up(command, lambda: _all_consume_stats(session.broker, ordered_only), same)
+
+
+def _all_consume_stats(broker: Broker, ordered_only: bool) -> Answer:
+    found = broker.admin.all_consume_stats(ordered_only=ordered_only)
+    by_group: dict[str, list[WireStats]] = {group.name: [] for group in broker.groups.all()}
+    for stats in found:
+        by_group.setdefault(stats.group, []).append(_stats_body(broker, stats))
+    queues = [queue for stats in found for queue in stats.queues]
+    answer = ConsumeStatsList(
+        broker_addr=broker_address(broker),
+        consume_stats_list=[{group: each} for group, each in by_group.items()],
+        total_diff=sum(queue.lag for queue in queues),
+        total_inflight_diff=sum(queue.in_flight for queue in queues),
+    )
+    return Answer(body=answer.encode())
+
+
+# -- positions -----------------------------------------------------------------------------------
+
+
+def reset_offsets(session: BrokerSession, command: Command) -> None:
+    """INVOKE_BROKER_TO_RESET_OFFSET: to a time (-1 is the end), or one queue to an offset.
+
+    Without isForce a time moves no queue forward. RocketMQ 5 ignores that field; 4 obeys it, and
+    whoever sets it to false wants to see messages again, not to miss some.
+    """
+    ext, broker = command.ext, session.broker
+    group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
+    time_ms = fields.number(ext, "timestamp")
+    queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
+    is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
+    config = broker.topics.require(topic)
+    queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
+
+    def reset(places: dict[int, int]) -> Answer:
+        if is_forced:
+            moved = broker.admin.reset_offsets(
+                group, topic, time_ms, queue_id=queue_id, offset=offset, places=places
+            )
+        else:
+            moved = _move_back(broker, group, topic, places)
+        table = {queue_body(broker, topic, each): at for each, at in moved.items()}
+        _tell_old_members(session, command, table)
+        return Answer(body=ResetOffsets(offset_table=table).encode())
+
+    session.look_up(command, lambda: broker.admin.offsets_at(topic, queues, time_ms), reset)
+
+
+def _move_back(broker: Broker, group: str, topic: str, places: dict[int, int]) -> dict[int, int]:
+    """Move queues to these places, except those that are not there yet; where each is then."""
+    if broker.groups.get(group) is None:
+        raise GroupNotFoundError(f"Group {group} does not exist")
+    positions: dict[int, int] = {}
+    for each, wanted in places.items():
+        current = broker.offsets.get(group, topic, each)
+        if current is not None and current <= wanted:
+            positions[each] = current
+        else:
+            positions |= broker.admin.reset_offsets(group, topic, 0, queue_id=each, offset=wanted)
+    return positions
+
+
+def _tell_old_members(
+    session: BrokerSession, command: Command, table: dict[MessageQueue, int]
+) -> None:
+    named = ("topic", "group", "timestamp")
+    ext = {"isForce": "true", **{name: command.ext[name] for name in named}}
+    live = session.broker.members.group(ext["group"])
+    for member in live.members.values() if live is not None else ():
+        client = member.client
+        if not isinstance(client.channel, BrokerSession):
+            continue
+        if VERSION_WITH_RESET <= client.version < VERSION_SENT_BY_PULL:
+            is_cpp = "CPP" in (client.language, command.language)
+            body = _list_for_cpp(table) if is_cpp else ResetOffsets(offset_table=table)
+            client.channel.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body.encode())
+            log.info("%s was told where group %s was moved to", client.client_id, ext["group"])
+
+
+def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
+    return ResetOffsetList(
+        offset_table=[
+            QueuePosition(
+                broker_name=queue.broker_name,
+                offset=offset,
+                queue_id=queue.queue_id,
+                topic=queue.topic,
+            )
+            for queue, offset in table.items()
+        ]
+    )
+
+
+def clone_offsets(session: BrokerSession, command: Command) -> Answer:
+    """CLONE_GROUP_OFFSET."""
+    ext = command.ext
+    session.broker.admin.clone_offsets(
+        fields.text(ext, "srcGroup"),
+        fields.text(ext, "destGroup"),
+        ext.get("topic", "").strip(),
+        offline=fields.flag(ext, "offline"),
+    )
+    return Answer()
+
+
+def all_offsets(session: BrokerSession, command: Command) -> None:
+    """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
+    offsets = session.broker.offsets
+    version = version_body(session.broker.versions[offsets.name])
+    session.look_up(command, lambda: _all_offsets(offsets, version), same)
+
+
+def _all_offsets(offsets: Offsets, version: DataVersion) -> Answer:
+    table = {cursor_key(*cursor): queues for cursor, queues in offsets.all().items()}
+    return Answer(body=ConsumerOffsets(data_version=version, offset_table=table).encode())
+
+
+def delay_offsets(session: BrokerSession, command: Command) -> Answer:
+    """GET_ALL_DELAY_OFFSET, which slaves ask."""
+    delay = session.broker.delay
+    table = {level: position for level, (position, _) in delay.progress().items()}
+    version = version_body(session.broker.versions[delay.name])
+    return Answer(body=DelayOffsets(data_version=version, offset_table=table).encode())
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: update_groups,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: group_config,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
+    RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: subscription_of_group,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: topics_of_group,
+    RequestCode.GET_CONSUME_STATS: consume_stats,
+    RequestCode.GET_BROKER_CONSUME_STATS: all_consume_stats,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
+    RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets,
+    RequestCode.GET_ALL_DELAY_OFFSET: delay_offsets,
+}

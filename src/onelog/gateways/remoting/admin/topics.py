@@ -1,0 +1,301 @@
+"""Topics, as admin tools ask for them: create and delete, list, look into their queues.
+
+Names, limits and answers are RocketMQ 5.5's, except that a question about a queue is bounded.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from onelog.core.broker import Broker
+from onelog.core.catalog.topics import FilterType, TopicConfig, check_name
+from onelog.core.filters.tags import Subscription
+from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
+from onelog.gateways.remoting.admin.attributes import (
+    MESSAGE_TYPE,
+    TOPIC_ATTRIBUTES,
+    alter,
+    parse_changes,
+)
+from onelog.gateways.remoting.bodies import (
+    page,
+    queue_body,
+    subscription_body,
+    topic_body,
+    version_body,
+)
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.store.consumequeue import ENTRY
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
+from onelog.wire.remoting.groups import GroupList
+from onelog.wire.remoting.registration import DataVersion, TopicConfigList, TopicTable
+from onelog.wire.remoting.routes import TopicList
+from onelog.wire.remoting.stats import (
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    QueueEntries,
+    QueueEntry,
+    QueueTimeSpan,
+    TopicOffset,
+    TopicStatsTable,
+)
+
+QUEUE_ENTRIES_MAX = 10_000
+"""Entries of a queue in one answer."""
+
+_FILTER_TYPES: dict[str, FilterType] = {"SINGLE_TAG": "SINGLE_TAG", "MULTI_TAG": "MULTI_TAG"}
+_NO_MIXED_TYPE = Answer(
+    code=ResponseCode.INVALID_PARAMETER, remark="MIXED message type is not supported."
+)
+
+
+# -- creating and deleting -----------------------------------------------------------------------
+
+
+def create_topic(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_AND_CREATE_TOPIC."""
+    ext = command.ext
+    config = TopicConfig(
+        fields.text(ext, "topic"),
+        fields.int32(ext, "readQueueNums"),
+        fields.int32(ext, "writeQueueNums"),
+        fields.int32(ext, "perm"),
+        _filter_type(fields.text(ext, "topicFilterType")),
+        fields.flag(ext, "order"),
+        fields.int32(ext, "topicSysFlag", 0),
+    )
+    changes = parse_changes(ext.get("attributes"))
+    if changes.get("+" + MESSAGE_TYPE) == "MIXED":
+        return _NO_MIXED_TYPE
+    session.broker.admin.create_topic(_with_attributes(session.broker, config, changes))
+    return Answer()
+
+
+def create_topics(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
+    wanted = TopicConfigList.decode(command.body).topic_config_list
+    configs = []
+    for each in wanted:
+        config = TopicConfig(
+            each.topic_name,
+            each.read_queue_nums,
+            each.write_queue_nums,
+            each.perm,
+            _filter_type(each.topic_filter_type),
+            each.order,
+            each.topic_sys_flag,
+        )
+        if each.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
+            return _NO_MIXED_TYPE
+        configs.append(_with_attributes(session.broker, config, each.attributes))
+    for config in configs:
+        session.broker.admin.create_topic(config)
+    return Answer()
+
+
+def _filter_type(text: str) -> FilterType:
+    try:
+        return _FILTER_TYPES[text]
+    except KeyError:
+        raise InvalidRequestError(f"topicFilterType = [{text}] value invalid") from None
+
+
+def _with_attributes(broker: Broker, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
+    """The topic with its attributes as they will be; raises if it may not be called so."""
+    check_name(config.name)
+    _refuse_system_topic(broker, config.name)
+    current = broker.topics.get(config.name)
+    before = None if current is None else current.attributes
+    return replace(config, attributes=alter(TOPIC_ATTRIBUTES, before, changes))
+
+
+def _refuse_system_topic(broker: Broker, topic: str) -> None:
+    if broker.topics.is_system(topic):
+        raise SystemTopicError(f"The topic[{topic}] is conflict with system topic.")
+
+
+def delete_topic(session: BrokerSession, command: Command) -> Answer:
+    """DELETE_TOPIC_IN_BROKER. Tools ask every broker of a cluster, also those without the topic."""
+    topic = fields.text(command.ext, "topic")
+    if not topic.strip():
+        raise InvalidTopicError("The specified topic is blank.")
+    _refuse_system_topic(session.broker, topic)
+    if session.broker.topics.get(topic) is not None:
+        session.broker.admin.delete_topic(topic)
+    return Answer()
+
+
+def clean_unused_topics(session: BrokerSession, command: Command) -> Answer:
+    """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
+    session.broker.admin.delete_unused_topics()
+    return Answer()
+
+
+# -- listing -------------------------------------------------------------------------------------
+
+
+def all_topics(session: BrokerSession, command: Command) -> None:
+    """GET_ALL_TOPIC_CONFIG."""
+    version = version_body(session.broker.topics.version)
+    session.look_up(command, lambda: _all_topics(session.broker, command.ext, version), same)
+
+
+def _all_topics(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
+    configs = {config.name: config for config in broker.topics.all()}
+    names = page(configs, ext, "topicSeq", "maxTopicNum", version)
+    table = TopicTable(
+        data_version=version,
+        mapping_data_version=DataVersion(),
+        topic_config_table={name: topic_body(configs[name]) for name in names},
+        topic_queue_mapping_detail_map={},
+        topic_queue_mapping_info_map={},
+    )
+    return Answer({"totalTopicNum": str(len(configs))}, table.encode())
+
+
+def topic_config(session: BrokerSession, command: Command) -> Answer:
+    """GET_TOPIC_CONFIG."""
+    config = session.broker.topics.require(fields.text(command.ext, "topic"))
+    return Answer(body=topic_body(config).encode())
+
+
+def system_topics(session: BrokerSession, command: Command) -> Answer:
+    """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: also those that are created on demand only."""
+    names = {*session.broker.topics.system_names, *session.broker.admin.system_topics()}
+    return Answer(body=TopicList(topic_list=sorted(names)).encode())
+
+
+def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_TOPIC_CONSUME_BY_WHO."""
+    groups = session.broker.admin.groups_of_topic(fields.text(command.ext, "topic"))
+    return Answer(body=GroupList(group_list=groups).encode())
+
+
+# -- what is in them -----------------------------------------------------------------------------
+
+
+def topic_stats(session: BrokerSession, command: Command) -> None:
+    """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
+    topic = fields.text(command.ext, "topic")
+    session.broker.topics.require(topic)
+    session.look_up(command, lambda: _topic_stats(session.broker, topic), same)
+
+
+def _topic_stats(broker: Broker, topic: str) -> Answer:
+    stats = broker.admin.topic_stats(topic)
+    table = TopicStatsTable(
+        offset_table={
+            queue_body(broker, topic, queue.queue_id): TopicOffset(
+                last_update_timestamp=queue.last_ms,
+                max_offset=queue.max_offset,
+                min_offset=queue.min_offset,
+            )
+            for queue in stats.queues
+        },
+        topic_put_tps=stats.put_per_second,
+    )
+    created_ms = broker.topics.require(topic).created_ms
+    return Answer({TOPIC_CREATED_MS: str(created_ms)} if created_ms else {}, table.encode())
+
+
+def consume_time_spans(session: BrokerSession, command: Command) -> None:
+    """QUERY_CONSUME_TIME_SPAN. A time that there is not, because there is no message, is -1."""
+    topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
+    session.look_up(command, lambda: _time_spans(session.broker, group, topic), same)
+
+
+def _time_spans(broker: Broker, group: str, topic: str) -> Answer:
+    spans = ConsumeTimeSpans(
+        consume_time_span_set=[
+            QueueTimeSpan(
+                consume_time_stamp=span.consumed_ms or -1,
+                delay_time=span.delay_ms,
+                max_time_stamp=span.max_ms or -1,
+                message_queue=queue_body(broker, topic, span.queue_id),
+                min_time_stamp=span.min_ms or -1,
+            )
+            for span in broker.admin.consume_time_spans(group, topic)
+        ]
+    )
+    return Answer(body=spans.encode())
+
+
+def correction_offsets(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_CORRECTION_OFFSET: where the slowest group is, queue by queue."""
+    ext = command.ext
+    least = session.broker.admin.least_offsets(
+        fields.text(ext, "topic"),
+        fields.text(ext, "compareGroup"),
+        ext.get("filterGroups", "").split(","),
+    )
+    return Answer(body=CorrectionOffsets(correction_offsets=least).encode())
+
+
+def queue_entries(session: BrokerSession, command: Command) -> Answer | None:
+    """QUERY_CONSUME_QUEUE: entries of a queue as they are on disk."""
+    ext, store = command.ext, session.broker.store
+    topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
+    index = fields.number(ext, "index")
+    count = max(0, min(fields.int32(ext, "count"), QUEUE_ENTRIES_MAX))
+    queue = store.queue_table.find(topic, queue_id)
+    if queue is None:
+        raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
+    start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    if not start <= index < end:
+        return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
+    subscription, filter_data = None, None
+    group = ext.get("consumerGroup")
+    if group is not None:
+        subscription = session.broker.members.subscription(group, topic)
+        filter_data = _filter_data(group, topic, subscription)
+
+    def find() -> Answer:
+        entries = QueueEntries(
+            filter_data=filter_data,
+            max_queue_index=end,
+            min_queue_index=start,
+            queue_data=[
+                QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
+                for at, size, code in ENTRY.iter_unpack(queue.read_entries(index, count))
+            ],
+            subscription_data=None if subscription is None else subscription_body(subscription),
+        )
+        return Answer(body=entries.encode())
+
+    session.look_up(command, find, same)
+    return None
+
+
+def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:
+    """What the tool prints as the group's filter on properties."""
+    if subscription is None:
+        return f"{group}@{topic} is not online!"
+    if subscription.kind == "TAG":
+        return "null"
+    shown = {
+        "clientVersion": subscription.version,
+        "consumerGroup": group,
+        "expression": subscription.expression,
+        "expressionType": subscription.kind,
+        "topic": topic,
+    }
+    return msgspec.json.format(msgspec.json.encode(shown)).decode()
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: create_topics,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.CLEAN_UNUSED_TOPIC: clean_unused_topics,
+    RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
+    RequestCode.GET_TOPIC_CONFIG: topic_config,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: system_topics,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups_of_topic,
+    RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: consume_time_spans,
+    RequestCode.QUERY_CORRECTION_OFFSET: correction_offsets,
+    RequestCode.QUERY_CONSUME_QUEUE: queue_entries,
+}

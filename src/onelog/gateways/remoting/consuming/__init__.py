@@ -1,0 +1,1 @@
+"""Requests that fetch messages, and what consumers tell the broker."""

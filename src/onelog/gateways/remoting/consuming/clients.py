@@ -1,0 +1,299 @@
+"""What every client asks beside sending and pulling: membership, locks, positions, look-ups."""
+
+from collections.abc import Iterable
+
+from onelog.core.broker import Broker
+from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.membership.locks import Queue
+from onelog.core.membership.members import Client, ConsumerData, ConsumeType, Member, MessageModel
+from onelog.errors import FilterSyntaxError, InvalidRequestError, KeyNotFoundError
+from onelog.gateways.remoting.admin.setting_names import UNIQUE_KEY_COUNT_MAX
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import Message
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import (
+    CheckClientRequest,
+    ConsumerList,
+    HeartbeatData,
+    LockAnswer,
+    LockRequest,
+    SubscriptionData,
+)
+from onelog.wire.remoting.clients import ConsumerData as WireConsumerData
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
+
+GROUPS_MAX = 500
+"""Groups in one heartbeat. The largest that it may be takes some 50 ms, when all in it is new."""
+SUBSCRIPTIONS_MAX = 2_000
+SQL_CHARACTERS_MAX = 64_000
+"""Of all SQL-92 filters in one heartbeat."""
+
+_CONSUME_TYPES: dict[str | None, ConsumeType] = {
+    "CONSUME_ACTIVELY": "CONSUME_ACTIVELY",
+    "CONSUME_PASSIVELY": "CONSUME_PASSIVELY",
+    "CONSUME_POP": "CONSUME_POP",
+}
+_MESSAGE_MODELS: dict[str | None, MessageModel] = {
+    "CLUSTERING": "CLUSTERING",
+    "BROADCASTING": "BROADCASTING",
+}
+
+
+# -- membership --------------------------------------------------------------------------------
+
+
+def heartbeat(session: BrokerSession, command: Command) -> Answer:
+    """HEART_BEAT: a client lives, and these are its groups."""
+    data = HeartbeatData.decode(command.body)
+    if not data.client_id:
+        raise InvalidRequestError("the heartbeat has no clientID")
+    _check_size(data)
+    client = Client(
+        data.client_id,
+        session,
+        command.language,
+        command.version,
+        session.connection.remote_address,
+    )
+    changed = False
+    if data.without_sub:
+        for consumer in data.consumer_data_set:
+            known = session.broker.members.consumer_still_there(client, consumer.group_name)
+            changed = changed or not known
+    else:
+        consumers = [_consumer(each) for each in data.consumer_data_set]
+        producers = [each.group_name for each in data.producer_data_set]
+        changed = session.broker.heartbeat(client, consumers, producers)
+    return Answer(
+        {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+    )
+
+
+def _check_size(data: HeartbeatData) -> None:
+    groups = len(data.consumer_data_set) + len(data.producer_data_set)
+    wanted = [each for one in data.consumer_data_set for each in one.subscription_data_set]
+    if groups > GROUPS_MAX or len(wanted) > SUBSCRIPTIONS_MAX:
+        raise InvalidRequestError(
+            f"a heartbeat of {groups} groups with {len(wanted)} subscriptions; the limits are "
+            f"{GROUPS_MAX} and {SUBSCRIPTIONS_MAX}: use several clients"
+        )
+    sql = sum(len(each.sub_string) for each in wanted if each.expression_type == "SQL92")
+    if sql > SQL_CHARACTERS_MAX:
+        raise FilterSyntaxError(
+            f"the SQL-92 filters of one client have {sql} characters; the limit is "
+            f"{SQL_CHARACTERS_MAX}: use several clients"
+        )
+
+
+def _consumer(data: WireConsumerData) -> ConsumerData:
+    return ConsumerData(
+        data.group_name,
+        _CONSUME_TYPES.get(data.consume_type, "CONSUME_PASSIVELY"),
+        _MESSAGE_MODELS.get(data.message_model, "CLUSTERING"),
+        data.consume_from_where or "CONSUME_FROM_LAST_OFFSET",
+        tuple(_subscriptions(data.subscription_data_set)),
+        data.unit_mode,
+    )
+
+
+def _subscriptions(wanted: Iterable[SubscriptionData]) -> Iterable[Subscription]:
+    for each in wanted:
+        yield subscribe(each.topic, each.sub_string, each.expression_type, each.sub_version)
+
+
+def unregister(session: BrokerSession, command: Command) -> Answer:
+    """UNREGISTER_CLIENT."""
+    fields.text(command.ext, "clientID")
+    session.broker.unregister(
+        session, command.ext.get("consumerGroup"), command.ext.get("producerGroup")
+    )
+    return Answer()
+
+
+def notify_members(group: str, members: list[Member]) -> None:
+    """A group changed: tell its members to share out the queues anew."""
+    for member in members:
+        channel = member.client.channel
+        if isinstance(channel, BrokerSession):
+            channel.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+
+def consumer_list(session: BrokerSession, command: Command) -> Answer:
+    """GET_CONSUMER_LIST_BY_GROUP."""
+    group = fields.text(command.ext, "consumerGroup")
+    ids = session.broker.members.client_ids(group)
+    if not ids:
+        return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+    return Answer(body=ConsumerList(consumer_id_list=ids).encode())
+
+
+def check_client(session: BrokerSession, command: Command) -> Answer:
+    """CHECK_CLIENT_CONFIG: can this filter be understood, and is it allowed?"""
+    data = CheckClientRequest.decode(command.body).subscription_data
+    if data is None or data.expression_type == "TAG":
+        return Answer()
+    if not session.broker.config.property_filter:
+        return Answer(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark="The broker does not support consumer to filter message by "
+            + data.expression_type,
+        )
+    try:
+        subscribe(data.topic, data.sub_string, data.expression_type, data.sub_version)
+    except FilterSyntaxError as error:
+        return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+    return Answer()
+
+
+# -- queue locks -------------------------------------------------------------------------------
+
+
+def lock_queues(session: BrokerSession, command: Command) -> Answer:
+    """LOCK_BATCH_MQ: for orderly consumers, one of a group at a time."""
+    request = LockRequest.decode(command.body)
+    queues = {_queue(each): each for each in request.mq_set}
+    locked = session.broker.locks.lock(request.consumer_group, request.client_id, queues)
+    return Answer(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
+
+
+def unlock_queues(session: BrokerSession, command: Command) -> Answer:
+    """UNLOCK_BATCH_MQ."""
+    request = LockRequest.decode(command.body)
+    queues = [_queue(each) for each in request.mq_set]
+    session.broker.locks.unlock(request.consumer_group, request.client_id, queues)
+    return Answer()
+
+
+def _queue(queue: MessageQueue) -> Queue:
+    return queue.topic, queue.queue_id
+
+
+# -- positions ---------------------------------------------------------------------------------
+
+
+def query_offset(session: BrokerSession, command: Command) -> Answer:
+    """QUERY_CONSUMER_OFFSET."""
+    ext = command.ext
+    group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+    offset = session.broker.query_offset(
+        group,
+        topic,
+        fields.int32(ext, "queueId"),
+        zero_if_missing=fields.flag(ext, "setZeroIfNotFound", True),
+    )
+    if offset is None:
+        raise KeyNotFoundError("Not found, maybe this group consumer boot first")
+    return Answer({"offset": str(offset)})
+
+
+def update_offset(session: BrokerSession, command: Command) -> Answer:
+    """UPDATE_CONSUMER_OFFSET."""
+    ext = command.ext
+    group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+    offset = fields.number(ext, "commitOffset")
+    session.broker.commit_offset(group, topic, fields.int32(ext, "queueId"), offset)
+    return Answer()
+
+
+def max_offset(session: BrokerSession, command: Command) -> Answer:
+    """GET_MAX_OFFSET."""
+    topic, queue_id = _topic_queue(command)
+    return Answer({"offset": str(session.broker.store.max_offset(topic, queue_id))})
+
+
+def min_offset(session: BrokerSession, command: Command) -> Answer:
+    """GET_MIN_OFFSET."""
+    topic, queue_id = _topic_queue(command)
+    return Answer({"offset": str(session.broker.store.min_offset(topic, queue_id))})
+
+
+def offset_by_time(session: BrokerSession, command: Command) -> None:
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+    topic, queue_id = _topic_queue(command)
+    time_ms = fields.number(command.ext, "timestamp")
+    upper = command.ext.get("boundaryType", "lower").lower() == "upper"
+    session.look_up(
+        command,
+        lambda: session.broker.store.offset_by_time(topic, queue_id, time_ms, upper),
+        lambda offset: Answer({"offset": str(offset)}),
+    )
+
+
+def earliest_time(session: BrokerSession, command: Command) -> None:
+    """GET_EARLIEST_MSG_STORETIME."""
+    topic, queue_id = _topic_queue(command)
+    session.look_up(
+        command,
+        lambda: session.broker.earliest_time(topic, queue_id),
+        lambda stored_ms: Answer({"timestamp": str(stored_ms)}),
+    )
+
+
+def _topic_queue(command: Command) -> tuple[str, int]:
+    return fields.text(command.ext, "topic"), fields.int32(command.ext, "queueId")
+
+
+# -- look-ups ----------------------------------------------------------------------------------
+
+
+def view_message(session: BrokerSession, command: Command) -> None:
+    """VIEW_MESSAGE_BY_ID: one record, by its place in the log."""
+    offset = fields.number(command.ext, "offset")
+    store = session.broker.store
+    session.look_up(
+        command,
+        lambda: store.message_at(offset).size,
+        lambda size: Answer(body=[store.record(offset, size)]),
+    )
+
+
+def query_message(session: BrokerSession, command: Command) -> None:
+    """QUERY_MESSAGE: records with a key, in a span of time, newest first."""
+    ext = command.ext
+    broker = session.broker
+    count_max = fields.int32(ext, "maxNum")
+    if fields.flag(ext, "_UNIQUE_KEY_QUERY"):
+        count_max = UNIQUE_KEY_COUNT_MAX
+    topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
+    begin_ms, end_ms = fields.number(ext, "beginTimestamp"), fields.number(ext, "endTimestamp")
+    count_max = max(0, min(count_max, broker.config.query_count_max))
+    session.look_up(
+        command,
+        lambda: broker.find_by_key(topic, key, begin_ms, end_ms, count_max),
+        lambda found: _found_by_key(broker, found),
+    )
+
+
+def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
+    latest = {
+        "indexLastUpdateTimestamp": str(broker.store.last_append_ms),
+        "indexLastUpdatePhyoffset": str(broker.store.log_end),
+    }
+    if not found:
+        return Answer(
+            latest,
+            code=ResponseCode.QUERY_NOT_FOUND,
+            remark="can not find message, maybe time range not correct",
+        )
+    records = [broker.store.record(each.log_offset, each.size) for each in found]
+    return Answer(latest, records)
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.HEART_BEAT: heartbeat,
+    RequestCode.UNREGISTER_CLIENT: unregister,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
+    RequestCode.CHECK_CLIENT_CONFIG: check_client,
+    RequestCode.LOCK_BATCH_MQ: lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_queues,
+    RequestCode.QUERY_CONSUMER_OFFSET: query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: update_offset,
+    RequestCode.GET_MAX_OFFSET: max_offset,
+    RequestCode.GET_MIN_OFFSET: min_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offset_by_time,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: earliest_time,
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
+    RequestCode.QUERY_MESSAGE: query_message,
+}

@@ -1,0 +1,1 @@
+"""The broker as a client of its name servers."""

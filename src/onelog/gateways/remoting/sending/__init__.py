@@ -1,0 +1,1 @@
+"""Requests that bring messages."""

@@ -1,0 +1,171 @@
+"""Request and reply: a consumer answers a message, and its producer gets the answer at once.
+
+    requester -- request --> topic -- pull --> replier
+    requester <-- PUSH_REPLY_MESSAGE_TO_CLIENT -- broker <-- SEND_REPLY_MESSAGE -- replier
+
+The reply names the requester's client in REPLY_TO_CLIENT. It is pushed over that client's own
+connection, and when the client has taken it, stored in `<cluster>_REPLY_TOPIC` and acknowledged. A
+reply that does not arrive is an error to the replier, and (unlike in RocketMQ, which stores it even
+so) leaves nothing behind.
+
+Invariant: each reply is acknowledged or refused exactly once.
+"""
+
+from onelog.core.membership.members import Member
+from onelog.errors import (
+    OnelogError,
+    PeerClosedError,
+    PeerTimeoutError,
+    TopicNotFoundError,
+)
+from onelog.gateways.remoting.sending.send import CLIENT_FLAGS, pick_queue, without_reserved
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.command import FLAG_ONEWAY, Command
+from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
+
+REPLY_TO = "REPLY_TO_CLIENT"
+PUSH_TIME = "PUSH_REPLY_TIME"
+PUSH_TIMEOUT_MS = 10_000
+"""How long a requester may take to say that it has the reply."""
+
+
+def send_reply(session: BrokerSession, command: Command) -> Answer | None:
+    """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
+    header = decode_send_header(command)
+    properties = without_reserved(header.properties.encode())
+    if properties and properties[-1] != 2:
+        properties += b"\x02"
+    client_id = property_value(properties, REPLY_TO)
+    if client_id is None:
+        return _failed(f"reply message properties[{REPLY_TO}] is null")
+    message = _admitted(session, command, header, properties)
+    member = _find(session, client_id)
+    if member is None or not isinstance(member.client.channel, BrokerSession):
+        return _failed(f"push reply message fail, channel of <{client_id}> not found.")
+
+    def answered(result: Command | OnelogError) -> None:
+        if isinstance(result, Command) and result.code == ResponseCode.SUCCESS:
+            _store(session, command, message)
+        else:
+            session.answer(command, _failed(_reason(client_id, result)))
+
+    ext = _push_fields(session, header, properties)
+    member.client.channel.request(
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, command.body, PUSH_TIMEOUT_MS, answered
+    )
+    return None
+
+
+def _admitted(
+    session: BrokerSession, command: Command, header: SendHeader, properties: bytes
+) -> NewMessage:
+    """The reply as it will be stored; what is wrong with it is raised before it is pushed."""
+    gateway = session.gateway
+    queue_id = header.queue_id if header.queue_id >= 0 else pick_queue(session, header)
+    message = NewMessage(
+        header.topic,
+        queue_id,
+        command.body,
+        properties,
+        header.flag,
+        header.sys_flag & CLIENT_FLAGS,
+        header.born_ms,
+        session.born_host,
+        gateway.store_host,
+        header.reconsume_times,
+    )
+    try:
+        return session.broker.publisher.admitted(message)
+    except TopicNotFoundError:
+        session.broker.create_topic_for_send(
+            header.topic, header.default_topic, header.default_topic_queues
+        )
+        return session.broker.publisher.admitted(message)
+
+
+def _find(session: BrokerSession, client_id: str) -> Member | None:
+    """The requester: a producer, or a client that is only known to consume."""
+    members = session.broker.members
+    found = members.producer_by_id(client_id)
+    if found is not None:
+        return found
+    consumers = (members.find(group.name, client_id) for group in members.live_groups())
+    return next((member for member in consumers if member is not None), None)
+
+
+def _push_fields(session: BrokerSession, header: SendHeader, properties: bytes) -> dict[str, str]:
+    gateway = session.gateway
+    now_ms = gateway.clock.now_ms()
+    pushed = properties + encode_properties({PUSH_TIME: str(now_ms)})
+    return {
+        "producerGroup": header.producer_group,
+        "topic": header.topic,
+        "defaultTopic": header.default_topic,
+        "defaultTopicQueueNums": str(header.default_topic_queues),
+        "queueId": str(header.queue_id),
+        "sysFlag": str(header.sys_flag),
+        "bornTimestamp": str(header.born_ms),
+        "flag": str(header.flag),
+        "properties": pushed.decode(),
+        "reconsumeTimes": str(header.reconsume_times),
+        "unitMode": "true" if header.unit_mode else "false",
+        "bornHost": _address(session.born_host),
+        "storeHost": _address(gateway.store_host),
+        "storeTimestamp": str(now_ms),
+    }
+
+
+def _address(host: bytes) -> str:
+    name, port = decode_host(host)
+    return f"{name}:{port}"
+
+
+def _reason(client_id: str, result: Command | OnelogError) -> str:
+    words = f"push reply message to {client_id} fail"
+    if isinstance(result, PeerTimeoutError):
+        return f"{words}: it did not answer within {PUSH_TIMEOUT_MS} ms"
+    if isinstance(result, PeerClosedError):
+        return f"{words}: its connection is closed"
+    remark = result.remark if isinstance(result, Command) else str(result)
+    return f"{words}: {remark}"
+
+
+def _failed(remark: str) -> Answer:
+    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _store(session: BrokerSession, command: Command, message: NewMessage) -> None:
+    """The requester has the reply: keep a copy, and tell the replier."""
+    token = (session, command, message.queue_id)
+    try:
+        session.broker.publisher.put(message, _stored, token)
+    except OnelogError as error:
+        _stored(token, None, error)
+
+
+def _stored(
+    token: tuple[BrokerSession, Command, int], appended: Appended | None, error: OnelogError | None
+) -> None:
+    """The copy is stored or not: either way the reply has arrived, and that is what was asked."""
+    session, command, queue_id = token
+    if command.flag & FLAG_ONEWAY:
+        return
+    gateway = session.gateway
+    reply_id, offset = "0", 0
+    if appended is not None:
+        reply_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
+        offset = appended.queue_offset
+    session.connection.write(
+        encode_send_response(
+            command.opaque, reply_id, queue_id, offset, "", gateway.region, gateway.trace,
+            command.serialize,
+        )
+    )  # fmt: skip
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.SEND_REPLY_MESSAGE: send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply,
+}

@@ -1,0 +1,108 @@
+"""Transactions, as producers know them: they end one, and are asked about one.
+
+A half message comes like any other (`send`). Its producer ends it with a one-way request that names
+the places it was told; who asks for an answer gets one, also to "I do not know", which RocketMQ
+leaves unanswered. The broker's question is one-way too: its answer is another request to end.
+"""
+
+import logging
+
+from onelog.core.membership.members import Client
+from onelog.core.transactions.checkback import Check, CheckBack
+from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.message import UNIQUE_KEY, Appended, SysFlag, message_id, property_value
+from onelog.store.record import encode
+from onelog.wire.remoting import fields
+from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.command import Command
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN = 0
+_COMMIT = int(SysFlag.COMMITTED)
+_ROLL_BACK = int(SysFlag.ROLLED_BACK)
+
+
+def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
+    """END_TRANSACTION."""
+    ext = command.ext
+    group = fields.text(ext, "producerGroup")
+    half_offset = fields.number(ext, "tranStateTableOffset")
+    log_offset = fields.number(ext, "commitLogOffset")
+    outcome = fields.int32(ext, "commitOrRollback")
+    checked = fields.flag(ext, "fromTransactionCheck")
+    transactions = session.broker.transactions
+    if outcome in (_COMMIT, _ROLL_BACK):
+        end = transactions.commit if outcome == _COMMIT else transactions.roll_back
+
+        def act() -> None:
+            end(group, half_offset, log_offset, _ended, (session, command), checked=checked)
+
+        return session.when_warm(command, log_offset, act)
+    if outcome == _UNKNOWN:
+        log.debug("%s cannot tell what became of half message %d", group, half_offset)
+        return Answer()
+    raise InvalidRequestError(
+        f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
+        f"{_COMMIT} (commit) or {_ROLL_BACK} (rollback)"
+    )
+
+
+def resume_check(session: BrokerSession, command: Command) -> None:
+    """RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was put away."""
+    wanted = fields.text(command.ext, "msgId")
+    checkback = session.broker.checkback
+
+    def resume(_: object) -> None:
+        checkback.resume(wanted, _ended, (session, command))
+
+    session.look_up(command, lambda: _given_up(checkback, wanted), resume)
+
+
+def _given_up(checkback: CheckBack, wanted: str) -> object:
+    try:
+        return checkback.find_given_up(wanted)
+    except MessageError as error:
+        raise InvalidRequestError(str(error)) from None
+
+
+def _ended(
+    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
+) -> None:
+    session, command = token
+    if error is None or isinstance(error, FlushTimeoutError):
+        session.answer(command, Answer())
+    else:
+        session.fail(command, error)
+
+
+def ask_producer(client: Client, check: Check) -> bool:
+    """CHECK_TRANSACTION_STATE: False if the client cannot be sent anything now."""
+    session = client.channel
+    if not isinstance(session, BrokerSession):
+        return False
+    if session.connection.closing or session.connection.congested:
+        return False
+    message = check.message
+    unique = property_value(message.properties, UNIQUE_KEY)
+    ext = {
+        "topic": message.topic,
+        "tranStateTableOffset": str(check.half_offset),
+        "commitLogOffset": str(check.log_offset),
+        "offsetMsgId": message_id(message.store_host, check.log_offset),
+        "bname": session.broker.config.name,
+    }
+    if unique is not None:
+        ext["msgId"] = ext["transactionId"] = unique
+    head, body, tail, _ = encode(
+        message, check.half_offset, check.log_offset, check.store_ms, record_crc=False
+    )
+    session.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext, b"".join((head, body, tail)))
+    return True
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.END_TRANSACTION: end_transaction,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: resume_check,
+}

@@ -1,0 +1,374 @@
+"""Messages as columns: from the bytes of whole records to Arrow, without an object per message.
+
+Takes what a pull answers, or a slice of the log, and gives batches of about ten thousand rows with
+the columns that were asked for; what was not asked for is not decoded. Records that are not one
+plain message each (compressed bodies, inner batches, records that belong to further queues) are
+first rewritten as plain ones, by `flat_records`.
+
+Invariant: the rows are the messages that `wire.remoting.records` finds in the same bytes, in the
+same order, without half and rolled-back ones; where that raises, this raises `WireError` too. Only
+the CRC of a body that is not decoded is not checked.
+"""
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal.isal_zlib import crc32
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
+from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
+from onelog.spark.columns.flat_records import flatten, needs_flattening
+from onelog.spark.columns.properties import PropertyColumns, as_text
+from onelog.spark.record_layout import Ints, Layout, Mask, find_records, integers
+from onelog.store.record import CRC_MASK
+from onelog.wire.remoting.records import decode_records
+
+_log = logging.getLogger(__name__)
+
+ROWS_MAX = 10_000
+"""Rows in a batch: fewer cost more per row on their way into Spark, more gain nothing."""
+_BATCH_BYTES_MAX = 32 << 20
+_COPIED_BODY_BYTES_MAX = 256
+"""Up to this size a copy of a body costs less than a view of it."""
+_TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
+_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
+
+_TYPES: dict[str, tuple[DataType, pa.DataType]] = {
+    "topic": (StringType(), pa.string()),
+    "queue": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    "key": (StringType(), pa.string()),
+    "tags": (StringType(), pa.string()),
+    "body": (BinaryType(), pa.binary()),
+    "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
+    "born_time": (TimestampType(), pa.timestamp("us", "UTC")),
+    "store_time": (TimestampType(), pa.timestamp("us", "UTC")),
+    "message_id": (StringType(), pa.string()),
+    "flag": (IntegerType(), pa.int32()),
+    "broker": (StringType(), pa.string()),
+    "log_offset": (LongType(), pa.int64()),
+    "_incarnation": (LongType(), pa.int64()),
+}
+INCARNATION = "_incarnation"
+"""When the topic was made on that broker, in milliseconds; 0 if nobody knows. Only who asks for
+this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
+ALL = tuple(name for name in _TYPES if name != INCARNATION)
+"""The columns there are, in the order in which a table has them."""
+
+OnCorruption = Literal["fail", "skip"]
+
+
+def spark_schema(names: Sequence[str]) -> StructType:
+    """The schema of a table with these columns; `ConfigError` for a column that there is not."""
+    unknown = [name for name in names if name not in _TYPES]
+    if unknown:
+        raise ConfigError(f"columns: there is no column {unknown[0]!r}; there are {', '.join(ALL)}")
+    return StructType([StructField(name, _TYPES[name][0]) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilters:
+    """Which rows are wanted; the others are dropped before their bodies are decoded."""
+
+    tags: frozenset[str] | None = None
+    store_ms_from: int | None = None
+    """The first store time that is wanted."""
+    store_ms_until: int | None = None
+    """The first store time that is not wanted any more."""
+
+
+EVERY_ROW = RowFilters()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Where records come from, and which of their rows are wanted."""
+
+    broker: str
+    topic: str | None = None
+    """The topic of the queue that was read, which may not be the one that a record names."""
+    first_offset: int | None = None
+    end_offset: int | None = None
+    filters: RowFilters = EVERY_ROW
+    incarnation: int = 0
+
+
+class BodyColumns(Protocol):
+    """What turns bodies into typed columns (see `decoding`)."""
+
+    def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
+        """The typed columns, by name; `BodyError` if a body must have them and cannot."""
+
+
+class BodyError(UndecodableError):
+    """A body that cannot be decoded, by its place among others."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+class RecordDecoder:
+    """Decodes the columns `names`; `arrow_schema` says in which order they leave.
+
+    What the schema has and `names` does not comes from `bodies`. With `on_corruption="skip"` a
+    record whose body is damaged is left out, counted in `skipped` and reported in the log.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        arrow_schema: pa.Schema,
+        *,
+        bodies: BodyColumns | None = None,
+        on_corruption: OnCorruption = "fail",
+    ) -> None:
+        spark_schema(names)
+        self.names = tuple(names)
+        self.arrow_schema = arrow_schema
+        self.on_corruption = on_corruption
+        self.skipped = 0
+        self._bodies = bodies
+        self._needs_bodies = bodies is not None or "body" in names
+        for name in names:
+            _require_type(arrow_schema, name)
+        if bodies is None and (more := [each for each in arrow_schema.names if each not in names]):
+            raise ConfigError(f"schema: nothing gives the column {more[0]!r}")
+
+    def decode(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        broker: str,
+        first_offset: int | None = None,
+        end_offset: int | None = None,
+        topic: str | None = None,
+        filters: RowFilters = EVERY_ROW,
+        incarnation: int = 0,
+    ) -> list[pa.RecordBatch]:
+        """The rows of whole records that follow each other, from `first_offset` to `end_offset`.
+
+        With `topic`, the records were read from a queue of that topic, and a row's topic, queue and
+        offset are the ones that its record has there.
+        """
+        raw = np.frombuffer(data, np.uint8)
+        if not len(raw):
+            return []
+        layout = find_records(raw)
+        if layout is None:
+            decode_records(data)
+            raise AssertionError("these are whole records after all")
+        selection = Selection(broker, topic, first_offset, end_offset, filters, incarnation)
+        return list(self.batches(layout, selection))
+
+    def batches(self, layout: Layout, selection: Selection) -> Iterator[pa.RecordBatch]:
+        """The rows of records that were found already."""
+        kind = layout.sys_flag & TRANSACTION_MASK
+        wanted: Mask = (kind == 0) | (kind == SysFlag.COMMITTED)
+        if not wanted.all():
+            layout = layout.rows(wanted)
+        unusual = needs_flattening(layout, selection.topic, self._needs_bodies)
+        if unusual.any():
+            layout = flatten(
+                layout, unusual, selection.topic, self._needs_bodies, self.skip_or_raise
+            )
+        layout = _select(layout, selection)
+        for rows in _chunks(layout):
+            batch = self._batch(layout.rows(rows), selection)
+            if batch.num_rows:
+                yield batch
+
+    def _batch(self, layout: Layout, selection: Selection) -> pa.RecordBatch:
+        found: dict[str, pa.Array] = {}
+        if self._needs_bodies:
+            bodies = layout.bodies()
+            whole = _body_is_whole(layout, bodies)
+            if not whole.all():
+                self.skip_or_raise(_crc_complaint(layout, whole), int((~whole).sum()))
+                layout, bodies = layout.rows(whole), bodies.filter(pa.array(whole))
+            found["body"] = bodies
+            if self._bodies is not None:
+                found.update(_typed(self._bodies, bodies, layout))
+        batch = _Batch(layout, selection)
+        arrays = []
+        for field in self.arrow_schema:
+            array = found[field.name] if field.name in found else _BUILD[field.name](batch)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def skip_or_raise(self, error: OnelogError, records: int = 1) -> None:
+        """What becomes of damage: an error, or a line in the log."""
+        if self.on_corruption == "fail":
+            raise error
+        self.skipped += records
+        _log.warning("skipped %d damaged record(s): %s", records, error)
+
+
+def _typed(bodies: BodyColumns, found: pa.Array, layout: Layout) -> dict[str, pa.Array]:
+    try:
+        return bodies.columns(found)
+    except BodyError as error:
+        at, row = layout.rows(slice(error.row, error.row + 1)), error.row
+        raise UndecodableError(
+            f"the body of the message at offset {int(at.queue_offset[0])} of queue "
+            f"{int(at.queue_id[0])} of {as_text(at.topics())[0]}, {len(found[row].as_py())} bytes, "
+            f"cannot be decoded: {error}. With mode=permissive such messages get nulls and a reason"
+        ) from None
+
+
+def _require_type(schema: pa.Schema, name: str) -> None:
+    """Refuse a schema in which a column is missing or has another type than it can have."""
+    if schema.get_field_index(name) < 0:
+        raise ConfigError(f"schema: the column {name!r} is asked for, but the schema lacks it")
+    given, own = schema.field(name).type, _TYPES[name][1]
+    is_wide = (given, own) in ((pa.large_string(), pa.string()), (pa.large_binary(), pa.binary()))
+    is_other_zone = pa.types.is_timestamp(own) and pa.types.is_timestamp(given)
+    is_map = pa.types.is_map(own) and pa.types.is_map(given)
+    if given != own and not is_wide and not is_map and not (is_other_zone and given.tz):
+        raise ConfigError(
+            f"schema: the column {name!r} is {_TYPES[name][0].simpleString()}, not {given}: "
+            "leave the schema out, and cast the column afterwards"
+        )
+
+
+def _select(layout: Layout, selection: Selection) -> Layout:
+    """The rows that are wanted."""
+    filters = selection.filters
+    wanted = np.ones(len(layout), np.bool_)
+    if selection.first_offset is not None or selection.end_offset is not None:
+        offset = layout.queue_offset
+        if selection.first_offset is not None:
+            wanted &= offset >= selection.first_offset
+        if selection.end_offset is not None:
+            wanted &= offset < selection.end_offset
+    if filters.store_ms_from is not None:
+        wanted &= layout.store_ms >= filters.store_ms_from
+    if filters.store_ms_until is not None:
+        wanted &= layout.store_ms < filters.store_ms_until
+    if not wanted.all():
+        layout = layout.rows(wanted)
+    if filters.tags is not None and len(layout):
+        tags = PropertyColumns(layout.properties()).column(TAGS)
+        is_in = pc.is_in(tags, pa.array(sorted(filters.tags), pa.string()))
+        layout = layout.rows(is_in.to_numpy(zero_copy_only=False))
+    return layout
+
+
+def _chunks(layout: Layout) -> Iterator[slice]:
+    """Runs of rows, each up to the limits of a batch."""
+    total = len(layout)
+    size_until = np.cumsum(layout.end - layout.at)
+    start = 0
+    while start < total:
+        before = int(size_until[start - 1]) if start else 0
+        fitting = int(np.searchsorted(size_until, before + _BATCH_BYTES_MAX, "right"))
+        stop = min(max(fitting, start + 1), start + ROWS_MAX, total)
+        yield slice(start, stop)
+        start = stop
+
+
+def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
+    """Whose body has the CRC that its record claims."""
+    count = len(bodies)
+    if bodies.nbytes <= count * _COPIED_BODY_BYTES_MAX:
+        found = np.fromiter(map(crc32, bodies.to_pylist()), np.int64, count)
+    else:
+        _, bounds, content = bodies.buffers()
+        places = np.frombuffer(bounds, np.int32, count + 1).tolist()
+        view = memoryview(content)
+        slices = itertools.pairwise(places)
+        found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.int64, count)
+    whole: Mask = (found & CRC_MASK) == layout.body_crc
+    return whole
+
+
+def _crc_complaint(layout: Layout, whole: Mask) -> WireError:
+    log_offset = int(layout.log_offset[np.argmin(whole)])
+    return WireError(f"the body of the record at log offset {log_offset} has another CRC")
+
+
+class _Batch:
+    """The rows of one batch, and what several of its columns need."""
+
+    def __init__(self, layout: Layout, selection: Selection) -> None:
+        self.layout = layout
+        self.selection = selection
+
+    @functools.cached_property
+    def properties(self) -> PropertyColumns:
+        return PropertyColumns(self.layout.properties())
+
+
+def _topics(batch: _Batch) -> pa.Array:
+    if batch.selection.topic is not None:
+        return pa.repeat(batch.selection.topic, len(batch.layout))
+    return as_text(batch.layout.topics())
+
+
+def _times(ms: Ints) -> pa.Array:
+    """Milliseconds as timestamps; null for what no timestamp can be."""
+    possible: Mask = (ms <= _TIMESTAMP_MS_MAX) & (ms >= -_TIMESTAMP_MS_MAX)
+    mask = None if possible.all() else ~possible
+    times = np.where(possible, ms, 0) * 1000
+    return pa.array(times, mask=mask).view(pa.timestamp("us", "UTC"))
+
+
+def _message_ids(batch: _Batch) -> pa.Array:
+    """The id that the producer gave, else the place in the log."""
+    unique = batch.properties.column(UNIQUE_KEY)
+    return pc.coalesce(unique, _offset_ids(batch.layout)) if unique.null_count else unique
+
+
+def _offset_ids(layout: Layout) -> pa.Array:
+    count, raw = len(layout), layout.raw
+    host_at, log_offset = layout.store_host_at, layout.log_offset
+    wide = (layout.sys_flag & SysFlag.STORE_HOST_V6) != 0
+    if wide.any():
+        hosts = zip(host_at.tolist(), np.where(wide, 20, 8).tolist(), strict=True)
+        ids = [
+            message_id(raw[at : at + width].tobytes(), offset)
+            for (at, width), offset in zip(hosts, log_offset.tolist(), strict=True)
+        ]
+        return pa.array(ids, pa.string())
+    both = np.empty((count, 2), ">i8")
+    both[:, 0] = integers(raw, host_at, ">i8")
+    both[:, 1] = log_offset
+    digits = _HEX[both.view(np.uint8).reshape(count, 16)]
+    bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(digits))
+
+
+_BUILD: dict[str, Callable[[_Batch], pa.Array]] = {
+    "topic": _topics,
+    "queue": lambda batch: pa.array(batch.layout.queue_id.astype(np.int32)),
+    "offset": lambda batch: pa.array(batch.layout.queue_offset),
+    "key": lambda batch: batch.properties.first_words(KEYS),
+    "tags": lambda batch: batch.properties.column(TAGS),
+    "properties": lambda batch: batch.properties.maps(_TYPES["properties"][1]),
+    "born_time": lambda batch: _times(batch.layout.born_ms),
+    "store_time": lambda batch: _times(batch.layout.store_ms),
+    "message_id": _message_ids,
+    "flag": lambda batch: pa.array(batch.layout.flag.astype(np.int32)),
+    "broker": lambda batch: pa.repeat(batch.selection.broker, len(batch.layout)),
+    "log_offset": lambda batch: pa.array(batch.layout.log_offset),
+    INCARNATION: lambda batch: pa.repeat(batch.selection.incarnation, len(batch.layout)),
+}
+"""How each column but the body is made."""

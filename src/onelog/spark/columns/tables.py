@@ -1,0 +1,107 @@
+"""The columns of a read: what messages have, and what is in their bodies.
+
+Invariant: a `Table` can be read: each of its columns is one of messages, with the type that it has
+there, or one that its body format gives.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from onelog.errors import ConfigError
+from onelog.spark.bodies.decoding import (
+    BodyFormat,
+    body_format,
+    json_format,
+    message_columns,
+    needs_sample,
+)
+from onelog.spark.columns import messages as columns
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.options import Corruption, Decode, ReadOptions
+
+Sample = Callable[[int], Iterable[bytes]]
+"""Gives the bodies of so many messages, or fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns, and how they are had."""
+
+    schema: StructType
+    bodies: BodyFormat | None = None
+
+    def decoder(self, on_corruption: Corruption) -> RecordDecoder:
+        """What makes rows of records, in a task."""
+        arrow = arrow_schema(self.schema)
+        if self.bodies is None:
+            return RecordDecoder(arrow.names, arrow, on_corruption=on_corruption)
+        typed = set(self.bodies.schema.fieldNames())
+        names = [name for name in arrow.names if name not in typed]
+        return RecordDecoder(
+            names, arrow, bodies=self.bodies.reader(arrow), on_corruption=on_corruption
+        )
+
+
+def own_table(options: ReadOptions, sample: Sample) -> Table:
+    """The table that the options describe; where they leave it open, a sample tells."""
+    if options.decode is None:
+        return Table(columns.spark_schema(options.columns or columns.ALL))
+    bodies = _format(options.decode, sample)
+    names = message_columns(options.columns, bodies.schema)
+    own = columns.spark_schema(names)
+    return Table(StructType([*own.fields, *bodies.schema.fields]), bodies)
+
+
+def given_table(options: ReadOptions, schema: StructType, sample: Sample) -> Table:
+    """A table with a schema that somebody gave; `ConfigError` if messages do not have that."""
+    if not schema.fields:
+        raise ConfigError("schema: it has no columns")
+    bodies = None
+    if options.decode is not None:
+        bodies = _known_format(options.decode, schema) or _format(options.decode, sample)
+    typed = {} if bodies is None else {each.name: each.dataType for each in bodies.schema}
+    own = columns.spark_schema([name for name in schema.fieldNames() if name not in typed])
+    kinds = {**typed, **{each.name: each.dataType for each in own}}
+    for each in schema.fields:
+        kind = kinds[each.name]
+        if each.dataType != kind:
+            raise ConfigError(
+                f"schema: the column {each.name} is {kind.simpleString()}, and not "
+                f"{each.dataType.simpleString()}: leave the schema out, and cast it afterwards"
+            )
+    return Table(schema, bodies)
+
+
+def _known_format(decode: Decode, schema: StructType) -> BodyFormat | None:
+    """For JSON without a schema of its own: what is no column of messages is in the bodies."""
+    if decode.form != "json" or not needs_sample("json", decode.schema, decode.schema_file):
+        return None
+    fields = [
+        each for each in schema.fields if each.name not in (*columns.ALL, columns.INCARNATION)
+    ]
+    return json_format(StructType(fields), decode.mode) if fields else None
+
+
+def _format(decode: Decode, sample: Sample) -> BodyFormat:
+    wants_sample = needs_sample(decode.form, decode.schema, decode.schema_file)
+    return body_format(
+        decode.form,
+        schema=decode.schema,
+        schema_file=decode.schema_file,
+        message_type=decode.message_type,
+        mode=decode.mode,
+        framing=decode.framing,
+        sample=sample(decode.sample_records) if wants_sample else (),
+    )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark insists on."""
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # Before 4.2 the zone is not the caller's business.
+        return to_arrow_schema(schema)

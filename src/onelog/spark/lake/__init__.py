@@ -1,0 +1,162 @@
+"""Topics as lake tables, kept fresh by a streaming query.
+
+    sync(["orders"], "lake")              once: everything that there is
+    sync(["orders"], "lake", every=10)    for as long as it is let, every ten seconds
+
+Each topic is a table in the folder: Delta by default, so that Spark, DuckDB, pandas and others read
+it without a broker. The query's checkpoint is in the folder too, one for each set of topics; but
+how far a table is, the table itself says (see `lake_positions`).
+
+Invariant: every message of the topics, from where the sync began, is in its table once.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onelog.errors import ConfigError
+from onelog.spark.columns.messages import INCARNATION
+from onelog.spark.lake import tables as lake_tables
+from onelog.spark.lake.files import check_names, table_name
+from onelog.spark.lake.positions import beginning
+from onelog.spark.lake.sink import FORMAT, LakeSink
+from onelog.spark.lake.tables import Form
+from onelog.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINTS = "_checkpoints"
+COLUMNS = (
+    "topic", "queue", "offset", "key", "tags", "body", "properties", "born_time", "store_time",
+    "message_id", "flag", "broker",
+)  # fmt: skip
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync has done."""
+
+    batches: int
+    rows: int
+
+
+def sync(
+    topics: Sequence[str],
+    to: str | Path,
+    *,
+    spark: "SparkSession",
+    options: Mapping[str, str] | None = None,
+    form: Form = "delta",
+    every: float | None = None,
+    on_progress: Callable[[Mapping[str, Any]], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Synced:
+    """Bring the tables up to date; with `every` (seconds) again and again, until `should_stop`.
+
+    `options` are those of the data source: `nameserver`, `decode` and `schema`,
+    `maxOffsetsPerTrigger` and so on.
+    """
+    folder = Path(to).absolute()
+    query = start(topics, folder, spark=spark, options=options, form=form, every=every)
+    done: dict[int, int] = {}
+    try:
+        while query.isActive:
+            time.sleep(_POLL_SECONDS)
+            _note(query, done, on_progress)
+            if should_stop is not None and should_stop():
+                query.stop()
+        query.awaitTermination()  # Raises what the query failed with.
+        _note(query, done, on_progress)
+    finally:
+        with contextlib.suppress(Exception):
+            query.stop()
+    return Synced(len(done), sum(done.values()))
+
+
+def start(
+    topics: Sequence[str],
+    folder: Path,
+    *,
+    spark: "SparkSession",
+    options: Mapping[str, str] | None = None,
+    form: Form = "delta",
+    every: float | None = None,
+) -> "StreamingQuery":
+    """Begin to sync, in the background."""
+    if not topics:
+        raise ConfigError("no topic is named: say which ones to sync")
+    check_names(list(topics))
+    checkpoint = folder / CHECKPOINTS / _identity(topics, form)
+    given = _begun(folder, form, {**(options or {}), "subscribe": ",".join(topics)}, checkpoint)
+    columns = [each for each in COLUMNS if each != "properties" or "decode" not in given]
+    given["columns"] = f"{given.get('columns') or ','.join(columns)},{INCARNATION}"
+    spark.dataSource.register(LakeSink)
+    rows = spark.readStream.format("onelog").options(**given).load()
+    writing = (
+        rows.writeStream.format(FORMAT)
+        .option("form", form)
+        .option("checkpointLocation", str(checkpoint))
+        .queryName(f"onelog-lake-{_identity(topics, form)}")
+    )
+    if every is None:
+        writing = writing.trigger(availableNow=True)
+    else:
+        writing = writing.trigger(processingTime=f"{max(0.0, every)} seconds")
+    return writing.start(str(folder))
+
+
+def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
+    """A table of a lake as it is now, read without any jar."""
+    folder = Path(table).absolute()
+    files = lake_tables.files_of(folder)
+    if not files:
+        raise ConfigError(f"{folder} is no lake table, or an empty one")
+    return spark.read.option("basePath", str(folder)).option("mergeSchema", "true").parquet(*files)
+
+
+def _identity(topics: Sequence[str], form: Form) -> str:
+    """The same topics are the same query, whatever their order."""
+    names = "\n".join([form, *sorted(set(topics))])
+    short = "-".join(table_name(topic)[:20] for topic in sorted(set(topics))[:3])
+    return f"{short}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+
+
+def _begun(folder: Path, form: Form, given: dict[str, str], checkpoint: Path) -> dict[str, str]:
+    """The options with where to begin; a checkpoint that is behind the tables goes."""
+    if not {"startingoffsets", "startingtimestamp"} & {name.lower() for name in given}:
+        given["startingOffsets"] = "earliest"
+    found = beginning(folder, form, read_options(given), checkpoint)
+    if found.is_new and checkpoint.exists():
+        shutil.rmtree(checkpoint)
+    if found.offsets is None:
+        return given
+    others = {k: v for k, v in given.items() if not k.lower().startswith("starting")}
+    return {**others, "startingOffsets": found.offsets}
+
+
+def _note(
+    query: "StreamingQuery",
+    done: dict[int, int],
+    on_progress: Callable[[Mapping[str, Any]], None] | None,
+) -> None:
+    for progress in _progress(query):
+        batch, rows = int(progress["batchId"]), int(progress["numInputRows"])
+        if rows and batch not in done:
+            done[batch] = rows
+            if on_progress is not None:
+                on_progress(progress)
+
+
+def _progress(query: "StreamingQuery") -> Iterator[Mapping[str, Any]]:
+    for progress in query.recentProgress:
+        if progress is not None:
+            # A Connect server leaves the sum out; the attribute knows what to do then.
+            yield {**progress, "numInputRows": progress.numInputRows}

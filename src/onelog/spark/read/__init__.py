@@ -1,0 +1,1 @@
+"""Reading topics: from brokers, or from the files of a store."""

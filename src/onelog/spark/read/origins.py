@@ -1,0 +1,174 @@
+"""Where a query's messages are: on the brokers of a cluster, or in the files of a store.
+
+Invariant: a snapshot has the queues that the query subscribes to and no others; a topic that is
+named and does not exist raises `ConfigError`, unless the query has seen it before.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
+from onelog.client.message import Queue
+from onelog.errors import ConfigError, StoreError, TopicNotFoundError
+from onelog.spark.brokers import Brokers, connect
+from onelog.spark.options import ReadOptions, Subscription
+from onelog.spark.read.offsets import Extent, Origin, Snapshot, find_queue, queue_name
+from onelog.store.reader import StoreReader
+from onelog.store.readonly import open_readonly
+
+SAMPLE_RECORDS = 64
+_INTERNAL = re.compile(
+    rf"(?:{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|%LMQ%|{SYSTEM_PREFIX}|onelog_sys_|RMQ_SYS_).*"
+    r"|SCHEDULE_TOPIC_XXXX|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
+)
+
+
+def origin_of(options: ReadOptions) -> "ClusterOrigin | StoreOrigin":
+    """Where the messages of a read come from."""
+    if options.store is not None:
+        return StoreOrigin(Path(options.store), options.subscription)
+    assert options.link is not None
+    return ClusterOrigin(connect(options.link), options.subscription)
+
+
+class ClusterOrigin(Origin):
+    """Topics on brokers."""
+
+    def __init__(self, brokers: Brokers, subscription: Subscription) -> None:
+        self._brokers = brokers
+        self._subscription = subscription
+
+    def snapshot(self, *, missing_ok: bool = False) -> Snapshot:
+        """What there is now."""
+        topics = self._topics(missing_ok)
+        try:
+            found = self._brokers.snapshot(topics, missing_ok=missing_ok)
+        except TopicNotFoundError as error:
+            raise ConfigError(
+                f"option {_named_by(self._subscription)}: {error}. Create it, correct the name, or "
+                "start its broker"
+            ) from None
+        return Snapshot(
+            _assigned(self._subscription, found.extents, missing_ok), found.incarnations
+        )
+
+    def _topics(self, missing_ok: bool) -> Sequence[str]:
+        wanted = self._subscription
+        if wanted.pattern is None:
+            return wanted.topics or tuple(wanted.queues or ())
+        known = self._brokers.topics()
+        return _matching(wanted.pattern, known, missing_ok)
+
+    def offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
+        """The first offset of each queue whose message was stored at a time or later."""
+        return self._brokers.offsets_at(queues, time_ms)
+
+    def group_positions(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Where a consumer group is."""
+        return self._brokers.group_positions(group, queues)
+
+    def record_bytes(self, starts: Mapping[Queue, int]) -> dict[Queue, float]:
+        """About how many bytes one message has in each queue."""
+        return self._brokers.record_bytes(starts)
+
+
+class StoreOrigin(Origin):
+    """Topics in a store's files, as they are when they are asked for."""
+
+    def __init__(self, folder: Path, subscription: Subscription) -> None:
+        self._folder = folder
+        self._subscription = subscription
+
+    def _open(self) -> StoreReader:
+        try:
+            return open_readonly(self._folder)
+        except StoreError as error:
+            raise ConfigError(f"option store: {error}") from None
+
+    def snapshot(self, *, missing_ok: bool = False) -> Snapshot:
+        """What there is now."""
+        reader = self._open()
+        queues = reader.queues()
+        wanted = self._subscription
+        if wanted.pattern is not None:
+            topics = _matching(wanted.pattern, queues, missing_ok)
+        elif wanted.topics is None and wanted.queues is None:
+            topics = [topic for topic in queues if not _INTERNAL.fullmatch(topic)]
+        else:
+            topics = list(wanted.topics or wanted.queues or ())
+            self._check(topics, queues, missing_ok)
+        extents = {
+            Queue(topic, "", queue_id): Extent(
+                reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
+            )
+            for topic in topics
+            for queue_id in queues.get(topic, ())
+        }
+        return Snapshot(_assigned(wanted, extents, missing_ok))
+
+    def _check(self, topics: Sequence[str], known: Iterable[str], missing_ok: bool) -> None:
+        missing = [topic for topic in topics if topic not in known]
+        if missing and not missing_ok:
+            there = ", ".join(topic for topic in known if not _INTERNAL.fullmatch(topic)) or "none"
+            raise ConfigError(
+                f"option {_named_by(self._subscription)}: the store {self._folder} has no topic "
+                f"{missing[0]!r}; there are {there}"
+            )
+
+    def offsets_at(self, queues: Iterable[Queue], time_ms: int) -> dict[Queue, int]:
+        """The first offset of each queue whose message was stored at a time or later."""
+        reader = self._open()
+        return {
+            queue: int(reader.offset_by_time(queue.topic, queue.queue_id, time_ms))
+            for queue in queues
+        }
+
+    def group_positions(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Positions are the broker's; the options do not let anybody ask for them here."""
+        raise ConfigError("option startingOffsets: group is for brokers, and not for a store")
+
+    def record_bytes(self, starts: Mapping[Queue, int]) -> dict[Queue, float]:
+        """About how many bytes one message has in each queue."""
+        reader = self._open()
+        found = {}
+        for queue, start in starts.items():
+            entries = list(reader.entries(queue.topic, queue.queue_id, start, SAMPLE_RECORDS))
+            sizes = {at: size for at, size, _ in entries}
+            found[queue] = sum(sizes.values()) / len(entries) if entries else 0.0
+        return found
+
+
+def _named_by(subscription: Subscription) -> str:
+    return "assign" if subscription.queues is not None else "subscribe"
+
+
+def _matching(pattern: str, topics: Iterable[str], missing_ok: bool) -> list[str]:
+    compiled = re.compile(pattern)
+    known = [topic for topic in topics if not _INTERNAL.fullmatch(topic)]
+    found = [topic for topic in known if compiled.fullmatch(topic)]
+    if not found and not missing_ok:
+        raise ConfigError(
+            f"option subscribePattern: no topic matches {pattern!r} as a whole; there are "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+    return found
+
+
+def _assigned(
+    subscription: Subscription, extents: Mapping[Queue, Extent], missing_ok: bool
+) -> dict[Queue, Extent]:
+    """Only the queues that were assigned, where that was said."""
+    if subscription.queues is None:
+        return dict(extents)
+    found: dict[Queue, Extent] = {}
+    for topic, names in subscription.queues.items():
+        for name in names:
+            if missing_ok and not any(
+                each.topic == topic and name in (queue_name(each), str(each.queue_id))
+                for each in extents
+            ):
+                continue
+            queue = find_queue("assign", topic, name, extents)
+            found[queue] = extents[queue]
+    return found

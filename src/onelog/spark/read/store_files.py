@@ -1,0 +1,408 @@
+"""Reading a store's files without a broker: messages as columns, straight from the log.
+
+Works on the folder of a broker that runs, of one that was stopped, on a copy of either, and on
+what RocketMQ wrote. `plan` divides ranges of queues among tasks; `read` gives the rows of a task.
+
+Invariants: rows are those of the ranges, and nothing behind the end that the ranges were made from
+is looked at; a record that is not whole is never a row. Damage fails the read, or is skipped
+and reported, as the decoder says; messages that were deleted are `DataLossError`, or are left out.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
+from onelog.message import (
+    MULTI_DISPATCH,
+    RECORD_CRC,
+    SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
+    Message,
+    SysFlag,
+    tags_code,
+)
+from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
+from onelog.spark.columns.properties import as_text
+from onelog.spark.read.log_files import EntryArray, LogFiles, QueueFiles, entries_of
+from onelog.spark.read.offsets import QueueRange
+from onelog.spark.read.store_splits import LogSplit, QueueSplit, StoreSplit, plan
+from onelog.spark.record_layout import Ints, Layout, Mask, lay_out, leading_records
+from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
+from onelog.store.dispatch import targets
+from onelog.store.readonly import occupies
+from onelog.store.record import (
+    BLANK,
+    CRC_PROPERTY_BYTES,
+    RECORD_BYTES_MIN,
+    Blank,
+    Broken,
+    check,
+    decode_message,
+)
+from onelog.store.segment import Segment
+
+__all__ = ["LogSplit", "QueueSplit", "StoreSplit", "plan", "read"]
+
+_log = logging.getLogger(__name__)
+_WINDOW_BYTES = 8 << 20
+_MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+_CRC_PROPERTY_FIRST = ord(RECORD_CRC[0])
+_ADVICE = "; `onelog store verify` finds all damage, and onCorruption=skip reads the rest"
+
+
+def read(
+    split: StoreSplit, decoder: RecordDecoder, filters: RowFilters = EVERY_ROW
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split."""
+    reading = _Reading(split, decoder, filters)
+    try:
+        if isinstance(split, QueueSplit):
+            for each in split.ranges:
+                yield from _Follow(reading, each).batches()
+        else:
+            yield from _Scan(reading, split).batches()
+    except WireError as error:
+        raise StoreCorruptError(f"{split.store}: {error}{_ADVICE}") from error
+
+
+class _Reading:
+    """What all parts of one read need."""
+
+    def __init__(self, split: StoreSplit, decoder: RecordDecoder, filters: RowFilters) -> None:
+        self.decoder = decoder
+        self.filters = filters
+        self.fail_on_data_loss = split.fail_on_data_loss
+        store = Path(split.store)
+        self.log = LogFiles(store)
+        self.queues = QueueFiles(store)
+
+    def rows(self, layout: Layout, each: QueueRange) -> Iterator[pa.RecordBatch]:
+        """Rows of records that all belong to one queue."""
+        queue = each.queue
+        selection = Selection(queue.broker, queue.topic, each.start, each.end, self.filters)
+        return self.decoder.batches(layout, selection)
+
+    def damaged(self, segment: Segment, found: Broken, end: int) -> None:
+        """A range of the log that holds no whole record, up to `end`."""
+        self.decoder.skip_or_raise(
+            StoreCorruptError(
+                f"{segment.path} at log offset {found.log_offset}: {found.reason}; bytes "
+                f"{found.log_offset} to {end} are skipped"
+                if self.decoder.on_corruption == "skip"
+                else f"{segment.path} at log offset {found.log_offset}: {found.reason}{_ADVICE}"
+            )
+        )
+
+    def lost(self, what: str) -> None:
+        """Messages that are not there any more."""
+        if self.fail_on_data_loss:
+            raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
+        _log.warning("data is lost, going on with what there is: %s", what)
+
+
+# -- by queue ------------------------------------------------------------------------------------
+
+
+class _Entries(NamedTuple):
+    """Some entries of a queue: the offset of each, and where its record is said to be."""
+
+    offset: Ints
+    log: Ints
+    size: Ints
+
+    def chosen(self, rows: "Mask | slice") -> "_Entries":
+        return _Entries(self.offset[rows], self.log[rows], self.size[rows])
+
+
+class _Follow:
+    """Goes from entry to entry of one queue."""
+
+    def __init__(self, reading: _Reading, range_: QueueRange) -> None:
+        self._reading = reading
+        self._range = range_
+        self._name = f"queue {range_.queue.queue_id} of {range_.queue.topic}"
+        self._last_log = -1
+        """The record that was read last: the log never goes back, but a batch has many entries."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range."""
+        offset = self._range.start
+        while offset < self._range.end:
+            queue = self._reading.queues.open(self._range.queue)
+            offset, end = self._left(offset, queue)
+            try:
+                for found in entries_of(queue, offset, end, ROWS_MAX):
+                    wanted = _possible(found, self._range.queue.topic, self._reading.filters)
+                    entries = _Entries(
+                        offset + np.flatnonzero(wanted),
+                        found["log"][wanted].astype(np.int64),
+                        found["size"][wanted].astype(np.int64),
+                    )
+                    yield from self._rows(entries)
+                    offset += len(found)
+                return
+            except FileNotFoundError:
+                continue  # Retention took a file of the queue: look again where it begins now.
+
+    def _left(self, offset: int, queue: ConsumeQueue) -> tuple[int, int]:
+        """What the queue still has of the range from `offset` on."""
+        first = min(max(offset, queue.start), self._range.end)
+        end = max(min(self._range.end, queue.end), first)
+        if first > offset or end < self._range.end:
+            self._reading.lost(
+                f"{self._name} holds {queue.start} to {queue.end} now; {offset} to "
+                f"{self._range.end} was to be read"
+            )
+        return first, end
+
+    def _rows(self, entries: _Entries) -> Iterator[pa.RecordBatch]:
+        log = self._reading.log
+        gone = (entries.size == PADDING_SIZE) | (entries.log < log.start)
+        if gone.any():
+            self._reading.lost(
+                f"{int(gone.sum())} messages of {self._name} were deleted before they were read"
+            )
+            entries = entries.chosen(~gone)
+        at = 0
+        while at < len(entries.log):
+            rest = entries.log[at:]
+            try:
+                segment = log.segment_at(int(rest[0]))
+            except DataLossError as error:
+                self._reading.lost(str(error))
+                behind = log.next_start(int(rest[0]))
+                leads_away = rest < rest[0] if behind is None else rest >= behind
+                at += int(np.argmax(leads_away)) or len(rest)
+                continue
+            # To the end of the segment, or to an entry that leads back: then one of them is wrong.
+            leads_away = (rest >= segment.start + segment.size) | (np.diff(rest, prepend=-1) <= 0)
+            count = int(np.argmax(leads_away)) or len(rest)
+            layout = self._records(segment, entries.chosen(slice(at, at + count)))
+            layout = layout.rows(segment.start + layout.at > self._last_log)
+            if len(layout):
+                self._last_log = segment.start + int(layout.at[-1])
+                yield from self._reading.rows(layout, self._range)
+            at += count
+
+    def _records(self, segment: Segment, entries: _Entries) -> Layout:
+        """Where entries lead to; what is not a whole record, or not theirs, is reported."""
+        raw = np.frombuffer(segment.view, np.uint8)
+        at = entries.log - segment.start
+        has_room = at + np.maximum(entries.size, RECORD_BYTES_MIN) <= len(raw)
+        layout, right = lay_out(raw, at[has_room])
+        inside = entries.chosen(has_room)
+        right &= (layout.end - layout.at == inside.size) & (layout.log_offset == inside.log)
+        right &= layout.queue_offset == inside.offset
+        right &= layout.queue_id == self._range.queue.queue_id
+        right[right] = ~_unsure(layout.rows(right))
+        for row in np.flatnonzero(~right).tolist():
+            right[row] = self._is_right(segment, inside, row)
+        for row in np.flatnonzero(~has_room).tolist():
+            self._is_right(segment, entries, row)
+        return layout if right.all() else layout.rows(right)
+
+    def _is_right(self, segment: Segment, entries: _Entries, row: int) -> bool:
+        """Whether an entry leads to its record, found out without haste; reported if not."""
+        queue = self._range.queue
+        log, size, offset = int(entries.log[row]), int(entries.size[row]), int(entries.offset[row])
+        found = check(segment.view, log - segment.start, log)
+        if isinstance(found, Message):
+            if found.size == size and occupies(found, queue.topic, queue.queue_id, offset):
+                return True
+            found = Broken(log, f"not the message at offset {offset} of {self._name}")
+        elif isinstance(found, Blank):
+            found = Broken(log, f"no message at offset {offset} of {self._name}: the segment's end")
+        self._reading.damaged(segment, found, log + size)
+        return False
+
+
+def _possible(entries: EntryArray, topic: str, filters: RowFilters) -> Mask:
+    """The entries that are worth following: of an inner batch one, and with tags that are wanted.
+
+    Where more than a tag decides, the record has to be asked.
+    """
+    log = entries["log"]
+    repeats = log[1:] == log[:-1]
+    wanted = np.ones(len(entries), np.bool_)
+    wanted[1:] = ~repeats
+    if filters.tags is None or topic == SCHEDULE_TOPIC:
+        return wanted
+    codes = entries["code"].astype(np.int64)
+    possible = np.isin(codes, [tags_code(tag) for tag in filters.tags])
+    # RocketMQ may keep more about a message elsewhere; the code then says where, and is no hash.
+    possible |= (codes > 0x7FFFFFFF) | (codes < -0x80000000)
+    # Messages of an inner batch have tags of their own, and share its entry's code.
+    possible[:-1] |= repeats
+    possible[[0, -1]] = True
+    return wanted & possible
+
+
+def _unsure(layout: Layout) -> Mask:
+    """Which rows only `record.check` can tell from whole ones.
+
+    Those with a checksum over all of their bytes, and those that a cut-off write may have left.
+    """
+    raw, end = layout.raw, layout.end
+    has_crc = end - layout.properties_at - 2 >= CRC_PROPERTY_BYTES
+    has_crc &= raw[end - CRC_PROPERTY_BYTES] == _CRC_PROPERTY_FIRST
+    ends_in_zero = (end - layout.properties_at > 2) & (raw[end - 1] == 0)
+    unsure: Mask = has_crc | ends_in_zero | (raw[layout.properties_at - 1] == 0)
+    unsure |= layout.name_at == layout.properties_at
+    unsure |= (layout.queue_offset < 0) | (layout.queue_id < 0)
+    return unsure
+
+
+# -- by bytes ------------------------------------------------------------------------------------
+
+
+class _Scan:
+    """Goes through a range of the log, and picks out the rows of some ranges of queues."""
+
+    def __init__(self, reading: _Reading, split: LogSplit) -> None:
+        self._reading = reading
+        self._split = split
+        topics = sorted({each.queue.topic for each in split.ranges})
+        numbers = {topic: number for number, topic in enumerate(topics)}
+        self._ranges = sorted(
+            split.ranges, key=lambda each: (numbers[each.queue.topic], each.queue.queue_id)
+        )
+        self._topics = pa.array(topics, pa.string())
+        self._keys = np.array(
+            [(numbers[each.queue.topic] << 32) + each.queue.queue_id for each in self._ranges]
+        )
+        self._first = np.array([each.start for each in self._ranges])
+        self._end = np.array([each.end for each in self._ranges])
+        self._first_log = np.array([*map(self._log_offset_of_first, self._ranges)])
+        self._places = {
+            (each.queue.topic, each.queue.queue_id): number
+            for number, each in enumerate(self._ranges)
+        }
+
+    def _log_offset_of_first(self, wanted: QueueRange) -> int:
+        """Before this record the log has none of a range, but perhaps some of an earlier topic of
+        the same name, with the same offsets."""
+        queue = self._reading.queues.open(wanted.queue)
+        try:
+            return queue.entry(wanted.start)[0] if queue.start <= wanted.start < queue.end else 0
+        except StoreError:
+            return 0  # Deleted meanwhile, which is told when it is missed.
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, window by window."""
+        at, stop = self._split.start, self._split.stop
+        while at < stop:
+            try:
+                segment = self._reading.log.segment_at(at)
+            except DataLossError as error:
+                self._reading.lost(str(error))
+                at = self._reading.log.next_start(at) or stop
+                continue
+            layout = self._window(segment, at)
+            if len(layout):
+                yield from self._rows(layout)
+                at += int(layout.end[-1])
+            else:
+                at = self._behind(segment, at)
+
+    def _window(self, segment: Segment, at: int) -> Layout:
+        """Whole records that follow each other from `at` on; none if there is something else."""
+        raw = np.frombuffer(segment.view, np.uint8)[at - segment.start :]
+        layout = leading_records(raw, min(_WINDOW_BYTES, self._split.stop - at))
+        whole = (layout.log_offset == at + layout.at) & ~_unsure(layout)
+        for row in np.flatnonzero(~whole).tolist():
+            place = at + int(layout.at[row])
+            if not isinstance(check(segment.view, place - segment.start, place), Message):
+                return layout.rows(slice(0, row))
+        return layout
+
+    def _behind(self, segment: Segment, at: int) -> int:
+        """Where to go on when no record is at `at`."""
+        end = segment.start + segment.size
+        if end - at < BLANK.size:
+            return end
+        found = check(segment.view, at - segment.start, at)
+        if isinstance(found, Blank):
+            return end
+        if isinstance(found, Message):
+            found = Broken(at, "a record changed while it was read")
+        going_on = min(self._resume(segment, at), self._split.stop)
+        self._reading.damaged(segment, found, going_on)
+        return going_on
+
+    def _resume(self, segment: Segment, at: int) -> int:
+        """Where to go on behind a broken record.
+
+        Where its length leads to, if that makes sense; else where the queues say that the next
+        record of theirs is.
+        """
+        place = at - segment.start
+        size = int.from_bytes(segment.view[place : place + 4], "big")
+        if size >= RECORD_BYTES_MIN and place + size < segment.size:
+            follower = check(segment.view, place + size, at + size)
+            if not isinstance(follower, Broken):
+                return at + size
+        following = [self._split.stop]
+        for each in self._ranges:
+            queue = self._reading.queues.open(each.queue)
+            offset = queue.first_not_before(lambda entry: entry[0] <= at)
+            if offset < queue.end:
+                following.append(queue.entry(offset)[0])
+        return min(following)
+
+    # -- picking ---------------------------------------------------------------------------------
+
+    def _rows(self, layout: Layout) -> Iterator[pa.RecordBatch]:
+        reading = self._reading
+        number = self._range_of(layout)
+        # Half and rolled-back messages, and the records of deletions, are in no queue.
+        kind = layout.sys_flag & TRANSACTION_MASK
+        number[(kind != 0) & (kind != SysFlag.COMMITTED)] = -1
+        number[layout.log_offset < self._first_log[number]] = -1
+        is_batch = (layout.sys_flag & SysFlag.INNER_BATCH) != 0
+        offset = layout.queue_offset
+        plain = (number >= 0) & ~is_batch
+        plain &= (offset >= self._first[number]) & (offset < self._end[number])
+        selection = Selection(self._ranges[0].queue.broker, filters=reading.filters)
+        yield from reading.decoder.batches(layout.rows(plain), selection)
+        several = _rows_by_number(number, (number >= 0) & is_batch)
+        for row, where in self._shared(layout):
+            several.setdefault(where, []).append(row)
+        for where, rows in sorted(several.items()):
+            chosen = layout.rows(np.array(sorted(set(rows)), np.int64))
+            yield from reading.rows(chosen, self._ranges[where])
+
+    def _range_of(self, layout: Layout) -> Ints:
+        """The number of the range whose queue each record names; -1 for none."""
+        found = pc.index_in(as_text(layout.topics()), self._topics)
+        topic = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        key = (topic << 32) + layout.queue_id
+        place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        return np.where(self._keys[place] == key, place, -1)
+
+    def _shared(self, layout: Layout) -> Iterator[tuple[int, int]]:
+        """The rows of records that have a place in further queues, with the ranges of these."""
+        encoded = layout.properties()
+        text = encoded.buffers()[2]
+        if text is None or _MULTI_DISPATCH_NEEDLE not in text.to_pybytes():
+            return
+        for row, properties in enumerate(encoded.to_pylist()):
+            if _MULTI_DISPATCH_NEEDLE not in properties:
+                continue
+            message = decode_message(layout.raw.data, int(layout.at[row]))
+            for target in targets(message):
+                where = self._places.get((target.topic, target.queue_id))
+                if where is not None and target.topic != message.topic:
+                    yield row, where
+
+
+def _rows_by_number(number: Ints, chosen: Mask) -> dict[int, list[int]]:
+    rows: dict[int, list[int]] = {}
+    for row in np.flatnonzero(chosen).tolist():
+        rows.setdefault(int(number[row]), []).append(row)
+    return rows

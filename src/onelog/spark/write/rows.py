@@ -1,0 +1,261 @@
+"""Rows of Spark as messages: Arrow batches in, batches of messages out, without an object per row.
+
+    body, value       binary or string; the message (one of the two must be there)
+    topic             string; else the option `topic`
+    key               string or binary; the message's key, and rows of one key stay in order
+    keys              array of strings: more keys to find the message by
+    tags              string
+    properties        map of strings
+    flag              int
+    queue, partition  int; the queue, counted through all brokers; with `broker`, that broker's own
+
+Other columns of the source (`SOURCE_ONLY`) are passed over, so that one topic can be copied to
+another; any other name is refused. Rows without key and queue go to one queue after the other, a
+part at a time (`outgoing_queues` tells which).
+
+Invariant: messages are in the order of their rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onelog.client.message import RESERVED_PROPERTIES
+from onelog.errors import MessageError
+from onelog.message import PROPERTIES_BYTES_MAX
+from onelog.spark.columns.message_ids import ID_BYTES, MessageIds
+from onelog.spark.columns.properties import as_text
+from onelog.spark.record_layout import Bytes, Ints, Mask
+
+SINK_COLUMNS = frozenset(
+    "body value topic key keys tags properties flag queue partition broker".split()
+)
+SOURCE_ONLY = frozenset("offset born_time store_time message_id log_offset _error".split())
+
+MESSAGE, QUEUE, BROKER, KEY = "message", "queue", "broker", "key"
+"""The columns of rows that are encoded: the message, and what decides its queue."""
+
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"),
+                  ("body_bytes", ">i4")])  # fmt: skip
+_LENGTH_BYTES = 2
+_ID_NAME, _ID_END = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
+_NOTHING = pa.scalar(b"", pa.binary())
+
+
+def check_columns(names: Iterable[str]) -> None:
+    """`MessageError` unless rows of these columns can be written."""
+    found = set(names)
+    if not found & {"body", "value"}:
+        raise MessageError(
+            f"no column is the message: rename one to `body` (there are {', '.join(sorted(found))})"
+        )
+    for one, other in (("body", "value"), ("queue", "partition")):
+        if {one, other} <= found:
+            raise MessageError(f"columns `{one}` and `{other}` mean the same: drop one of them")
+    if unknown := found - SINK_COLUMNS - SOURCE_ONLY:
+        raise MessageError(
+            f"column {', '.join(sorted(unknown))} means nothing to a topic: put it into `body` "
+            f"(to_json(struct(*))) or `properties`, or drop it; known are "
+            f"{', '.join(sorted(SINK_COLUMNS))}"
+        )
+
+
+class RowEncoder:
+    """Makes messages of rows."""
+
+    def __init__(self, topic: str | None, body_bytes_max: int) -> None:
+        self._topic = topic
+        self._body_bytes_max = body_bytes_max
+        self._ids = MessageIds()
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """For each topic its rows: the `message`, and of `queue`, `broker`, `key` what there is."""
+        if not batch.num_rows:
+            return
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        topics = self._topics(columns)
+        bodies = _bodies(columns["body"] if "body" in columns else columns["value"])
+        self._check(topics, bodies)
+        key = _as_words(columns[KEY]) if KEY in columns else None
+        found = {MESSAGE: self._messages(columns, bodies, key)}
+        if key is not None:
+            found[KEY] = key
+        if BROKER in columns:
+            found[BROKER] = columns[BROKER]
+        if queue := {"queue", "partition"} & columns.keys():
+            found[QUEUE] = columns[queue.pop()].cast(pa.int64())
+        rows = pa.record_batch(found)
+        if topics is None:
+            assert self._topic is not None
+            yield self._topic, rows
+            return
+        for topic in topics.unique().to_pylist():
+            yield topic, rows.filter(pc.equal(topics, topic))
+
+    def _topics(self, columns: Mapping[str, pa.Array]) -> pa.Array | None:
+        """The topic of each row, null where there is none; None if all have the option's."""
+        default = pa.scalar(self._topic or None, pa.string())
+        if "topic" in columns:
+            given = columns["topic"].cast(pa.string())
+            return pc.if_else(pc.equal(pc.fill_null(given, ""), ""), default, given)
+        return None if self._topic else pa.nulls(1, pa.string())
+
+    def _check(self, topics: pa.Array | None, bodies: pa.Array) -> None:
+        if topics is not None and topics.null_count:
+            number = pc.index(topics.is_null(), True).as_py()
+            raise MessageError(
+                f"row {number} names no topic: fill the column `topic`, or set the option `topic`"
+            )
+        sizes = _sizes(bodies)
+        wrong: Mask = (sizes == 0) | (sizes > self._body_bytes_max)
+        if not wrong.any():
+            return
+        number = int(np.argmax(wrong))
+        topic = self._topic if topics is None else topics[number].as_py()
+        row = f"row {number} for topic {topic!r}"
+        if not sizes[number]:
+            raise MessageError(
+                f"{row} has no body: filter such rows out (a topic has no empty messages)"
+            )
+        raise MessageError(
+            f"{row} has a body of {sizes[number]} bytes; the limit is {self._body_bytes_max}"
+        )
+
+    def _messages(
+        self, columns: Mapping[str, pa.Array], bodies: pa.Array, key: pa.Array | None
+    ) -> pa.Array:
+        """Each message as it stands in a batch."""
+        count = len(bodies)
+        own = list(_own_properties(columns, key))
+        id_bytes = len(_ID_NAME) + ID_BYTES + len(_ID_END)
+        sizes = sum((_sizes(each) for each in own), np.full(count, id_bytes, np.int64))
+        if (most := int(sizes.max())) > PROPERTIES_BYTES_MAX:
+            raise MessageError(f"properties of {most} bytes; the limit is {PROPERTIES_BYTES_MAX}")
+        body_sizes = _sizes(bodies)
+        head = np.zeros(count, _HEAD)
+        head["size"] = _HEAD.itemsize + body_sizes + _LENGTH_BYTES + sizes
+        head["body_bytes"] = body_sizes
+        if "flag" in columns:
+            head["flag"] = pc.fill_null(columns["flag"].cast(pa.int32()), 0).to_numpy()
+        middle = np.empty((count, _LENGTH_BYTES + id_bytes), np.uint8)
+        middle[:, :_LENGTH_BYTES] = sizes.astype(">u2").view(np.uint8).reshape(count, -1)
+        parts = ((_ID_NAME, None), (b"", self._ids.take(count)), (_ID_END, None))
+        at = _LENGTH_BYTES
+        for text, ids in parts:
+            some: Bytes = np.frombuffer(text, np.uint8) if ids is None else ids
+            middle[:, at : at + some.shape[-1]] = some
+            at += some.shape[-1]
+        heads = _fixed(head.view(np.uint8).reshape(count, -1))
+        return pc.binary_join_element_wise(heads, bodies, _fixed(middle), *own, _NOTHING)
+
+
+def _own_properties(columns: Mapping[str, pa.Array], key: pa.Array | None) -> Iterator[pa.Array]:
+    """What each message has besides its id, encoded, as columns whose bytes follow each other."""
+    keys = _all_keys(key, columns["keys"]) if "keys" in columns else key
+    if keys is not None:
+        yield _property(b"KEYS", keys)
+    if "tags" in columns:
+        yield _property(b"TAGS", columns["tags"])
+    if "properties" in columns:
+        yield _encoded_maps(columns["properties"])
+
+
+def _property(name: bytes, values: pa.Array) -> pa.Array:
+    """`name 0x01 value 0x02`, or nothing where there is no value."""
+    found = _as_bytes(values)
+    _refuse_separators(found)
+    encoded = pc.binary_join_element_wise(
+        pa.scalar(name + b"\x01"), found, pa.scalar(b"\x02"), _NOTHING
+    )
+    return pc.if_else(pa.array(_sizes(found) > 0), encoded, _NOTHING)
+
+
+def _encoded_maps(maps: pa.Array) -> pa.Array:
+    """The properties of each row, one after the other."""
+    if not pa.types.is_map(maps.type):
+        raise MessageError(f"the column `properties` has to be a map of strings, not {maps.type}")
+    bounds: Ints = maps.offsets.to_numpy().astype(np.int64)
+    first, last = int(bounds[0]), int(bounds[-1])
+    names = _as_bytes(maps.keys.slice(first, last - first))
+    values = _as_bytes(maps.items.slice(first, last - first))
+    # What the system of a message that is copied wrote into it does not belong to the copy.
+    reserved = pc.is_in(names, pa.array([each.encode() for each in sorted(RESERVED_PROPERTIES)]))
+    kept: Mask = (_sizes(values) > 0) & ~reserved.to_numpy(zero_copy_only=False)
+    encoded = pc.if_else(
+        pa.array(kept),
+        pc.binary_join_element_wise(
+            names, pa.scalar(b"\x01"), values, pa.scalar(b"\x02"), _NOTHING
+        ),
+        _NOTHING,
+    )
+    for column in (names, values):
+        _refuse_separators(column.filter(pa.array(kept)))
+    ends = np.concatenate([[0], np.cumsum(_sizes(encoded))]).astype(np.int32)
+    rows = ends[bounds - first]
+    content = encoded.buffers()[2]
+    assert encoded.offset == 0
+    return pa.Array.from_buffers(
+        pa.binary(), len(maps), [None, pa.py_buffer(np.ascontiguousarray(rows)), content]
+    )
+
+
+def _all_keys(key: pa.Array | None, others: pa.Array) -> pa.Array:
+    """The key and the others, between blanks; lists of keys are rare, and taken row by row."""
+    firsts = [None] * len(others) if key is None else key.to_pylist()
+    found = []
+    for first, more in zip(firsts, others.to_pylist(), strict=True):
+        listed = more.split() if isinstance(more, str) else list(more or ())
+        found.append(" ".join(filter(None, [first, *(each for each in listed if each != first)])))
+    return pa.array(found, pa.string())
+
+
+def _refuse_separators(values: pa.Array) -> None:
+    bounds, text = content(values)
+    if np.isin(text[bounds[0] : bounds[-1]], (1, 2)).any():
+        raise MessageError("keys, tags and properties cannot have the characters 0x01 and 0x02")
+
+
+def _bodies(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if not _is_bytes(kind) and kind not in (pa.string(), pa.large_string()):
+        raise MessageError(f"a message is binary or a string, not {kind}: cast the column")
+    return _as_bytes(column)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return kind in (pa.binary(), pa.large_binary())
+
+
+def _as_words(column: pa.Array) -> pa.Array:
+    """Keys as text; what is no UTF-8 in them is replaced."""
+    return as_text(column) if _is_bytes(column.type) else column.cast(pa.string())
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """Text, or anything as text, as bytes; null is the same as empty."""
+    if not _is_bytes(column.type):
+        column = column.cast(pa.string())
+    return pc.fill_null(column.cast(pa.binary()), _NOTHING)
+
+
+def content(column: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Where the elements of a column start and end, and the bytes that this is about."""
+    _, bounds, text = column.buffers()
+    last = column.offset + len(column)
+    found = np.frombuffer(bounds, np.int32)[column.offset : last + 1]
+    return found, np.frombuffer(text or b"", np.uint8)
+
+
+def _sizes(column: pa.Array) -> Ints:
+    found: Ints = pc.binary_length(column).to_numpy().astype(np.int64)
+    return found
+
+
+def _fixed(rows: Bytes) -> pa.Array:
+    """The rows of a table of bytes as an array."""
+    count, width = rows.shape
+    bounds = np.arange(0, count * width + 1, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, *map(pa.py_buffer, (bounds, rows))])

@@ -1,0 +1,207 @@
+from dataclasses import replace
+
+import pytest
+
+from onelog.config import BrokerConfig
+from onelog.core.catalog.topics import (
+    DEFAULT_TOPIC,
+    PERM_READ,
+    TRACE_TOPIC,
+    UNSENDABLE_TOPICS,
+    TopicConfig,
+    alter_attributes,
+    check_name,
+)
+from onelog.errors import (
+    InvalidTopicError,
+    SystemTopicError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
+from onelog.message import SCHEDULE_TOPIC
+from tests.core.world import World
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_9%|", "x" * 127, "%RETRY%" + "g" * 248])
+def test_a_name_of_the_allowed_characters_passes(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "a b",
+        "a.b",
+        "a/b",
+        "a\n",
+        "ö",
+        "x" * 128,
+        "%RETRY%" + "g" * 249,
+        "%DLQ%" + "g" * 251,
+    ],
+)
+def test_a_name_that_rocketmq_refuses_is_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError):
+        check_name(name)
+
+
+def test_the_topics_of_rocketmq_exist_from_the_start_without_files(world: World) -> None:
+    topics = world.broker.topics
+    assert topics.require(DEFAULT_TOPIC).perm == 7
+    assert topics.require(DEFAULT_TOPIC).write_queues == 8
+    assert topics.require("BenchmarkTest").write_queues == 1024
+    assert topics.require("DefaultCluster") == TopicConfig("DefaultCluster", 16, 16, 7)
+    assert topics.require("broker-a").read_queues == 1
+    assert topics.require(SCHEDULE_TOPIC).read_queues == 18
+    assert topics.require("DefaultCluster_REPLY_TOPIC").read_queues == 1
+    assert topics.require("rmq_sys_REVIVE_LOG_DefaultCluster").read_queues == 8
+    assert world.store.queues() == {}
+
+
+def test_system_topics_can_neither_be_redefined_nor_deleted(world: World) -> None:
+    for name in (DEFAULT_TOPIC, "BenchmarkTest", "rmq_sys_anything", "onelog_sys_tables"):
+        with pytest.raises(SystemTopicError):
+            world.broker.admin.create_topic(TopicConfig(name))
+        with pytest.raises(SystemTopicError):
+            world.broker.admin.delete_topic(name)
+
+
+def test_a_topic_that_is_made_again_is_known_by_its_time(world: World) -> None:
+    topics = world.broker.topics
+    world.topic("orders", 4)
+    born = topics.require("orders").created_ms
+    assert born == world.clock.now_ms()
+    world.advance(1_000)
+    world.topic("orders", 8)
+    assert topics.require("orders").created_ms == born
+    world.restart()
+    assert world.broker.topics.require("orders").created_ms == born
+    world.broker.admin.delete_topic("orders")
+    world.topic("orders", 8)
+    assert world.broker.topics.require("orders").created_ms == born + 1_000
+
+
+def test_creating_changing_and_deleting_moves_the_version_and_tells_listeners(world: World) -> None:
+    topics = world.broker.topics
+    heard: list[tuple[str, int | None]] = []
+    topics.on_change.append(
+        lambda name, config: heard.append((name, config.read_queues if config else None))
+    )
+    before = topics.version.counter
+    world.topic("orders", 4)
+    world.topic("orders", 4)
+    world.topic("orders", 8)
+    assert heard == [("orders", 4), ("orders", 8)]
+    assert topics.version.counter == before + 2
+    world.broker.admin.delete_topic("orders")
+    assert heard[-1] == ("orders", None)
+    assert topics.version.counter == before + 3
+    assert topics.version.timestamp_ms == world.clock.now_ms()
+    world.restart()
+    assert world.broker.topics.version.counter == before + 3
+
+
+def test_every_setting_comes_back_after_a_restart(world: World) -> None:
+    config = TopicConfig(
+        "orders", 3, 5, PERM_READ, "MULTI_TAG", True, 2, {"message.type": "FIFO", "a": "b"}
+    )
+    world.broker.admin.create_topic(config)
+    world.restart()
+    assert world.broker.topics.require("orders") == config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TopicConfig("t", -1, 4),
+        TopicConfig("t", 4, 65_537),
+        TopicConfig("t", 4, 4, -1),
+        TopicConfig("t", 4, 4, 16),
+        TopicConfig("t t", 4, 4),
+    ],
+)
+def test_settings_out_of_range_are_refused(world: World, config: TopicConfig) -> None:
+    with pytest.raises(InvalidTopicError):
+        world.broker.admin.create_topic(config)
+
+
+def test_a_message_creates_its_topic_with_at_most_the_default_topics_queues(world: World) -> None:
+    created = world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4)
+    assert created == TopicConfig("new", 4, 4, 6)
+    assert world.broker.create_topic_for_send("wide", DEFAULT_TOPIC, 100).write_queues == 8
+    world.restart()
+    assert world.broker.topics.require("new") == created
+
+
+def test_a_default_topic_that_lets_nobody_inherit_creates_nothing(world: World) -> None:
+    world.topic("parent", 4)
+    with pytest.raises(TopicNotFoundError):
+        world.broker.create_topic_for_send("child", "parent", 4)
+    with pytest.raises(TopicNotFoundError):
+        world.broker.create_topic_for_send("child", "nowhere", 4)
+
+
+def test_a_retry_topic_is_created_even_without_a_default_topic(world: World) -> None:
+    assert world.broker.create_topic_for_send("%RETRY%g", "nowhere", 4).write_queues == 1
+
+
+def test_forbidden_and_malformed_topics_are_not_created_by_messages(world: World) -> None:
+    for name in UNSENDABLE_TOPICS - {config.name for config in world.broker.topics.all()}:
+        with pytest.raises(TopicPermissionError):
+            world.broker.create_topic_for_send(name, DEFAULT_TOPIC, 4)
+    with pytest.raises(InvalidTopicError):
+        world.broker.create_topic_for_send("no spaces", DEFAULT_TOPIC, 4)
+
+
+def test_with_auto_creation_off_only_existing_topics_take_messages(world: World) -> None:
+    world.broker.reconfigure(replace(world.broker_config, auto_create_topics=False))
+    assert world.broker.topics.get(DEFAULT_TOPIC) is None
+    with pytest.raises(TopicNotFoundError):
+        world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4)
+    world.broker.reconfigure(BrokerConfig())
+    assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 4
+
+
+def test_a_changed_number_of_default_queues_reaches_the_name_servers(world: World) -> None:
+    heard: list[str] = []
+    world.broker.topics.on_change.append(lambda name, config: heard.append(name))
+    before = world.broker.topics.version
+    world.broker.reconfigure(replace(world.broker_config, default_topic_queues=2))
+    assert heard == [DEFAULT_TOPIC]
+    assert world.broker.topics.version != before
+    assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 2
+
+
+def test_the_topic_of_traces_is_there_while_clients_are_told_to_trace(world: World) -> None:
+    assert world.broker.topics.require(TRACE_TOPIC) == TopicConfig(TRACE_TOPIC, 1, 1)
+    world.send(TRACE_TOPIC, body=b"trace")
+    world.broker.reconfigure(replace(world.broker_config, trace=False))
+    assert world.broker.topics.get(TRACE_TOPIC) is None
+    world.broker.reconfigure(world.broker_config)
+    assert world.bodies(TRACE_TOPIC) == [b"trace"]
+
+
+def test_a_retry_topic_becomes_ordered_with_its_group_and_stays_so(world: World) -> None:
+    topics = world.broker.topics
+    topics.ensure(TopicConfig("%RETRY%g", 1, 1))
+    topics.ensure(TopicConfig("%RETRY%g", 5, 5, order=True))
+    version = topics.version
+    topics.ensure(TopicConfig("%RETRY%g", 1, 1))
+    assert topics.version == version
+    assert topics.require("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, order=True)
+
+
+def test_attributes_are_added_changed_and_taken_away() -> None:
+    assert alter_attributes({"a": "1", "b": "2"}, {"b": None, "c": "3", "a": "9"}) == {
+        "a": "9",
+        "c": "3",
+    }
+
+
+def test_topics_may_have_a_retention_time_of_their_own(world: World) -> None:
+    world.broker.topics.put(TopicConfig("long", attributes={"reserve.time": "240"}))
+    world.broker.topics.put(TopicConfig("usual"))
+    world.broker.topics.put(TopicConfig("odd", attributes={"reserve.time": "-1"}))
+    assert world.broker.topics.retention_ms() == {"long": 240 * 3_600_000}

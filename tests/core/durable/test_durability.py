@@ -1,0 +1,100 @@
+from collections.abc import Callable
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.core.durable.durability import Durability
+from onelog.errors import FlushTimeoutError, OnelogError, StoreError, StoreFailedError
+from tests.core.world import ManualTimer
+
+
+class SlowDisk:
+    """Stands in for the store's flush thread, which tests cannot make slow or broken."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Callable[[StoreError | None], None]]] = []
+
+    def when_flushed(self, log_offset: int, callback: Callable[[StoreError | None], None]) -> None:
+        self.waiting.append((log_offset, callback))
+
+
+class Desk:
+    def __init__(self, *, sync_flush: bool) -> None:
+        self.clock = ManualClock()
+        self.timer = ManualTimer(self.clock)
+        self.disk = SlowDisk()
+        self.posted: list[Callable[[], None]] = []
+        self.heard: list[tuple[str, OnelogError | None]] = []
+        self.durability = Durability(
+            self.disk,  # type: ignore[arg-type]
+            self.clock,
+            self.timer.schedule,
+            self.posted.append,
+            sync_flush=sync_flush,
+        )
+
+    def ask(self, name: str, log_offset: int = 10) -> None:
+        self.durability.when_safe(log_offset, lambda error: self.heard.append((name, error)))
+
+
+def test_with_asynchronous_flush_everything_may_be_acknowledged_at_once() -> None:
+    desk = Desk(sync_flush=False)
+    desk.ask("a")
+    assert desk.heard == [("a", None)]
+    assert desk.disk.waiting == []
+    assert len(desk.timer) == 0
+
+
+def test_with_synchronous_flush_the_answer_comes_over_from_the_flush_thread() -> None:
+    desk = Desk(sync_flush=True)
+    desk.ask("a", 77)
+    ((offset, flushed),) = desk.disk.waiting
+    assert offset == 77
+    flushed(None)
+    assert desk.heard == []
+    desk.posted.pop()()
+    assert desk.heard == [("a", None)]
+
+
+def test_a_failed_flush_is_told() -> None:
+    desk = Desk(sync_flush=True)
+    desk.ask("a")
+    desk.disk.waiting[0][1](StoreFailedError("disk on fire"))
+    desk.posted.pop()()
+    assert isinstance(desk.heard[0][1], StoreFailedError)
+
+
+def test_a_disk_that_does_not_answer_in_time_is_not_waited_for() -> None:
+    desk = Desk(sync_flush=True)
+    desk.ask("a")
+    desk.timer.advance(2_000)
+    desk.ask("b")
+    desk.timer.advance(2_999)
+    assert desk.heard == []
+    desk.timer.advance(1)
+    assert [(name, type(error)) for name, error in desk.heard] == [("a", FlushTimeoutError)]
+    desk.timer.advance(2_000)
+    assert [name for name, _ in desk.heard] == ["a", "b"]
+
+
+def test_what_the_disk_says_after_the_time_out_is_ignored() -> None:
+    desk = Desk(sync_flush=True)
+    desk.ask("a")
+    desk.timer.advance(5_000)
+    desk.disk.waiting[0][1](None)
+    desk.posted.pop()()
+    assert len(desk.heard) == 1
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_tickets_that_were_answered_leave_no_timers_behind(answered: int) -> None:
+    desk = Desk(sync_flush=True)
+    for name in ("a", "b", "c")[: answered + 1]:
+        desk.ask(name)
+    for _, flushed in desk.disk.waiting:
+        flushed(None)
+    for call in desk.posted:
+        call()
+    desk.timer.advance(10_000)
+    assert len(desk.timer) == 0
+    assert all(error is None for _, error in desk.heard)

@@ -1,0 +1,62 @@
+"""Attributes of topics and groups."""
+
+import pytest
+
+from onelog.errors import InvalidRequestError
+from onelog.gateways.remoting.admin.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    alter,
+    parse_changes,
+)
+
+
+def test_changes_are_read() -> None:
+    assert parse_changes(None) == parse_changes("") == {}
+    assert parse_changes("+a=1,-b,+c=x=y") == {"+a": "1", "-b": "", "+c": "x=y"}
+
+
+@pytest.mark.parametrize("text", ["a", "a=1", "-a=1", "+a", "+a=", "+a=1,+a=2", "-a,-a", "="])
+def test_changes_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_changes(text)
+
+
+def test_attributes_are_set_changed_and_taken_away() -> None:
+    created = alter(TOPIC_ATTRIBUTES, None, {"+queue.type": "SimpleCQ", "+message.type": "FIFO"})
+    assert created == {"queue.type": "SimpleCQ", "message.type": "FIFO"}
+    changes = {"+message.type": "DELAY", "+reserve.time": "-1"}
+    changed = alter(TOPIC_ATTRIBUTES, created, changes)
+    assert changed == {"queue.type": "SimpleCQ", "message.type": "DELAY", "reserve.time": "-1"}
+    assert alter(TOPIC_ATTRIBUTES, changed, {"-message.type": ""}) == {
+        "queue.type": "SimpleCQ",
+        "reserve.time": "-1",
+    }
+    assert alter(GROUP_ATTRIBUTES, None, {"+lite.bind.topic": "any text"}) == {
+        "lite.bind.topic": "any text"
+    }
+
+
+@pytest.mark.parametrize(
+    ("current", "changes"),
+    [
+        (None, {"-message.type": ""}),
+        (None, {"+no.such": "1"}),
+        (None, {"message.type": "FIFO"}),
+        (None, {"+message.type": "fifo"}),
+        (None, {"+reserve.time": "-2"}),
+        (None, {"+reserve.time": str(2**63)}),
+        (None, {"+reserve.time": "soon"}),
+        (None, {"+lite.topic.expiration": "43201"}),
+        (None, {"": ""}),
+        ({}, {"-message.type": ""}),
+        ({}, {"+queue.type": "BatchCQ"}),
+        ({"queue.type": "BatchCQ"}, {"-queue.type": ""}),
+        ({"message.type": "FIFO"}, {"+message.type": "DELAY", "-message.type": ""}),
+    ],
+)
+def test_changes_that_cannot_be_made_are_refused(
+    current: dict[str, str] | None, changes: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidRequestError):
+        alter(TOPIC_ATTRIBUTES, current, changes)

@@ -1,0 +1,113 @@
+"""Records that are not one plain message each become records that are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from onelog.errors import WireError
+from onelog.message import Message, NewMessage, SysFlag, encode_properties
+from onelog.spark.columns.flat_records import flatten, needs_flattening
+from onelog.spark.record_layout import Layout, find_records
+from onelog.wire.remoting.compression import Compression, compress
+from onelog.wire.remoting.inner_batch import unwrapped
+from onelog.wire.remoting.records import decode_records, unpacked_body
+from onelog.wire.remoting.send import encode_batch
+from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
+
+BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+
+
+def fail(error: WireError) -> None:
+    raise error
+
+
+def laid_out(data: bytes) -> Layout:
+    layout = find_records(np.frombuffer(data, np.uint8))
+    assert layout is not None
+    return layout
+
+
+def flat(data: bytes, topic: str | None = None, *, with_bodies: bool = True) -> list[Message]:
+    layout = laid_out(data)
+    unusual = needs_flattening(layout, topic, with_bodies)
+    layout = flatten(layout, unusual, topic, with_bodies, fail)
+    return [
+        message
+        for at, end in zip(layout.at.tolist(), layout.end.tolist(), strict=True)
+        for message in decode_records(layout.raw[at:end].tobytes())
+    ]
+
+
+@QUICK
+@given(records(any_messages()))
+def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> None:
+    found, expected = flat(data), unwrapped(decode_records(data))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert bytes(one.body) == unpacked_body(other)
+        for field in (
+            "topic", "queue_id", "queue_offset", "log_offset", "properties", "flag", "born_ms",
+            "born_host", "store_ms", "store_host", "reconsume_times", "prepared_offset",
+        ):  # fmt: skip
+            assert getattr(one, field) == getattr(other, field)
+
+
+@QUICK
+@given(records(any_messages()))
+def test_flat_records_need_nothing_more(data: bytes) -> None:
+    layout = laid_out(data)
+    layout = flatten(layout, needs_flattening(layout, None, True), None, True, fail)
+    assert not needs_flattening(layout, None, True).any()
+
+
+def test_a_body_that_nobody_wants_stays_compressed() -> None:
+    body = compress(b"body", Compression.LZ4)
+    data = encoded(NewMessage("t", 0, body, sys_flag=Compression.LZ4.sys_flag))
+    (message,) = flat(data, with_bodies=False)
+    assert bytes(message.body) == body
+    assert bytes(flat(data)[0].body) == b"body"
+
+
+def test_a_compressed_batch_between_ipv6_hosts_is_taken_apart() -> None:
+    body = compress(encode_batch([(1, b"a", b"x\x01y\x02"), (2, b"b", b"")]), Compression.ZSTD)
+    flags = BATCH | Compression.ZSTD.sys_flag
+    data = encoded(NewMessage("t", 5, body, sys_flag=flags, born_host=IPV6, store_host=IPV6), 40, 9)
+    found = flat(data)
+    assert [(m.queue_offset, m.flag, bytes(m.body), m.properties) for m in found] == [
+        (40, 1, b"a", b"x\x01y\x02"),
+        (41, 2, b"b", b""),
+    ]
+    assert {(m.queue_id, m.log_offset, m.store_host) for m in found} == {(5, 9, IPV6)}
+
+
+def test_a_topic_is_taken_for_what_it_is_whatever_its_length() -> None:
+    properties = encode_properties(
+        {"INNER_MULTI_DISPATCH": "x" * 200, "INNER_MULTI_QUEUE_OFFSET": "3"}
+    )
+    data = encoded(NewMessage("t", 5, b"body", properties), 40)
+    (message,) = flat(data, "x" * 200)
+    assert (message.topic, message.queue_id, message.queue_offset) == ("x" * 200, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (NewMessage("t", 0, b"no batch", sys_flag=BATCH), "message 0 of the batch"),
+        (NewMessage("t", 0, b"no zlib", sys_flag=1), "said to be compressed"),
+        (NewMessage("t", 0, b"no zlib", sys_flag=BATCH | 1), "said to be compressed"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_reported_with_its_place(
+    message: NewMessage, complaint: str
+) -> None:
+    with pytest.raises(WireError, match=f"log offset 4711: .*{complaint}"):
+        flat(encoded(message, 0, 4711))
+
+
+def test_the_rest_stays_when_what_is_damaged_is_left_out() -> None:
+    good = encoded(NewMessage("t", 0, b"good"), 1)
+    layout = laid_out(good + encoded(NewMessage("t", 0, b"bad", sys_flag=1), 2) + good)
+    told: list[WireError] = []
+    left = flatten(layout, needs_flattening(layout, None, True), None, True, told.append)
+    assert left.bodies().to_pylist() == [b"good", b"good"]
+    assert len(told) == 1
