@@ -57,7 +57,7 @@ class RevisionPeer(OnelogPeer):
     """`onelog up` of certain sources."""
 
     def __init__(self, source: Path, folder: Path, sync_flush: bool) -> None:
-        super().__init__(folder, sync_flush=sync_flush)
+        super().__init__(folder, sync_flush=sync_flush, may_stall=True)
         self._environment["PYTHONPATH"] = str(source)
 
     def _spawn(self, *arguments: str) -> None:

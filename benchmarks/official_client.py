@@ -1,9 +1,10 @@
 """The official-client suite: our SDK beside RocketMQ's own 5.x client for Python, as a ratio.
 
 The official client speaks gRPC to the proxy of a real RocketMQ 5.5.0; ours speaks remoting to the
-very same broker (proxy and broker are one JVM), and then to OneLog. Bodies have 128 bytes, each
-contestant is a process of its own, and listeners do nothing but count. Both have the same shapes:
-16 threads that send, one thread with 256 futures on the way, 20 listener threads.
+very same broker (proxy and broker are one JVM), and to OneLog. The three take turns; a row shows
+the medians of their rounds. Bodies have 128 bytes, each contestant is a process of its own, and
+listeners do nothing but count. All have the same shapes: 16 threads that send, one thread with 256
+futures on the way, 20 listener threads.
 
 The official consumers lease messages and acknowledge each by a request of its own, so POP is what
 resembles them most; our classic consumer, the default, reports positions instead.
@@ -16,9 +17,12 @@ import json
 import os
 import sys
 import threading
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 import uvloop
 
@@ -26,6 +30,7 @@ from benchmarks.contest import BODY, Part, arguments
 from benchmarks.official_environment import VERSION, OfficialClientMissingError, official_python
 from benchmarks.process_usage import cpu_seconds
 from benchmarks.proxy_peer import ProxyPeer
+from benchmarks.rounds import told, turns
 from benchmarks.table import Options, Row, not_run
 from benchmarks.timing import Rate
 from onelog.client import AsyncProducer, Message, Queue
@@ -71,14 +76,15 @@ class Plan:
     warm_up_s: float
     seconds: float
     messages: int
+    rounds: int
     java_warm_up_s: dict[str, float]
     """By mode of the official client: how long it runs before, uncounted."""
 
 
 # Java becomes fast by being used, and at the pace of this client that takes long: the first way
 # is that of sends, the second that of leases. What follows on the same way finds it warm.
-PLAN = Plan(3, 7, 600_000, {"threads": 20, "push": 15})
-PLAN_QUICK = Plan(1, 2, 100_000, {"threads": 4, "push": 2})
+PLAN = Plan(3, 7, 600_000, 3, {"threads": 20, "push": 15})
+PLAN_QUICK = Plan(1, 2, 100_000, 1, {"threads": 4, "push": 2})
 COLD = "; a quick run: Java is not warm yet, which is in our favour"
 
 
@@ -94,15 +100,28 @@ class Outcome:
 
 @dataclass(slots=True)
 class Results:
-    """Outcomes by mode, and why there are none of the others."""
+    """Outcomes by mode, one a round, and why there are none of the others."""
 
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A client and the server that it speaks to."""
+
+    command: list[str]
+    peer: Peer
+    address: str
+    modes: Sequence[str]
+    results: Results
+
+
 def run(options: Options) -> list[Row]:
-    """Measure RocketMQ with both clients, then OneLog with ours."""
+    """Measure RocketMQ with both clients and OneLog with ours, in turns."""
     suite = _Suite(options)
+    official, ours, ours_on_onelog = Results(), Results(), Results()
+    contestants = {}
     with ExitStack() as stack:
         try:
             options.announce("starting RocketMQ")
@@ -112,15 +131,18 @@ def run(options: Options) -> list[Row]:
             rocketmq.start()
         except (JavaMissingError, JavaFailedError, ChildError) as error:
             reason = f"no RocketMQ with a proxy: {brief(error)}"
-            official = Results(missing=dict.fromkeys(OFFICIAL, reason))
-            ours = Results(missing=dict.fromkeys(OURS, reason))
+            official.missing = dict.fromkeys(OFFICIAL, reason)
+            ours.missing = dict.fromkeys(OURS, reason)
         else:
             suite.prepare(rocketmq)
-            official = suite.official(rocketmq)
-            ours = suite.ours(rocketmq)
-    with OnelogPeer(options.folder / "onelog", may_stall=True) as onelog:
+            contestants["ours"] = suite.ours(rocketmq, ours)
+            found = suite.official(rocketmq, official)
+            if found is not None:
+                contestants = {"official": found, **contestants}
+        onelog = stack.enter_context(OnelogPeer(options.folder / "onelog", may_stall=True))
         suite.prepare(onelog)
-        ours_on_onelog = suite.ours(onelog)
+        contestants["ours-on-onelog"] = suite.ours(onelog, ours_on_onelog)
+        suite.contest(contestants)
     made = [*rows("RocketMQ", ours, official), *rows("OneLog", ours_on_onelog, official)]
     if options.quick:
         made = [replace(row, note=row.note + COLD) if row.reference else row for row in made]
@@ -143,46 +165,52 @@ class _Suite:
         wait_until(lambda: has_route(peer.nameservers, BACKLOG), f"the route of {BACKLOG}")
         uvloop.run(_fill(peer, self._plan.messages))
 
-    def official(self, peer: ProxyPeer) -> Results:
-        """All parts of the official client, or why it could not take part."""
+    def official(self, peer: ProxyPeer, results: Results) -> Contestant | None:
+        """The official client; if it cannot take part, the results say why."""
         self._announce(f"the official client {VERSION}: installing it, if it is not there")
         try:
             command = [str(official_python()), "-m", "benchmarks.contest_official"]
         except OfficialClientMissingError as error:
             reason = f"no rocketmq-python-client {VERSION}: {error}"
-            return Results(missing=dict.fromkeys(OFFICIAL, reason))
-        results = Results()
-        for mode in OFFICIAL:
-            if mode in self._plan.java_warm_up_s:
-                seconds = self._plan.java_warm_up_s[mode]
-                part = self._part(mode, peer.endpoints, f"warm-up-{mode}", seconds)
-                self._take_part(command, part, peer, Results())
-            part = self._part(mode, peer.endpoints, f"official-{mode}", self._plan.seconds)
-            self._take_part(command, part, peer, results)
-        return results
+            results.missing = dict.fromkeys(OFFICIAL, reason)
+            return None
+        return Contestant(command, peer, peer.endpoints, list(OFFICIAL), results)
 
-    def ours(self, peer: Peer) -> Results:
-        """All parts of our SDK."""
+    def ours(self, peer: Peer, results: Results) -> Contestant:
+        """Our SDK."""
         command = [sys.executable, "-m", "benchmarks.contest_onelog"]
-        results = Results()
-        for mode in OURS:
-            part = self._part(mode, peer.nameservers, f"ours-{mode}", self._plan.seconds)
-            self._take_part(command, part, peer, results)
-        return results
+        return Contestant(command, peer, peer.nameservers, OURS, results)
+
+    def contest(self, contestants: dict[str, Contestant]) -> None:
+        """All rounds; before the first, Java gets the time to become fast."""
+        for who, seconds in self._plan.java_warm_up_s.items():
+            if "official" in contestants:
+                official = replace(contestants["official"], results=Results())
+                self._take_part(official, who, f"warm-up-{who}", seconds)
+        for number, name in turns(self._plan.rounds, list(contestants)):
+            contestant = contestants[name]
+            for mode in contestant.modes:
+                if mode not in contestant.results.missing:
+                    group = f"{name}-{mode}-{number}"
+                    self._take_part(contestant, mode, group, self._plan.seconds)
 
     def _part(self, mode: str, address: str, group: str, seconds: float) -> Part:
         topic, messages = (BACKLOG, self._plan.messages) if mode in CONSUMING else (SENDS, 0)
         return Part(mode, address, topic, group, messages, self._plan.warm_up_s, seconds)
 
-    def _take_part(self, command: list[str], part: Part, peer: Peer, results: Results) -> None:
-        self._announce(f"{peer.name}: {part.group}")
-        log = self._folder / f"{peer.name}-{part.group}.log"
+    def _take_part(self, contestant: Contestant, mode: str, group: str, seconds: float) -> None:
+        part = self._part(mode, contestant.address, group, seconds)
+        peer, results = contestant.peer, contestant.results
+        self._announce(f"{peer.name}: {group}")
+        log = self._folder / f"{peer.name}-{group}.log"
         try:
             if part.messages and isinstance(peer, ProxyPeer):
-                _begin_at_zero(peer, part.group)
-            results.outcomes[part.mode] = contend(command, part, peer.broker_pids, log)
+                _begin_at_zero(peer, group)
+            outcome = contend(contestant.command, part, peer.broker_pids, log)
+            results.outcomes[mode].append(outcome)
         except ChildError as error:
-            results.missing[part.mode] = brief(error)
+            results.outcomes.pop(mode, None)
+            results.missing[mode] = brief(error)
 
 
 def contend(command: list[str], part: Part, server_pids: list[int], log: Path) -> Outcome:
@@ -224,33 +252,38 @@ def rows(server: str, ours: Results, official: Results) -> list[Row]:
     for what, our_mode, their_mode in CONTESTS:
         title = f"{what}, to {server}" if our_mode not in CONSUMING else f"{what}, from {server}"
         mine, theirs = ours.outcomes.get(our_mode), official.outcomes.get(their_mode)
-        if mine is None:
+        if not mine:
             made.append(not_run(title, ours.missing[our_mode]))
             continue
+        our_rates, their_rates = (
+            [each.rate.per_second for each in side] for side in (mine, theirs or [])
+        )
         note = f"ours: {costs(mine)}"
-        if theirs is not None:
-            note += f"; official: {costs(theirs)}"
+        if theirs:
+            note += f"; official: {costs(theirs)}; {told(our_rates, their_rates)}"
         made.append(
             Row(
                 title,
-                mine.rate.per_second,
+                median(our_rates),
                 "msg/s",
-                theirs.rate.per_second if theirs else None,
+                median(their_rates) if theirs else None,
                 OFFICIAL[their_mode] if theirs else f"{OFFICIAL[their_mode]}: NOT RUN",
-                cpu_us=mine.rate.cpu_us,
+                cpu_us=median(each.rate.cpu_us for each in mine),
                 note=note,
             )
         )
     return made
 
 
-def costs(outcome: Outcome) -> str:
+def costs(outcomes: Sequence[Outcome]) -> str:
     """What one message cost, and what went wrong, if anything did."""
-    text = f"{outcome.rate.cpu_us:,.0f} CPU us + server {outcome.server_cpu_us:,.0f}"
-    if outcome.failed:
-        text += f", {outcome.failed} failed"
-    if outcome.redelivered:
-        text += f", {outcome.redelivered} came again"
+    client_us = median(each.rate.cpu_us for each in outcomes)
+    server_us = median(each.server_cpu_us for each in outcomes)
+    text = f"{client_us:,.0f} CPU us + server {server_us:,.0f}"
+    if failed := sum(each.failed for each in outcomes):
+        text += f", {failed} failed"
+    if redelivered := sum(each.redelivered for each in outcomes):
+        text += f", {redelivered} came again"
     return text
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import disk
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
@@ -30,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # What a shell starts in the background ignores Ctrl-C, and so would all its children.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    disk.spare()
 
 
 @cache
@@ -42,7 +45,8 @@ def group_of(file: str) -> str:
     text = (ROOT / file).read_text()
     if "SparkSession" in text:
         return "spark"
-    return file if 'scope="module"' in text else ""
+    # Two workers that build the same Java program would be in each other's way.
+    return file if 'scope="module"' in text or "java_clients" in text else ""
 
 
 @pytest.hookimpl(optionalhook=True)

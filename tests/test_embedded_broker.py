@@ -81,11 +81,17 @@ def test_a_pull_consumer_reads_what_is_there() -> None:
     assert got == [b"%d" % number for number in range(5)]
 
 
+@pytest.fixture
+def own_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that no test in another process has."""
+    monkeypatch.setattr(embedded_broker, "FOLDER_PREFIX", f"onelog-embedded-{os.getpid()}-")
+
+
+@pytest.mark.usefixtures("own_prefix")
 def test_nothing_is_left_when_it_ends() -> None:
-    before = own_folders()
     with onelog.embedded() as mq:
         folder = mq.folder
-        assert folder.name in own_folders() - before
+        assert own_folders() == {folder.name}
         assert (folder / "store" / "lock").is_file()
     assert not folder.exists()
     with pytest.raises(OnelogError, match="no broker of this process listens on embedded-"):
@@ -144,12 +150,12 @@ def test_settings_are_those_of_the_configuration() -> None:
             assert producer.send(Message("orders", b"x")).queue.broker == "mine"
 
 
+@pytest.mark.usefixtures("own_prefix")
 def test_an_unknown_setting_is_refused_by_name() -> None:
-    folders = own_folders()
     with pytest.raises(ConfigError, match=r"unknown setting 'broker\.prot'.*broker\.port"):
         with onelog.embedded(broker__prot=1):
             pytest.fail("started")
-    assert own_folders() == folders
+    assert own_folders() == set()
 
 
 # With asyncio.

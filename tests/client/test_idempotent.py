@@ -12,7 +12,7 @@ import pytest
 import onelog
 from onelog.client.handled_keys import Claim, SqliteStore
 from onelog.client.idempotent import idempotent
-from onelog.client.listening import RetryLater
+from onelog.client.listening import RetryLater, listening
 from onelog.client.message import Message, ReceivedMessage
 from onelog.clock import ManualClock
 from onelog.errors import MessageInProgressError
@@ -440,7 +440,7 @@ def test_two_consumers_in_threads_that_get_the_same_messages_handle_each_once(pa
 # Without arguments.
 
 
-def test_by_default_the_keys_are_in_a_file_named_after_the_listener(
+def test_by_default_the_keys_are_in_a_file_named_after_group_topic_and_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -450,13 +450,37 @@ def test_by_default_the_keys_are_in_a_file_named_after_the_listener(
     def bill(message: ReceivedMessage) -> None:
         handled.append(message.message_id)
 
+    for group in ("billing", "billing", "audit"):
+        call = listening(bill, group, 1, (), 1_000).call
+        call(delivery(UNIQ_KEY="A"))
     bill(delivery(UNIQ_KEY="A"))
     bill(delivery(UNIQ_KEY="A"))
-    assert handled == ["A"]
-    (file,) = (tmp_path / ".onelog" / "handled").glob("*.sqlite")
-    assert file.name.endswith(
-        "test_by_default_the_keys_are_in_a_file_named_after_the_listener.bill.sqlite"
-    )
+    assert handled == ["A", "A", "A"], "once for each group, and once for none"
+    files = (tmp_path / ".onelog" / "handled").rglob("*.sqlite")
+    topic = delivery(UNIQ_KEY="A").topic
+    assert sorted(file.parent.relative_to(tmp_path / ".onelog" / "handled") for file in files) == [
+        Path("-", topic),
+        Path("audit", topic),
+        Path("billing", topic),
+    ]
+
+
+def test_two_scripts_with_a_listener_of_the_same_name_skip_nothing_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    handled: list[str] = []
+
+    def script(group: str) -> None:
+        @idempotent()
+        def handle(message: ReceivedMessage) -> None:
+            handled.append(group)
+
+        listening(handle, group, 1, (), 1_000).call(delivery(UNIQ_KEY="A"))
+
+    script("billing")
+    script("shipping")
+    assert handled == ["billing", "shipping"]
 
 
 def test_nonsense_is_refused_where_it_is_written(path: Path) -> None:

@@ -129,6 +129,20 @@ def test_inspect_says_who_has_the_store_open(tmp_path: Path) -> None:
         assert f"in use by process {os.getpid()}" in invoke("inspect", tmp_path).stdout
 
 
+def test_inspect_tells_of_damage_that_recovery_found(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "s", SAMPLE) as store:
+        places = store.append([NewMessage("Orders", 0, b"x%d" % n) for n in range(3)])
+    assert document("inspect", tmp_path / "s")["damage"] == []
+    flip(tmp_path / "s" / "commitlog" / f"{0:020d}", places[1].log_offset + 88)
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    with MessageStore.open(tmp_path / "s", SAMPLE) as store:
+        assert store.recovery.entries_missing == 1
+    (found,) = document("inspect", tmp_path / "s")["damage"]
+    assert (found["start"], found["end"]) == (places[1].log_offset, places[2].log_offset)
+    shown = invoke("inspect", tmp_path / "s").stdout
+    assert f"from {found['start']} to {found['end']}: the body's CRC does not match" in shown
+
+
 def test_inspect_tells_a_crash(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", SAMPLE) as store:
         store.append([NewMessage("Orders", 0, b"x")])

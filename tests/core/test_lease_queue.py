@@ -71,6 +71,22 @@ def test_what_is_early_is_finished_in_its_turn_or_comes_again_behind_what_comes_
     assert plain(queue.state()) == {"n": 6, "r": [[4, 5], [5, 5]], "t": [[4, 1], [5, 1]]}
 
 
+def test_a_queue_that_is_cut_off_forgets_everything_from_there_on() -> None:
+    queue = new_queue()
+    hand_out(queue, 6)
+    queue.finish_in_order(1)
+    queue.finish_in_order(4)
+    queue.give_back(5)
+    queue.cut(3)
+    queue.settle()
+    assert (sorted(queue.out), sorted(queue.early), sorted(queue.ready)) == ([0, 2], [1], [])
+    hand_out(queue, 2)
+    queue.finish_in_order(0)
+    queue.finish_in_order(2)
+    assert queue.cursor == 3
+    assert sorted(queue.out) == [3, 4]
+
+
 def test_what_was_passed_over_is_finished() -> None:
     queue = new_queue()
     hand_out(queue, 1, skip=7)

@@ -25,6 +25,7 @@ from onelog.errors import OnelogError, StoreFailedError
 from onelog.message import NewMessage, encode_properties
 from onelog.store import consumequeue
 from onelog.store.message_store import MessageStore
+from tests import disk
 from tests.core.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,7 @@ def forget_pages(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
-            os.fdatasync(fd)
+            disk.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
 

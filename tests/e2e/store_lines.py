@@ -12,6 +12,7 @@ from typing import Any
 from onelog.message import Message, decode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Broken, decode_messages
+from tests.store.log_records import scan_log
 
 Line = dict[str, Any]
 LineKey = tuple[str | int, ...]
@@ -95,7 +96,7 @@ def store_lines(store: MessageStore) -> list[Line]:
 
 
 def _records(store: MessageStore) -> Iterator[Message]:
-    for found in store.log.scan(store.log_min):
+    for found in scan_log(store.log, store.log_min):
         if isinstance(found, Broken):
             assert found.empty, f"the log does not end in zeros: {found}"
             return

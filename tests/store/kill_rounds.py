@@ -71,8 +71,8 @@ class Acknowledged:
         if kind == "stored":
             topic, queue_id, first, count, ms = words[0], *map(int, words[1:])
             times = self.stored_ms[topic, queue_id]
-            # What was appended and not told any more is there as well.
-            times += [ms] * (first + count - len(times))
+            # What was appended and not told any more is there as well, and older than this.
+            times += [times[-1] if times else 0] * (first - len(times)) + [ms] * count
             self.now_ms = max(self.now_ms, ms)
         elif kind == "shared":
             self.shared = int(words[0])
@@ -178,14 +178,14 @@ class Writer:
 
     def _append(self, dice: Random, size: int) -> None:
         messages = []
-        ends: dict[tuple[str, int], int] = {}
+        places: dict[tuple[str, int], tuple[int, int]] = {}
         for _ in range(size):
             place = dice.choice(TOPICS), dice.randrange(QUEUES)
-            offset = ends.get(place, self._store.max_offset(*place))
-            messages.append(self._message(*place, offset))
-            ends[place] = offset + 1
+            first, count = places.get(place, (int(self._store.max_offset(*place)), 0))
+            messages.append(self._message(*place, first + count))
+            places[place] = first, count + 1
         self._store.append(messages)
-        self._acknowledge({place: (end - 1, 1) for place, end in ends.items()})
+        self._acknowledge(places)
 
     def _append_run(self, dice: Random, size: int) -> None:
         topic, queue_id = dice.choice(TOPICS), dice.randrange(QUEUES)

@@ -16,6 +16,7 @@ from onelog.store.keyhash import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
+from tests.store.log_records import scan_log
 from tests.store.samples import sample_messages
 
 BYTES = 64 * 1024
@@ -50,7 +51,7 @@ def walk(folder: Path) -> tuple[list[Stretch], TopicNumbers, Blank | Broken | No
 
 def scan(folder: Path) -> tuple[list[Message], Broken | None]:
     messages: list[Message] = []
-    for found in CommitLog(folder, BYTES, writable=False).scan(0):
+    for found in scan_log(CommitLog(folder, BYTES, writable=False), 0):
         if isinstance(found, Broken):
             return messages, found
         messages.append(found)

@@ -16,6 +16,7 @@ from onelog.message import Appended, LogOffset, Message, NewMessage
 from onelog.store.commitlog import CommitLog
 from onelog.store.record import BLANK, MAGIC_BLANK, Broken
 from onelog.store.segment import Segment
+from tests.store.log_records import scan_log
 
 SEGMENT = 4096
 
@@ -29,7 +30,7 @@ def put(log: CommitLog, *bodies: bytes, topic: str = "t") -> list[Appended]:
 
 
 def bodies_of(log: CommitLog, start: int = 0) -> list[bytes]:
-    return [bytes(m.body) for m in log.scan(start) if isinstance(m, Message)]
+    return [bytes(m.body) for m in scan_log(log, start) if isinstance(m, Message)]
 
 
 def test_records_follow_each_other_without_gaps(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_scanning_goes_over_damage_and_says_what_is_there(tmp_path: Path) -> Non
     put(log, b"whole", b"damaged", b"after")
     at = log.message_at(0).size
     log.segments[0].write([b"\xff"], at + 90, 1)
-    whole, damaged, after, last = log.scan(0)
+    whole, damaged, after, last = scan_log(log, 0)
     assert [bytes(m.body) for m in (whole, after) if isinstance(m, Message)] == [b"whole", b"after"]
     assert damaged == Broken(at, "the body's CRC does not match")
     assert isinstance(last, Broken)

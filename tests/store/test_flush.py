@@ -251,13 +251,13 @@ def test_queues_and_folders_that_were_not_flushed_stay_to_be_flushed(
 ) -> None:
     store = open_store()
     store.append([NewMessage("t", n, b"x") for n in range(3)])
-    folders = set(store.queue_table.unsynced)
+    folders = set(store._unsynced)
     assert len(folders) > 4
     failing_fdatasync(monkeypatch, "/consumequeue/t/", errno.EIO)
     with pytest.raises(FlushFailedError):
         store.flush()
     assert all(queue.dirty for queue in store.queue_table)
-    assert set(store.queue_table.unsynced) == folders
+    assert set(store._unsynced) == folders
 
 
 def test_one_whom_the_kernel_did_not_tell_does_not_take_a_failed_flush_for_a_success(

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +166,38 @@ def test_whoever_dies_while_truncating_leaves_files_that_open_again(
     again = new_index(tmp_path)
     again.truncate(10)
     assert [n for n in range(30) if list(again.find("t", f"k{n}", *ALWAYS))] == list(range(10))
+
+
+class Dying:
+    """Entries of an index file, of which one column is written and no more."""
+
+    def __init__(self, entries: npt.NDArray[np.void]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, part: slice) -> "Dying":
+        return Dying(self._entries[part])
+
+    def __setitem__(self, column: str, values: object) -> None:
+        self._entries[column] = values
+        raise KeyboardInterrupt
+
+
+def test_entries_that_somebody_did_not_come_to_finish_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = new_index(tmp_path)
+    for number in range(10):
+        add(index, 1000 + number, f"k{number}")
+    index.build()
+    monkeypatch.setattr(index.files[0], "_entries", Dying(index.files[0]._entries))
+    for number in range(10, 20):
+        add(index, 1000 + number, f"k{number}")
+    with pytest.raises(KeyboardInterrupt):
+        index.build()
+    again = new_index(tmp_path)
+    again.truncate(1010)
+    assert again.files[0].next_entry == 11
+    assert [n for n in range(20) if list(again.find("t", f"k{n}", *ALWAYS))] == list(range(10))
 
 
 def test_files_whose_messages_are_gone_are_deleted(tmp_path: Path) -> None:

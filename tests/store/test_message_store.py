@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from onelog.errors import (
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadStatus
+from tests.client.forking import in_a_child
 from tests.store.conftest import SMALL, OpenStore
 
 
@@ -379,6 +381,36 @@ def test_rolled_back_messages_are_found_under_no_key(open_store: OpenStore) -> N
     store.close()
     shutil.rmtree(store.folder / "consumequeue")
     assert open_store().find_by_key("t", "k") == found, "also when the index is made anew"
+
+
+def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) -> None:
+    store = open_store()
+    store.append([NewMessage("orders", 0, b"parent's")])
+    reading, writing = os.pipe()
+    release, stay = os.pipe()
+
+    def work() -> str:
+        try:
+            store.append([NewMessage("orders", 0, b"child's")])
+        except StoreClosedError as error:
+            said = str(error)
+        store.close()
+        os.write(writing, said.encode())
+        os.close(stay)
+        os.read(release, 1)  # The child lives on while the parent closes and opens the store.
+        return "done"
+
+    with ThreadPoolExecutor(1) as pool:
+        child = pool.submit(in_a_child, work)
+        assert "forked" in os.read(reading, 1_000).decode()
+        store.close()
+        with MessageStore.open(store.folder, store.config) as again:
+            assert again.recovery.clean
+            assert again.max_offset("orders", 0) == 1
+        os.close(stay)
+        assert child.result(10) == "done"
+    for each in (reading, writing, release):
+        os.close(each)
 
 
 # -- no file descriptors ---------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from onelog.store.reader import StoreReader
 from onelog.store.readonly import occupies, open_readonly
 from tests.e2e.make_store_fixtures import CONFIG, VERSIONS, fixture_folder
 from tests.e2e.store_lines import differences, store_lines
+from tests.store.log_records import scan_log
 from tests.store.samples import SAMPLE, append_plain, flip, overwrite, write_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +180,7 @@ def crashed_copy(tmp_path: Path, count: int = 60) -> tuple[Path, list[Message]]:
     """A store whose process ended without closing it, and its messages in the order of the log."""
     with MessageStore.open(tmp_path / "store", SAMPLE) as store:
         append_plain(store, "Orders", count)
-        messages = [found for found in store.log.scan(0) if isinstance(found, Message)]
+        messages = [found for found in scan_log(store.log, 0) if isinstance(found, Message)]
         return shutil.copytree(tmp_path / "store", tmp_path / "crashed"), messages
 
 

@@ -18,6 +18,7 @@ from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import NewMessage, encode_properties
 from onelog.store.message_store import MessageStore
+from onelog.store.segment import Segment
 from tests.store.conftest import OpenStore
 from tests.store.samples import flip, overwrite
 
@@ -214,6 +215,47 @@ def test_one_damaged_record_costs_one_message_and_no_segment_when_queues_are_reb
         assert store.recovery.clean
         assert not store.recovery.damage
         assert store.damage == (found,)
+
+
+def test_a_log_that_lost_its_last_segments_gives_all_that_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with opened(folder) as store:
+        places = [store.append([message(n)])[0] for n in range(100)]
+    max((folder / "commitlog").iterdir()).unlink()
+    end = len([*(folder / "commitlog").iterdir()]) * 8192
+    with opened(folder) as store:
+        lost = {n for n in range(100) if places[n].log_offset >= end}
+        assert len(lost) > 1
+        assert_holds_all_but(store, lost)
+        assert store.damage == ()
+
+
+def test_much_damage_is_gone_over_without_reading_the_log_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "s"
+    config = replace(CONFIG, segment_bytes=1 << 20, queue_file_entries=4000)
+    with MessageStore.open(folder, config, ManualClock()) as store:
+        places = store.append([NewMessage("t", 0, b"x" * 100) for _ in range(2000)])
+    path = folder / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    for place in places[1::2]:
+        raw[place.log_offset + 90] ^= 1
+    path.write_bytes(raw)
+    shutil.rmtree(folder / "consumequeue")
+    read_bytes = 0
+    read = Segment.read
+
+    def counted(self: Segment, at: int, size: int) -> bytes:
+        nonlocal read_bytes
+        read_bytes += size
+        return read(self, at, size)
+
+    monkeypatch.setattr(Segment, "read", counted)
+    with MessageStore.open(folder, config, ManualClock()) as store:
+        assert store.recovery.records_replayed == store.recovery.damage_count == 1000
+        assert len(store.damage) == 1000
+    assert read_bytes < 5 << 20
 
 
 def test_known_damage_is_forgotten_with_its_segment(tmp_path: Path) -> None:

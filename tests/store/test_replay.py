@@ -97,6 +97,42 @@ def test_a_deleted_topic_stays_deleted_after_a_crash_and_after_a_rebuild(
         assert again.append([NewMessage("gone", 0, b"new")])[0].queue_offset == 0
 
 
+def test_a_crash_in_the_middle_of_a_deletion_leaves_nothing_of_the_topic(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also if the flush thread makes a checkpoint just then."""
+    store = open_store(CONFIG)
+    store.append([NewMessage("gone", n, b"x") for n in range(4)])
+    store.append([NewMessage("stays", 0, b"y")])
+    store.flush()
+    delete = store.queue_table.delete_topic
+
+    def crash_first(topic: str) -> None:
+        store.flush()
+        shutil.copytree(store.folder, tmp_path / "crashed")
+        delete(topic)
+
+    monkeypatch.setattr(store.queue_table, "delete_topic", crash_first)
+    store.delete_topic("gone")
+    with reopened(tmp_path / "crashed") as again:
+        assert again.queues() == {"stays": [0]}
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_store_that_crashed_just_after_its_only_topic_was_deleted_opens(
+    open_store: OpenStore, tmp_path: Path, flushed: bool
+) -> None:
+    store = open_store(CONFIG)
+    store.append([NewMessage("gone", 0, b"x")])
+    if flushed:  # Then the deletion is all that there is to be replayed.
+        store.flush()
+    store.delete_topic("gone")
+    shutil.copytree(store.folder, tmp_path / "crashed")
+    with reopened(tmp_path / "crashed") as again:
+        assert again.queues() == {}
+        assert again.append([NewMessage("gone", 0, b"new")])[0].queue_offset == 0
+
+
 def test_a_topic_deleted_and_made_anew_again_and_again_ends_with_the_last(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     with MessageStore.open(folder, CONFIG, ManualClock()) as store:

@@ -8,6 +8,7 @@ import pytest
 
 from onelog.errors import StoreFailedError, StoreFullError, StorePermissionError
 from onelog.store.segment import IOV_MAX, Segment, disk_error, file_name, numbered_files
+from tests import disk
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_written_pages_are_warm_and_dropped_ones_are_cold(segment: Segment) -> N
     assert segment.is_warm(0, len(data), scratch)
     segment.flush()
     fd = os.open(segment.path, os.O_RDONLY)
+    disk.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
     # A file system without a page cache of its own (tmpfs) has nothing to drop.

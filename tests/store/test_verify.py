@@ -18,6 +18,7 @@ from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify
 from tests.e2e.make_store_fixtures import MESSAGES, VERSIONS, fixture_folder
+from tests.store.log_records import scan_log
 from tests.store.samples import SAMPLE, append_plain, flip, overwrite, write_sample
 from tests.store.verify.findings import FIRST, a_plain_message, entry_place, lines, only_line
 
@@ -41,7 +42,7 @@ def test_a_clean_store_is_clean(folder: Path) -> None:
     assert found.state == "stopped"
     reader = open_readonly(folder)
     assert (found.log_start, found.log_end) == (reader.log_min, reader.log_end)
-    assert found.records == len([*reader.log.scan(0)]) - 1
+    assert found.records == len([*scan_log(reader.log, 0)]) - 1
     queues = [(t, q) for t, ids in reader.queues().items() for q in ids]
     assert found.queues == len(queues)
     assert found.queue_entries == sum(reader.max_offset(t, q) for t, q in queues)
@@ -219,7 +220,7 @@ def test_a_damaged_blank_record_at_the_end_of_a_segment(folder: Path) -> None:
 
 
 def test_the_last_record_damaged_in_a_store_that_was_stopped_cleanly(folder: Path) -> None:
-    last = [m for m in open_readonly(folder).log.scan(0) if isinstance(m, Message)][-1]
+    last = [m for m in scan_log(open_readonly(folder).log, 0) if isinstance(m, Message)][-1]
     path = sorted((folder / "commitlog").iterdir())[-1]
     flip(path, last.log_offset - int(path.name) + 4)
     found = verify(folder)

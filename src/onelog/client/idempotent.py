@@ -29,11 +29,13 @@ import functools
 import inspect
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
+from urllib.parse import quote
 
 from onelog.client.handled_keys import Claim, HandledKeys, SqliteStore
 from onelog.client.message import ReceivedMessage
@@ -71,8 +73,9 @@ def idempotent(
     """Make a listener, of single messages or of lists, with or without `async`, run once per key.
 
     `store` is a `SqliteStore` (or just the path of its file), a `RedisStore`, a `DbApiStore`, or
-    anything with their three methods. By default it is a file in ~/.onelog/handled that is named
-    after the listener. Each consumer group needs a store, or a `group` of a store, of its own.
+    anything with their three methods. By default it is a file for each topic in ~/.onelog/handled,
+    named after group, topic and listener. Each consumer group needs a store, or a `group` of a
+    store, of its own.
     """
     if callable(store):
         raise TypeError("write @idempotent(), with parentheses")
@@ -80,29 +83,71 @@ def idempotent(
         raise ValueError(f"lease ({lease}) and keep ({keep}) must be at least a millisecond")
 
     def decorate(listener: F) -> F:
-        kept_in = store
-        if kept_in is None:
-            kept_in = Path("~/.onelog/handled") / f"{_name_of(listener)}.sqlite"
-        if isinstance(kept_in, str | os.PathLike):
-            kept_in = SqliteStore(kept_in)
-        once = _Once(listener, kept_in, key, _ms(lease), _ms(keep))
-        is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-            type(listener).__call__
-        )
-        called: Callable[..., object]
-        if is_async:
+        if store is not None:
+            kept_in = SqliteStore(store) if isinstance(store, str | os.PathLike) else store
+            return _once(listener, _Once(listener, kept_in, key, _ms(lease), _ms(keep)))
+        return for_group("", listener)
 
-            async def called(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
-                return await once.run_async(messages)
-
-        else:
-
-            def called(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
-                return once.run(messages)
-
-        return cast(F, functools.wraps(listener)(called))
+    def for_group(group: str, listener: F) -> F:
+        files = _FilePerTopic(group, _name_of(listener))
+        called = _once(listener, _Once(listener, files, key, _ms(lease), _ms(keep)))
+        # A consumer that takes the listener says for which group it does.
+        called.for_group = lambda group: for_group(group, listener)  # type: ignore[attr-defined]
+        return called
 
     return decorate
+
+
+def _once(listener: F, once: "_Once") -> F:
+    """The listener as its consumer calls it."""
+    is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        type(listener).__call__
+    )
+    called: Callable[..., object]
+    if is_async:
+
+        async def called(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
+            return await once.run_async(messages)
+
+    else:
+
+        def called(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
+            return once.run(messages)
+
+    return cast(F, functools.wraps(listener)(called))
+
+
+class _FilePerTopic:
+    """The default store: a SQLite file for each topic, of one group and one listener."""
+
+    def __init__(self, group: str, listener: str) -> None:
+        self._group = group
+        self._listener = listener
+        self._stores: dict[str, SqliteStore] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, key: str, owner: str, lease_ms: int) -> Claim:
+        """See `HandledKeys`."""
+        return self._of(key).claim(key, owner, lease_ms)
+
+    def finish(self, key: str, owner: str, keep_ms: int) -> None:
+        """See `HandledKeys`."""
+        self._of(key).finish(key, owner, keep_ms)
+
+    def release(self, key: str, owner: str) -> None:
+        """See `HandledKeys`."""
+        self._of(key).release(key, owner)
+
+    def _of(self, key: str) -> SqliteStore:
+        topic = key.partition("/")[0]
+        with self._lock:
+            store = self._stores.get(topic)
+            if store is None:
+                # A listener that is called by hand has no group.
+                names = (self._group or "-", topic, f"{self._listener}.sqlite")
+                path = Path("~/.onelog/handled", *(quote(name, safe="%|") for name in names))
+                store = self._stores[topic] = SqliteStore(path)
+        return store
 
 
 class _Deliveries:

@@ -68,6 +68,8 @@ def listening(
     timeout_ms: int,
 ) -> Listening:
     """A listener with its hooks; without hooks nothing is put around it."""
+    if (for_group := getattr(listener, "for_group", None)) is not None:
+        listener = for_group(group)  # See `idempotent`.
     waits = is_coroutine(listener)
     call: Call = listener
     if batch_size > 1:

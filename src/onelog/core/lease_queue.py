@@ -213,7 +213,7 @@ class QueueLeases:
 
     def cut(self, end: int) -> None:
         """Forget everything from `end` on; `settle` must follow."""
-        for offset in [each for each in (*self.out, *self.ready) if each >= end]:
+        for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
             self.finish(offset)
         self.next = end
 

@@ -74,8 +74,7 @@ class Checkpoint:
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                is_new = os.fstat(fd).st_size < _FILE_BYTES
-                if is_new:
+                if os.fstat(fd).st_size < _FILE_BYTES:
                     os.pwrite(fd, bytes(_FILE_BYTES), 0)
                 # All of it lies in one disk sector: it changes together or not at all.
                 sector = bytearray(os.pread(fd, _SAFE_AT + _SAFE.size, 0))
@@ -86,8 +85,6 @@ class Checkpoint:
                 _SAFE.pack_into(sector, _SAFE_AT, _SAFE_MAGIC, safe_offset, store_ms, flags, crc)
                 os.pwrite(fd, sector, 0)
                 sync_file(fd, self.path)
-                if is_new:
-                    sync_folder(self.path.parent)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -145,7 +142,12 @@ class StoreLock:
             os.write(self._fd, b"lock")
 
     def release(self) -> None:
-        """Let others have the store."""
+        """Let others have the store, also if a forked process still has the file open."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+    def leave(self) -> None:
+        """In a forked process: the lock is its parent's."""
         os.close(self._fd)
 
 

@@ -51,6 +51,7 @@ Ints = npt.NDArray[np.int64]
 
 _READ_BYTES = 8 << 20
 _RECORDS_MAX = 32_768
+_HELD_BYTES_MIN = 64 << 10
 _FIXED = np.dtype(
     [
         ("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
@@ -139,6 +140,7 @@ class RecordWalk:
         self._tags_codes = tags_codes
         self._topics = topics
         self.require_crc = require_crc
+        self._held: tuple[Segment | None, int, bytes] = None, 0, b""
 
     def read(
         self, segment: Segment, at: int, limit: int
@@ -161,7 +163,7 @@ class RecordWalk:
 
     def _follow_lengths(self, segment: Segment, at: int, limit: int) -> tuple[bytes, list[int]]:
         """Bytes from `at` on, and where in them records start, if the lengths can be trusted."""
-        data = segment.read_around(at, min(_READ_BYTES, segment.size - at))
+        data = self._bytes_from(segment, at)
         starts: list[int] = []
         here = 0
         unpack = BLANK.unpack_from
@@ -178,6 +180,19 @@ class RecordWalk:
             starts.append(here)
             here += size
         return data, starts
+
+    def _bytes_from(self, segment: Segment, at: int) -> bytes:
+        """What follows from `at` on; what was read last and not used, behind damage, will do."""
+        held_by, held_at, held = self._held
+        end = held_at + len(held)
+        enough = min(at + _HELD_BYTES_MIN, segment.size)
+        if held_by is segment and held_at <= at and enough <= end:
+            data = held[at - held_at :]
+        else:
+            written = max(segment.data_until(at) - at, BLANK.size)
+            data = segment.read_around(at, min(_READ_BYTES, written, segment.size - at))
+        self._held = segment, at, data
+        return data
 
     def _count_whole(self, segment: Segment, at: int, data: bytes, fields: _Fields) -> int:
         """How many of the records, from the first on, are whole."""

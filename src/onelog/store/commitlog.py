@@ -70,31 +70,49 @@ def record_at(segment: Segment, at: int) -> Message | Blank | Broken:
     return check(memoryview(data), 0, segment.start + at, room=room)
 
 
+def _size_at(segment: Segment, at: int) -> int:
+    """The length that a record at `at` has, if there is one; 0 behind the segment's end."""
+    if not 0 <= at <= segment.size - BLANK.size:
+        return 0
+    return int.from_bytes(segment.read_around(at, 4), "big")
+
+
 def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
     """Where the next whole record of a segment starts, behind `at`, where none is.
 
     It is known by its magic, its lengths, its checksums, and by the place that it names as its own.
     The segment's size if there is none.
     """
+
+    def is_whole(place: int, size: int) -> bool:
+        room = segment.size - place
+        if not RECORD_BYTES_MIN <= size <= room:
+            return False
+        record = memoryview(segment.read_around(place, size))
+        whole = check(record, 0, segment.start + place, require_crc, room)
+        return isinstance(whole, Message)
+
+    # Most often its length is right, and leads to the next one.
+    size = _size_at(segment, at)
+    if size >= RECORD_BYTES_MIN and is_whole(at + size, _size_at(segment, at + size)):
+        return at + size
     at += 1
-    # A record's length may begin with three zeros, and these be in a hole.
-    while (at := max(at, segment.next_data(at) - 3)) < segment.size - RECORD_BYTES_MIN:
-        # The blocks overlap, so that no record's beginning is cut in two.
-        block = segment.read_around(at, min(_SEARCH_BYTES, segment.size - at))
+    while (data := segment.next_data(at)) < segment.size:
+        at = max(at, data - 3)  # A record's length may begin with three zeros, and these be a hole.
+        end = segment.data_until(data)
+        block = segment.read_around(at, min(_SEARCH_BYTES, end - at))
         found = block.find(MAGIC_START, 4)
         while found >= 0:
             place = at + found - 4
             names = block[found - 4 + _PLACE_AT : found + 4 + _PLACE_AT]
-            if int.from_bytes(names, "big") == segment.start + place:
-                size = int.from_bytes(block[found - 4 : found], "big")
-                room = segment.size - place
-                if RECORD_BYTES_MIN <= size <= room:
-                    record = memoryview(segment.read_around(place, size))
-                    whole = check(record, 0, segment.start + place, require_crc, room)
-                    if isinstance(whole, Message):
-                        return place
+            if int.from_bytes(names, "big") == segment.start + place and is_whole(
+                place, int.from_bytes(block[found - 4 : found], "big")
+            ):
+                return place
             found = block.find(MAGIC_START, found + 1)
-        at += len(block) - RECORD_BYTES_MIN
+        at += len(block)
+        if at < end:  # The blocks overlap, so that no record's beginning is cut in two.
+            at -= RECORD_BYTES_MIN
     return segment.size
 
 
@@ -133,8 +151,6 @@ class CommitLog:
                 )
             if size == self.segment_bytes or self._writable:
                 yield Segment(path, start, self.segment_bytes, writable=self._writable)
-        if files and self._writable:
-            sync_folder(self.folder)  # Whoever made them may have died before he did that.
 
     @property
     def start(self) -> LogOffset:
@@ -295,19 +311,6 @@ class CommitLog:
         """What is at a log offset, also behind `end`; `StoreError` if the disk cannot read it."""
         segment = self.segment_at(offset)
         return record_at(segment, offset - segment.start)
-
-    def scan(self, offset: int) -> Iterator[Message | Broken]:
-        """Every whole record from `offset` on and, where there are none, why.
-
-        It looks at the segments themselves, not at `end`.
-        """
-        for segment in self._segments:
-            at = max(0, offset - segment.start)
-            while at < segment.size:
-                found = record_at(segment, at)
-                if not isinstance(found, Blank):
-                    yield found
-                at = next_record(segment, at) if isinstance(found, Broken) else at + found.size
 
     def is_warm(self, offset: int, size: int) -> bool:
         """Whether reading this range would not wait for the disk."""

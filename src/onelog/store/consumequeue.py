@@ -79,7 +79,7 @@ def _has_data(fd: int, at: int) -> bool:
         except OSError:
             return False
         hole = os.lseek(fd, at, os.SEEK_HOLE)
-        if os.pread(fd, hole - at, at).strip(b"\0"):
+        if os.pread(fd, hole - at, at) != bytes(hole - at):
             return True
         at = hole
 
@@ -309,14 +309,16 @@ class ConsumeQueue:
             file, slot = divmod(self.allocated, self._file_entries)
             self._map(file)
             at = slot * ENTRY_BYTES
-            if at and self.allocated <= self._opened_end:
-                self._probe(file, at - ENTRY_BYTES, at)  # Where entries go on in a page.
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
             try:
                 fd = os.open(self._name(file), os.O_RDWR)
                 try:
+                    if at and self.allocated <= self._opened_end:
+                        os.pread(
+                            fd, ENTRY_BYTES, at - ENTRY_BYTES
+                        )  # As `_probe`: the page goes on.
                     os.posix_fallocate(fd, at, size)
                 finally:
                     os.close(fd)
@@ -494,6 +496,9 @@ class ConsumeQueue:
             ):
                 end -= 1
         self.end = end
+        if any(file * self._file_entries >= end for file in self._files):
+            # Made since the checkpoint, by somebody who may have died before he made it durable.
+            self._unsynced.update(map(str, (self.folder, *self.folder.parents[:3])))
         self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
 

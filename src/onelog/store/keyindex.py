@@ -38,7 +38,7 @@ from onelog.message import (
     NewRun,
 )
 from onelog.store.keyhash import KEYS_NEEDLE, hashes_of, key_hash
-from onelog.store.segment import disk_error, sync_file, sync_folder
+from onelog.store.segment import disk_error, sync_file
 
 HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
@@ -161,7 +161,9 @@ class IndexFile:
         same = slots[order][1:] == slots[order][:-1]
         before[order[1:][same]] = numbers[order[:-1][same]]
         target = self._entries[self.next_entry : self.next_entry + count]
-        target["hash"], target["log"], target["older"] = hashes, log_offsets, before
+        # The place first: by that, entries that somebody did not come to finish are known, and cut.
+        target["log"] = log_offsets
+        target["hash"], target["older"] = hashes, before
         target["seconds"] = np.clip((store_ms - self.first_ms) // 1000, 0, 0x7FFFFFFF)
         self._slots[slots] = numbers  # The last one wins where a slot comes twice.
         self.used_slots += int((before == 0).sum())
@@ -256,8 +258,18 @@ def _clear(fd: int, at: int) -> None:
 class KeyIndex:
     """The index files of a store, and the messages that wait to be indexed."""
 
-    def __init__(self, folder: Path, slots: int, entries: int, *, writable: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        slots: int,
+        entries: int,
+        *,
+        writable: bool = True,
+        unsynced: set[str] | None = None,
+    ) -> None:
+        """`unsynced` is told of folders that have new names, for whoever makes them durable."""
         self.folder = folder
+        self._unsynced = set() if unsynced is None else unsynced
         self._slots = slots
         self._entries = entries
         self._lock = threading.Lock()
@@ -274,7 +286,6 @@ class KeyIndex:
         if self._files and writable:
             self._files[-1].read_slots()
         self._dirty: set[IndexFile] = set()
-        self._has_new_files = False
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
@@ -380,7 +391,7 @@ class KeyIndex:
             name = str(int(self._files[-1].path.name) + 1)
         file = IndexFile(self.folder / name, self._slots, self._entries, writable=True)
         self._files = (*self._files, file)
-        self._has_new_files = True
+        self._unsynced.update((str(self.folder), str(self.folder.parent)))
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets of messages that may have this key, newest first, over all files."""
@@ -423,14 +434,6 @@ class KeyIndex:
                 except BaseException:
                     self._dirty.add(file)
                     raise
-        if self._has_new_files:
-            self._has_new_files = False
-            try:
-                sync_folder(self.folder)
-                sync_folder(self.folder.parent)
-            except BaseException:
-                self._has_new_files = True
-                raise
 
 
 def _run_properties(run: NewRun) -> list[bytes]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
+from weakref import WeakSet
 
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
@@ -77,16 +78,24 @@ class MessageStore(StoreReader):
         self.config = config
         self._clock = clock
         self._lock = lock
+        _open_stores.add(self)
         self._abort = AbortMark(folder / "abort")
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._tags_codes = TagsCodes(config.delay_levels)
         crashed = self._abort.present()
+        self._unsynced: set[str] = set()
+        """Folders with names that were made or removed, and are not known to be durable."""
         super().__init__(
             folder,
             CommitLog(folder / "commitlog", config.segment_bytes, record_crc=config.record_crc),
-            _queues(folder, config),
-            KeyIndex(folder / "index", config.index_slots, config.index_entries),
+            _queues(folder, config, self._unsynced),
+            KeyIndex(
+                folder / "index", config.index_slots, config.index_entries, unsynced=self._unsynced
+            ),
         )
+        if self.log.segments and (crashed or not self._checkpoint.ours):
+            # Whoever made them may have died before he made their names durable.
+            self._unsynced.update((str(self.log.folder), str(folder)))
         write_version(folder / "onelog.json")
         self._abort.set()
         self.recovery: RecoveryReport = recover(
@@ -107,12 +116,7 @@ class MessageStore(StoreReader):
         self._late_record = 0
         self._dirty: set[ConsumeQueue] = set()
         if crashed or self.recovery.records_replayed:
-            # Neither the entries nor the names of their files need be on disk.
             self._dirty.update(self.queue_table)
-            for queue in self._dirty if len(self._dirty) <= _FILES_SYNCED_ONE_BY_ONE_MAX else ():
-                self.queue_table.unsynced.update(
-                    map(str, (queue.folder, *queue.folder.parents[:3]))
-                )
         # End of the log that queues and index know of, its last record, and when it was stored:
         # one value, so that the flush thread sees them together.
         self._entered = (int(self.log.end), self.recovery.last_record, self.last_append_ms)
@@ -506,8 +510,8 @@ class MessageStore(StoreReader):
                 return
             self.index.build()
             self.log.flush()
-            self._flush_queues()
             self.index.flush()
+            self._flush_queues()
             self._checkpoint.save(
                 log_end,
                 last_record,
@@ -517,6 +521,7 @@ class MessageStore(StoreReader):
             )
 
     def _flush_queues(self) -> None:
+        """Flush the queues, and the names of all new files."""
         # Clean before the flush: an entry that comes during it makes the queue dirty again.
         dirty: list[ConsumeQueue] = []
         folders: list[str] = []
@@ -527,7 +532,7 @@ class MessageStore(StoreReader):
                 dirty.append(queue)
         with contextlib.suppress(KeyError):
             while True:
-                folders.append(self.queue_table.unsynced.pop())
+                folders.append(self._unsynced.pop())
         try:
             if len(dirty) + len(folders) > _FILES_SYNCED_ONE_BY_ONE_MAX:
                 sync_filesystem(self.folder)
@@ -541,7 +546,7 @@ class MessageStore(StoreReader):
             for queue in dirty:
                 queue.dirty = True
             self._dirty.update(dirty)
-            self.queue_table.unsynced.update(folders)
+            self._unsynced.update(folders)
             raise
 
     # -- state ---------------------------------------------------------------------------------
@@ -570,10 +575,16 @@ class MessageStore(StoreReader):
         A record in the log says so: whoever replays the topic's records must not bring them back.
         """
         queues = self.queue_table.by_topic.get(topic)
-        if queues:
-            self.append([deletion_of(topic)])
-            self._dirty.difference_update(queues.values())
-            self.queue_table.delete_topic(topic)
+        if not queues:
+            return
+        if self._refusal is not None:
+            self._refuse()
+        store_ms = max(self._clock.now_ms(), self.last_append_ms)
+        (place,) = self.log.append([deletion_of(topic)], [0], store_ms)
+        self._dirty.difference_update(queues.values())
+        self.queue_table.delete_topic(topic)
+        # Only now may a checkpoint be behind the record: else a crash would leave the queues.
+        self._entered_until(place.log_offset, store_ms)
 
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
@@ -582,6 +593,15 @@ class MessageStore(StoreReader):
     def usage(self) -> SpaceUsage:
         """How much disk the parts of the store take."""
         return space_usage(self.folder)
+
+    def leave_to_parent(self) -> None:
+        """This process was forked from the one that has the store: it may read, and no more."""
+        if not isinstance(self._refusal, StoreClosedError):
+            self._refusal = StoreClosedError(
+                f"the store in {self.folder} is open in the process that this one was forked from: "
+                "open it here, or write there"
+            )
+            self._lock.leave()
 
     def close(self) -> None:
         """Flush, and leave the store as one that was stopped cleanly."""
@@ -605,6 +625,17 @@ class MessageStore(StoreReader):
             self._lock.release()
 
 
+_open_stores: WeakSet[MessageStore] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for store in list(_open_stores):
+        store.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+
 def _without_lost_keys(message: NewMessage) -> NewMessage:
     """A message that was rolled back is found under no key."""
     if message.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
@@ -612,10 +643,10 @@ def _without_lost_keys(message: NewMessage) -> NewMessage:
     return message
 
 
-def _queues(folder: Path, config: StoreConfig) -> Queues:
+def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
     spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
-    return Queues(folder / "consumequeue", entries, spares=spares)
+    return Queues(folder / "consumequeue", entries, spares=spares, unsynced=unsynced)
 
 
 def check_is_store(folder: Path) -> None:

@@ -36,14 +36,15 @@ class Queues:
         *,
         writable: bool = True,
         spares: SpareQueues | None = None,
+        unsynced: set[str] | None = None,
     ) -> None:
+        """`unsynced` is told of folders that have new names, for whoever makes them durable."""
         self._spares = spares
         self.folder = folder
         self._file_entries = file_entries
         self._writable = writable
         self._budget = MapBudget(_maps_max())
-        self.unsynced: set[str] = set()
-        """Folders with names that were made or removed since they were last flushed."""
+        self._unsynced = set() if unsynced is None else unsynced
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         if folder.is_dir():
             for topic in _entries(folder):
@@ -61,7 +62,7 @@ class Queues:
             self._budget,
             writable=self._writable,
             spares=self._spares,
-            unsynced=self.unsynced,
+            unsynced=self._unsynced,
         )
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -107,7 +108,7 @@ class Queues:
                 queue.delete()
         if folder.is_dir():
             folder.rmdir()
-        self.unsynced.add(str(self.folder))
+        self._unsynced.add(str(self.folder))
 
 
 def check_queue_id(queue_id: int) -> None:

@@ -105,7 +105,8 @@ def recover(
         for queue in queues:
             drop_stale_entries(queue, log)
     start = _replay_start(log, queues, checkpoint, crashed)
-    rebuilt = not any(True for _ in queues)
+    # No queues, or a checkpoint that knows of more log than there is: everything is made anew.
+    rebuilt = start < checkpoint.safe_offset or not any(True for _ in queues)
     if crashed or rebuilt:
         for queue in queues:
             queue.rewind(start)

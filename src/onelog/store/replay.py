@@ -210,13 +210,16 @@ class Replay:
 
     def _write(self) -> None:
         """Enter what was collected, queue by queue."""
-        if not self._collected:
+        if not any(len(places.log) for places in self._collected):
+            self._collected = []
             return
         queue, offset, log, size, code = (
             np.concatenate([getattr(places, name) for places in self._collected])
             for name in ("queue", "offset", "log", "size", "code")
         )
         self._collected, self._rows = [], 0
+        if not len(queue):
+            return  # Records that are in no queue, or of a topic that was deleted.
         order = np.argsort(queue, kind="stable")
         queue, offset, log, size = queue[order], offset[order], log[order], size[order]
         packed = np.empty(len(order), ENTRY_DTYPE)
@@ -241,8 +244,6 @@ class Replay:
             log[starts].tolist(), log[ends].tolist(), size[ends].tolist(), strict=True,
         )  # fmt: skip
         for (start, end), number, first, first_log, last_log, last_size in rows:
-            if start == end:
-                continue
             cursor = self._cursors.get(number)
             if cursor is None:
                 topic = self._topics.names[number >> 32]

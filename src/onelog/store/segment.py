@@ -288,3 +288,10 @@ class Segment:
             return os.lseek(self._fd, at, os.SEEK_DATA)
         except OSError:
             return self.size
+
+    def data_until(self, at: int) -> int:
+        """Where what was written at `at` ends at the latest: behind it is a hole."""
+        try:
+            return os.lseek(self._fd, at, os.SEEK_HOLE)
+        except OSError:
+            return self.size

@@ -11,6 +11,7 @@ import pytest
 
 from onelog.config import SETTINGS
 from onelog.core.assignment import RequestMode as CoreMode
+from onelog.store.damage import Damage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
@@ -118,6 +119,14 @@ async def test_runtime_info_of_bytes_is_for_people(
     assert 0.99 < float(table["commitLogDiskRatio"]) < 1
 
 
+async def test_runtime_info_counts_what_is_damaged(desk: Desk) -> None:
+    table = await runtime(desk)
+    assert (table["onelogDamagedRanges"], table["onelogDamagedBytes"]) == ("0", "0")
+    desk.world.store.damage = (Damage(100, 150, "why"), Damage(500, 501, "why"))
+    table = await runtime(desk)
+    assert (table["onelogDamagedRanges"], table["onelogDamagedBytes"]) == ("2", "51")
+
+
 async def test_runtime_info_of_a_broker_that_never_stored_anything(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as fresh:
         assert fresh.world.store.log_end == 0
@@ -222,12 +231,12 @@ async def test_a_topic_that_is_kept_for_longer_is_so_also_when_somebody_asks(
     world.send("archive", body=b"keep me")
     for _ in range(30):
         world.send("orders", body=b"x" * 100_000)
-    world.advance(4 * DAY_MS)
+    world.clock.advance(4 * DAY_MS)
     for _ in range(3):
         await desk.told(code)
         world.store.flush()
     assert world.bodies("archive") == [b"keep me"]
-    world.advance(1000 * 3_600_000)
+    world.clock.advance(1000 * 3_600_000)
     for _ in range(3):
         await desk.told(code)
         world.store.flush()

@@ -11,6 +11,7 @@ from onelog.gateways.remoting.pull import SLICES_MAX
 from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.extensions import BULK_BYTES
+from tests import disk
 from tests.gateways.remoting.live import bodies, broker, client, messages
 
 SUSPEND = 4 | 2
@@ -183,7 +184,7 @@ async def test_data_that_is_not_in_memory_is_read_elsewhere_and_arrives(tmp_path
     async with broker(tmp_path) as server, client(server) as both:
         for segment in server.store.log.segments:
             fd = os.open(segment.path, os.O_RDONLY)
-            os.fsync(fd)
+            disk.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
         server.broker.puller.cold_count_max = 8

@@ -6,6 +6,7 @@ from onelog.message import Message
 from onelog.store.consumequeue import ENTRY
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import Verification, verify
+from tests.store.log_records import scan_log
 from tests.store.samples import SAMPLE
 
 FIRST = f"{0:020d}"
@@ -30,7 +31,7 @@ def a_plain_message(folder: Path, number: int = 5) -> Message:
     reader = open_readonly(folder)
     found = [
         message
-        for message in reader.log.scan(0)
+        for message in scan_log(reader.log, 0)
         if isinstance(message, Message)
         and message.topic in ("Orders", "Clicks")
         and message.sys_flag == 0

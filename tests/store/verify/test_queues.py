@@ -12,6 +12,7 @@ from onelog.store.consumequeue import ENTRY
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import Verification, verify
+from tests.store.log_records import scan_log
 from tests.store.samples import SAMPLE, append_plain, flip, overwrite, write_sample
 from tests.store.verify.findings import FIRST, a_plain_message, entry_place, lines, only_line
 
@@ -138,7 +139,7 @@ def only_line_of_many(found: Verification) -> str:
 
 def test_an_inner_batch_with_an_entry_too_few(folder: Path) -> None:
     reader = open_readonly(folder)
-    batch = next(m for m in reader.log.scan(0) if isinstance(m, Message) and m.sys_flag & 0x80)
+    batch = next(m for m in scan_log(reader.log, 0) if isinstance(m, Message) and m.sys_flag & 0x80)
     file, place = entry_place(batch)
     slots_left = SAMPLE.queue_file_entries - place // ENTRY.size
     assert slots_left > 2
