@@ -133,14 +133,18 @@ class Admin:
 
     def delete_unused_topics(self) -> list[str]:
         """Remove the queues of topics that do not exist any more."""
-        unused = [
-            topic
-            for topic in self._store.queues()
-            if self._topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
-        ]
+        unused = self.unused_topics()
         for topic in unused:
             self._writer.delete_topic(topic)
         return unused
+
+    def unused_topics(self) -> list[str]:
+        """The topics that do not exist any more, but have queues."""
+        return [
+            topic
+            for topic in sorted(self._store.queue_table.by_topic)
+            if self._topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
+        ]
 
     def system_topics(self) -> list[str]:
         """The topics that are the broker's own."""
@@ -325,15 +329,21 @@ class Admin:
         self, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
+        cloned = self.topics_to_clone(source, target, topic, offline=offline)
+        for each in cloned:
+            self._offsets.clone(source, target, each)
+        return cloned
+
+    def topics_to_clone(
+        self, source: str, target: str, topic: str = "", *, offline: bool = False
+    ) -> list[str]:
+        """In which topics `clone_offsets` would put a group where another is."""
         check_name(target)
         topics = [topic] if topic else self._offsets.topics_of(source)
         live = self._members.group(source)
         if live is not None and live.subscriptions and not offline:
             topics = [each for each in topics if each in live.subscriptions]
-        cloned = [each for each in topics if self._topics.get(each) is not None]
-        for each in cloned:
-            self._offsets.clone(source, target, each)
-        return cloned
+        return [each for each in topics if self._topics.get(each) is not None]
 
     def least_offsets(
         self, topic: str, compare_group: str = "", without_groups: Iterable[str] = ()

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.errors import InvalidReceiptError, WireError
+from onelog.message import Buffer
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
 
 ORDERED_QUEUE = 999

@@ -74,7 +74,7 @@ def create_topic(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def create_topics(session: BrokerSession, command: Command) -> Answer:
+def create_topics(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
     wanted = TopicConfigList.decode(command.body).topic_config_list
     configs = []
@@ -91,9 +91,7 @@ def create_topics(session: BrokerSession, command: Command) -> Answer:
         if each.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
             return _NO_MIXED_TYPE
         configs.append(_with_attributes(session.broker, config, each.attributes))
-    for config in configs:
-        session.broker.admin.create_topic(config)
-    return Answer()
+    return session.in_turns(command, configs, session.broker.admin.create_topic)
 
 
 def _filter_type(text: str) -> FilterType:
@@ -128,10 +126,10 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def clean_unused_topics(session: BrokerSession, command: Command) -> Answer:
+def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    session.broker.admin.delete_unused_topics()
-    return Answer()
+    broker = session.broker
+    return session.in_turns(command, broker.admin.unused_topics(), broker.store.delete_topic)
 
 
 # -- listing -------------------------------------------------------------------------------------
