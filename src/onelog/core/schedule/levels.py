@@ -19,7 +19,6 @@ from onelog.core.catalog.topics import HALF_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
-from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import (
@@ -54,7 +53,6 @@ class Delay:
         self,
         tables: Tables,
         store: MessageStore,
-        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         levels_ms: tuple[int, ...],
@@ -62,7 +60,6 @@ class Delay:
     ) -> None:
         self._tables = tables
         self._store = store
-        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._levels_ms = levels_ms
@@ -220,20 +217,8 @@ class Delay:
 
     def write(self, level: int, due: list[NewMessage], position: int) -> None:
         """Write what became of messages, and that all below `position` have left their queue."""
-        if position == self._positions.get(level, 0):
-            return
-        change = (self.name, str(level), position)
-        try:
-            self._writer.write_now(due, self._tables.record([change]))
-        except MessageError:
-            for message in due:
-                try:
-                    self._writer.write_now([message])
-                except MessageError as error:
-                    log.error("a delayed message to %s is dropped: %s", message.topic, error)
-            self._tables.write([change])
-        else:
-            self._tables.apply([change])
+        if position != self._positions.get(level, 0):
+            self._tables.deliver(due, [(self.name, str(level), position)])
 
 
 def restore(message: Message) -> NewMessage:

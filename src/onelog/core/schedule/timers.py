@@ -409,18 +409,7 @@ class Timers:
 
     def _write(self, due: list[NewMessage], last: Entry) -> None:
         """Deliver, and record that everything up to `last` has left."""
-        change = self._change(self.wheel.progress.after(*last, self.wheel.end))
-        try:
-            self._writer.write_now(due, self._tables.record([change]))
-        except MessageError:
-            for message in due:
-                try:
-                    self._writer.write_now([message])
-                except MessageError as error:
-                    log.error("a timed message to %s is dropped: %s", message.topic, error)
-            self._tables.write([change])
-        else:
-            self._tables.apply([change])
+        self._tables.deliver(due, [self._change(self.wheel.progress.after(*last, self.wheel.end))])
         if self._cancelled:
             self._cancelled = {at: ms for at, ms in self._cancelled.items() if ms >= last[0]}
         assert self._recorded is not None
