@@ -25,7 +25,6 @@ from onelog.wire.remoting.command import (
     REFUSED,
     Command,
 )
-from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -78,11 +77,9 @@ class RemotingSession(ABC):
         connection: Connection,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = FRAME_BYTES_MAX,
-        compact_headers: CompactHeaders | None = None,
     ) -> None:
-        """A server gives all its sessions the same `compact_headers`."""
         self.connection = connection
-        self._reader = FrameReader(frame_bytes_max, header_bytes_max, compact_headers)
+        self._reader = FrameReader(frame_bytes_max, header_bytes_max)
         self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0

@@ -23,7 +23,7 @@ from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, REFUSED, Co
 from onelog.wire.remoting.compact_header import (
     INT16_MAX,
     INT16_MIN,
-    CompactHeaders,
+    decode_compact_header,
     encode_compact_header,
 )
 from onelog.wire.remoting.fields import NAME_CHARS_MAX, too_long
@@ -57,15 +57,13 @@ class FrameReader:
     would start is unknown.
     """
 
-    __slots__ = ("_at", "_bytes_max", "_compact", "_data", "_header_bytes_max", "_wanted")
+    __slots__ = ("_at", "_bytes_max", "_data", "_header_bytes_max", "_wanted")
 
     def __init__(
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = FRAME_BYTES_MAX,
-        compact_headers: CompactHeaders | None = None,
     ) -> None:
-        self._compact = compact_headers or CompactHeaders()
         self._bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
         self._data: bytes | bytearray = b""
@@ -116,7 +114,7 @@ class FrameReader:
             if mark <= _PLAIN_JSON:
                 command = decode_json_header(data[at + 8 : body_at], body)
             elif _FIRST_COMPACT <= mark <= _PLAIN_COMPACT:
-                command = self._compact.decode(data[at + 8 : body_at], body)
+                command = decode_compact_header(data[at + 8 : body_at], body)
             else:
                 command = self._decode_large(mark, data[at + 8 : body_at], body)
             self._at = at = end
@@ -134,7 +132,7 @@ class FrameReader:
                 f"a header of {len(header)} bytes; the limit is {self._header_bytes_max}"
             )
         if mark >> 24 == _COMPACT:
-            command = self._compact.decode(header, body)
+            command = decode_compact_header(header, body)
         elif mark >> 24 == _JSON:
             command = decode_json_header(header, body)
         else:
