@@ -23,12 +23,14 @@ from onelog.wire.remoting.groups import (
     SubscriptionGroupTable,
 )
 from onelog.wire.remoting.routes import KVTable, TopicList
-from onelog.wire.remoting.runtime import ConsumerOffsets, DelayOffsets, ResetOffsetList
 from onelog.wire.remoting.stats import (
+    ConsumerOffsets,
     ConsumeStats,
     ConsumeStatsList,
+    DelayOffsets,
     GroupSubscription,
     OffsetWrapper,
+    ResetOffsetList,
     ResetOffsets,
 )
 from tests.gateways.remoting.desk import Desk, open_desk

@@ -31,8 +31,14 @@ from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Buffer, Command
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
-from onelog.wire.remoting.runtime import RequestModes, TimerMetrics, TimingCount
-from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
+from onelog.wire.remoting.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    HaStatus,
+    RequestModes,
+    TimerMetrics,
+    TimingCount,
+)
 
 log = logging.getLogger(__name__)
 

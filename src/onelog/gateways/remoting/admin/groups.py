@@ -43,19 +43,17 @@ from onelog.wire.remoting.groups import (
 )
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import TopicList
-from onelog.wire.remoting.runtime import (
-    ConsumerOffsets,
-    DelayOffsets,
-    QueuePosition,
-    ResetOffsetList,
-)
-from onelog.wire.remoting.stats import ConsumeStats as WireStats
 from onelog.wire.remoting.stats import (
+    ConsumerOffsets,
     ConsumeStatsList,
+    DelayOffsets,
     GroupSubscription,
     OffsetWrapper,
+    QueuePosition,
+    ResetOffsetList,
     ResetOffsets,
 )
+from onelog.wire.remoting.stats import ConsumeStats as WireStats
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from onelog.store.consumequeue import ENTRY
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import DataVersion, TopicConfigList, TopicTable
 from onelog.wire.remoting.routes import TopicList
