@@ -18,6 +18,9 @@ from typing import NamedTuple, NewType
 
 from onelog.errors import InvalidTopicError
 
+Buffer = bytes | bytearray | memoryview
+"""What can be written to a socket or a file without being copied first."""
+
 LogOffset = NewType("LogOffset", int)
 """A byte position in the commit log."""
 QueueOffset = NewType("QueueOffset", int)
@@ -82,7 +85,7 @@ class NewMessage(NamedTuple):
 
     topic: str
     queue_id: int
-    body: bytes | bytearray | memoryview
+    body: Buffer
     properties: bytes = b""
     flag: int = 0
     sys_flag: int = 0

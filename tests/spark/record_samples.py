@@ -20,13 +20,12 @@ from onelog.message import (
     encode_host,
     encode_properties,
 )
+from onelog.record.compression import Compression, compress, unpacked_body
+from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.messages import spark_schema
 from onelog.store import record
 from onelog.store.dispatch import is_dispatched
-from onelog.wire.remoting.compression import Compression, compress
-from onelog.wire.remoting.inner_batch import unwrapped
-from onelog.wire.remoting.records import decode_records, unpacked_body
-from onelog.wire.remoting.send import encode_batch
+from onelog.wire.remoting.records import decode_records
 
 QUICK = settings(max_examples=40, deadline=None)
 """For properties over whole records, of which one example is many."""

@@ -10,7 +10,7 @@ from onelog.client.admin.resending import Resender
 from onelog.client.admin.topics import TopicChange
 from onelog.errors import BrokerNotFoundError, PartlyDoneError
 from onelog.message import NewMessage, SysFlag, decode_properties, encode_properties
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 

@@ -9,8 +9,8 @@ from onelog.client.admin.traces import Fate, MessageTrace, Step, StepKind
 from onelog.clock import SystemClock
 from onelog.errors import MessageNotFoundError
 from onelog.message import NewMessage, encode_properties
+from onelog.record.compression import Compression, compress
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression, compress
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,

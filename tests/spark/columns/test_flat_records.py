@@ -6,12 +6,11 @@ from hypothesis import given
 
 from onelog.errors import WireError
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
+from onelog.record.compression import Compression, compress, unpacked_body
+from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.flat_records import flatten, needs_flattening
 from onelog.spark.record_layout import Layout, find_records
-from onelog.wire.remoting.compression import Compression, compress
-from onelog.wire.remoting.inner_batch import unwrapped
-from onelog.wire.remoting.records import decode_records, unpacked_body
-from onelog.wire.remoting.send import encode_batch
+from onelog.wire.remoting.records import decode_records
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from onelog.errors import CompressionError, WireError
 from onelog.message import NewMessage, SysFlag, decode_host, decode_properties, encode_host
+from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.store import record
-from onelog.wire.remoting.compression import Compression, compress
-from onelog.wire.remoting.records import decode_records, unpacked_body
+from onelog.wire.remoting.records import decode_records
 
 HOSTS = st.sampled_from([encode_host("10.1.2.3", 10911), encode_host("2001:db8::7", 65535)])
 MESSAGES = st.builds(

@@ -25,7 +25,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import SCHEDULE_TOPIC, Message, decode_host, property_value
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
     Consumed,

@@ -28,10 +28,11 @@ from onelog.errors import (
     WrongLoopError,
 )
 from onelog.jobs import Job
+from onelog.message import Buffer
 from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData, ProducerData
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 
 HEARTBEAT_SECONDS = 30.0
 VERSION_WITH_TIMERS = 413

@@ -28,10 +28,11 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.message import Buffer
 from onelog.net.peer import Peer
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 
 CONCURRENT_MAX = 32
 TIMEOUT_MS = 3_000

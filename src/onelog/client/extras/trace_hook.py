@@ -30,8 +30,8 @@ from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
+from onelog.record.compression import Compression
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
     Consumed,

@@ -33,8 +33,8 @@ from onelog.client.producer.send_targets import Channel
 from onelog.client.producer.transactions import LocalTransaction, TransactionReceipt, Transactions
 from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, InvalidGroupError, MessageError
+from onelog.record.compression import Compression
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression
 from onelog.wire.remoting.recall_handle import RecallHandle
 from onelog.wire.remoting.trace import MessageKind
 

@@ -1,10 +1,10 @@
 """Bodies on their way out: compressed where that is asked for and worth it.
 
-Reading compressed bodies is not a matter of settings: `wire.remoting.compression` reads every form.
+Reading compressed bodies is not a matter of settings: `record.compression` reads every form.
 """
 
 from onelog.client.options import Compression as FormName
-from onelog.wire.remoting.compression import Compression, compress
+from onelog.record.compression import Compression, compress
 
 FORMS: dict[FormName, Compression] = {
     "zlib": Compression.ZLIB,

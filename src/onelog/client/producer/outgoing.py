@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from onelog.client.message import Message
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
-from onelog.wire.remoting.send import BATCHED_BYTES, encode_batch
+from onelog.record.inner_batch import BATCHED_BYTES, encode_batch
 
 _SURELY_SMALL = PROPERTIES_BYTES_MAX // 4
 """So many characters are within the limit however many bytes each takes."""

@@ -17,11 +17,11 @@ from isal.isal_zlib import crc32
 
 from onelog.errors import WireError
 from onelog.message import Message, SysFlag
+from onelog.record.compression import unpacked_body
+from onelog.record.inner_batch import split_batch
 from onelog.spark.record_layout import Layout, Mask, find_records
 from onelog.store.dispatch import Target, targets
 from onelog.store.record import CRC_MASK, HEADS, MAGIC_V2, decode_message
-from onelog.wire.remoting.records import unpacked_body
-from onelog.wire.remoting.send import split_batch
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
 _COMPRESSED = SysFlag.COMPRESSED.value

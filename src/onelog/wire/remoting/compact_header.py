@@ -17,8 +17,9 @@ import struct
 from typing import NamedTuple
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting.codes import LANGUAGE_CODES, LANGUAGE_NAMES
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 
 INT16_MIN = -(2**15)
 INT16_MAX = 2**15 - 1

@@ -17,15 +17,9 @@ from collections.abc import Iterator
 import msgspec
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting.codes import VERSION
-from onelog.wire.remoting.command import (
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    REFUSED,
-    Buffer,
-    Command,
-    Serialize,
-)
+from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, REFUSED, Command, Serialize
 from onelog.wire.remoting.compact_header import (
     INT16_MAX,
     INT16_MIN,

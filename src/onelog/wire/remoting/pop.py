@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.errors import InvalidReceiptError, InvalidRequestError, WireError
-from onelog.message import LIGHT_QUEUE_PREFIX, Message, property_value
+from onelog.message import LIGHT_QUEUE_PREFIX, Buffer, Message, property_value
 from onelog.wire.remoting import fastjson, fields
-from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
 from onelog.wire.remoting.records import decode_records
 

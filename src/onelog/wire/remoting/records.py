@@ -18,9 +18,7 @@ from struct import Struct
 from isal.isal_zlib import crc32
 
 from onelog.errors import WireError
-from onelog.message import Message, SysFlag
-from onelog.wire.remoting.command import Buffer
-from onelog.wire.remoting.compression import decompress
+from onelog.message import Buffer, Message
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -89,13 +87,6 @@ def decode_records(data: Buffer) -> list[Message]:
         )  # fmt: skip
         at = stop
     return messages
-
-
-def unpacked_body(message: Message) -> bytes:
-    """The body as its sender had it; `CompressionError` if it cannot be had from these bytes."""
-    if not message.sys_flag & SysFlag.COMPRESSED:
-        return bytes(message.body)
-    return decompress(message.body, message.sys_flag >> 8 & 7)
 
 
 def _complaint(view: memoryview, at: int) -> WireError:

@@ -1,14 +1,9 @@
-"""Sending, the hottest request: its header, its answer, and the body that holds a batch.
+"""Sending, the hottest request: its header and its answer. A batch's body: `record.inner_batch`.
 
 Codes 310, 320 and 325 carry the fields of 10 and 324 under the names `a` to `n`:
 producerGroup a, topic b, defaultTopic c, defaultTopicQueueNums d, queueId e, sysFlag f,
 bornTimestamp g, flag h, properties i, reconsumeTimes j, unitMode k, maxReconsumeTimes l, batch m,
 and the broker's name n.
-
-The body of a batch (320) is messages one after the other:
-
-    int32 size (of all of it) | int32 magic | int32 body CRC | int32 flag
-    int32 length | body | int16 length | properties
 
 A producer sends to the same few queues again and again, so it makes the JSON header once per queue
 (`SendTemplate`), with gaps for what each message says of itself.
@@ -19,17 +14,15 @@ filled template is, field by field, what `encode_request` makes of the same fiel
 
 import functools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from onelog.errors import WireError
-from onelog.message import Part
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, Buffer, Command, Serialize
+from onelog.wire.remoting.command import FLAG_ONEWAY, Command, Serialize
 from onelog.wire.remoting.frame import encode_response
 
 _LONG_NAMES = tuple(
@@ -43,11 +36,6 @@ _required: Callable[[dict[str, str]], tuple[str, ...]] = itemgetter(*_SHORT_NAME
 
 _SMALL = {str(number): number for number in range(-1, 4096)}
 """The numbers that are usual in headers: to find one is to have checked it, and twice as fast."""
-
-_BATCHED = struct.Struct(">iiiii")
-_INT16 = struct.Struct(">h")
-BATCHED_BYTES = 22
-"""What a batched message takes beyond its body and properties."""
 
 _START = struct.Struct(">iI")
 _COMPACT_START = struct.Struct(">iIhbhiiii")
@@ -188,62 +176,6 @@ def _compact_end(region: str, trace: bool) -> str:
         f"\0\12MSG_REGION{_LENGTHS[len(region)]}{region}"
         f"\0\10TRACE_ON{_LENGTHS[len(trace_on)]}{trace_on}"
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def _batched_alike(body_bytes: int, properties_bytes: int) -> struct.Struct:
-    return struct.Struct(f">iiiii{body_bytes}sH{properties_bytes}s")
-
-
-_lengths: Callable[[tuple[Any, ...]], tuple[int, int, int]] = itemgetter(0, 4, 6)
-_parts: Callable[[tuple[Any, ...]], Part] = itemgetter(3, 5, 7)
-
-
-def split_batch(body: Buffer) -> list[Part]:
-    """Flag, body and properties of each message of a batch; `WireError` if the bytes are none."""
-    # Copies, because bodies in batches are small, and then views cost more than they save.
-    data = body if isinstance(body, bytes) else bytes(body)
-    if len(data) > BATCHED_BYTES:
-        # Most batches have messages of one size: then one call takes all of them apart.
-        size, _, _, _, body_bytes = _BATCHED.unpack_from(data)
-        properties_bytes = size - BATCHED_BYTES - body_bytes
-        if body_bytes >= 0 and 0 <= properties_bytes < 0x8000 and len(data) % size == 0:
-            alike = list(_batched_alike(body_bytes, properties_bytes).iter_unpack(data))
-            if set(map(_lengths, alike)) == {(size, body_bytes, properties_bytes)}:
-                return list(map(_parts, alike))
-    return _split_one_by_one(data)
-
-
-def _split_one_by_one(data: bytes) -> list[Part]:
-    messages: list[Part] = []
-    at, end = 0, len(data)
-    try:
-        while at < end:
-            size, _, _, flag, body_bytes = _BATCHED.unpack_from(data, at)
-            body_at, body_end = at + 20, at + 20 + body_bytes
-            at += size
-            if (
-                body_bytes < 0
-                or at > end
-                or size - BATCHED_BYTES - body_bytes != data[body_end] << 8 | data[body_end + 1]
-            ):
-                raise WireError(f"message {len(messages)} of the batch has wrong lengths")
-            messages.append((flag, data[body_at:body_end], data[body_end + 2 : at]))
-    except (struct.error, IndexError):
-        raise WireError(f"message {len(messages)} of the batch is cut off") from None
-    return messages
-
-
-def encode_batch(messages: Iterable[tuple[int, Buffer, Buffer]]) -> bytes:
-    """A batch's body, from each message's flag, body and encoded properties."""
-    pieces: list[Buffer] = []
-    for flag, body, properties in messages:
-        size = BATCHED_BYTES + len(body) + len(properties)
-        pieces.append(_BATCHED.pack(size, 0, 0, flag, len(body)))
-        pieces.append(body)
-        pieces.append(_INT16.pack(len(properties)))
-        pieces.append(properties)
-    return b"".join(pieces)
 
 
 class SendTemplate:

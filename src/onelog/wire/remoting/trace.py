@@ -26,7 +26,7 @@ from enum import IntEnum
 from operator import attrgetter
 
 from onelog.errors import WireError
-from onelog.wire.remoting.command import Buffer
+from onelog.message import Buffer
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where clients write their traces unless they are told another topic."""

@@ -25,10 +25,11 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.message import Buffer
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import RequestMode
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
 from onelog.wire.remoting.stats import (

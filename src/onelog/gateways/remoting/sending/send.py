@@ -32,16 +32,12 @@ from onelog.message import (
     Part,
     property_bytes,
 )
+from onelog.record.inner_batch import split_batch
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
 from onelog.wire.remoting.recall_handle import encode_handle
-from onelog.wire.remoting.send import (
-    SendHeader,
-    decode_send_header,
-    encode_send_response,
-    split_batch,
-)
+from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
 
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _HALF_NEEDLE = b"TRAN_MSG\x01true"

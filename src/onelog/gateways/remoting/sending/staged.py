@@ -28,10 +28,10 @@ from onelog.errors import (
 from onelog.gateways.remoting.sending.send import checked_parts
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.message import Appended, NewRun
+from onelog.record.inner_batch import BATCHED_BYTES, encode_batch, split_batch
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import BATCHED_BYTES, encode_batch, split_batch
 
 _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""

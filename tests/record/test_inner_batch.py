@@ -1,17 +1,18 @@
 """Batches in one record become messages, and everything else stays as it is."""
 
+import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.message import Message, NewMessage, SysFlag
+from onelog.message import Message, NewMessage, Part, SysFlag
+from onelog.record.inner_batch import _split_one_by_one, encode_batch, split_batch, unwrapped
 from onelog.store import record
-from onelog.wire.remoting.inner_batch import unwrapped
 from onelog.wire.remoting.records import decode_records
-from onelog.wire.remoting.send import encode_batch
 
 BATCH = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 PARTS = st.lists(
@@ -56,3 +57,57 @@ def test_messages_around_a_batch_keep_their_places() -> None:
 def test_a_body_that_is_no_batch_is_refused_with_its_place() -> None:
     with pytest.raises(WireError, match="log offset 4096"):
         unwrapped(stored(b"no batch", BATCH))
+
+
+batches = st.lists(
+    st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40), st.binary(max_size=40))
+)
+
+
+@given(batches)
+def test_a_batch_survives_the_round_trip(messages: list[tuple[int, bytes, bytes]]) -> None:
+    assert [tuple(message) for message in split_batch(encode_batch(messages))] == messages
+
+
+@given(st.binary(max_size=100))
+def test_garbage_raises_wire_error_and_nothing_else(body: bytes) -> None:
+    try:
+        split_batch(body)
+    except WireError:
+        pass
+
+
+@pytest.mark.parametrize("size", [1, 19, 20, 22, 23, 24, 25])
+def test_a_batch_that_is_cut_off_is_refused(size: int) -> None:
+    batch = encode_batch([(0, b"abc", b"p")])
+    with pytest.raises(WireError, match="message 0 of the batch"):
+        split_batch(batch[:size])
+
+
+def test_a_batch_with_lengths_that_disagree_is_refused() -> None:
+    batch = bytearray(encode_batch([(0, b"abc", b"p")] * 2))
+    struct.pack_into(">i", batch, 16, 4)
+    with pytest.raises(WireError, match="wrong lengths"):
+        split_batch(bytes(batch))
+
+
+def outcome(data: bytes, split: Callable[[bytes], list[Part]]) -> str:
+    try:
+        return str(split(data))
+    except WireError as error:
+        return str(error)
+
+
+@given(
+    st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=6),
+    st.integers(0, 200),
+    st.binary(min_size=1, max_size=4),
+)
+def test_a_damaged_batch_of_messages_of_one_size_is_read_as_any_other(
+    bodies: list[bytes], at: int, damage: bytes
+) -> None:
+    batch = bytearray(encode_batch([(1, body, b"pp") for body in bodies]))
+    assert split_batch(batch) == [(1, body, b"pp") for body in bodies]
+    batch[at : at + len(damage)] = damage[: max(0, len(batch) - at)]
+    data = bytes(batch)
+    assert outcome(data, split_batch) == outcome(data, _split_one_by_one)

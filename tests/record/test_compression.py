@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import CompressionError
-from onelog.wire.remoting.compression import UNPACKED_BYTES_MAX, Compression, compress, decompress
+from onelog.record.compression import UNPACKED_BYTES_MAX, Compression, compress, decompress
 
 FORMS = st.sampled_from(list(Compression))
 TEXT = b"the same words again and again, " * 300

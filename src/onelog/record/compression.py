@@ -17,8 +17,7 @@ from typing import cast
 from isal import isal_zlib
 
 from onelog.errors import CompressionError
-from onelog.message import SysFlag
-from onelog.wire.remoting.command import Buffer
+from onelog.message import Buffer, Message, SysFlag
 
 UNPACKED_BYTES_MAX = 64 << 20
 """What a compressed body may grow to: a few kilobytes can claim to hold gigabytes."""
@@ -74,6 +73,13 @@ def decompress(body: Buffer, form: int, bytes_max: int = UNPACKED_BYTES_MAX) -> 
     if len(unpacked) > bytes_max or not is_whole:
         raise CompressionError(f"the compressed body is cut off, or over {bytes_max} bytes")
     return unpacked
+
+
+def unpacked_body(message: Message) -> bytes:
+    """The body as its sender had it; `CompressionError` if it cannot be had from these bytes."""
+    if not message.sys_flag & SysFlag.COMPRESSED:
+        return bytes(message.body)
+    return decompress(message.body, message.sys_flag >> 8 & 7)
 
 
 def _from_zlib(body: Buffer, bytes_max: int) -> tuple[bytes, bool]:
