@@ -25,7 +25,7 @@ from onelog.errors import (
 )
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate
 
 TEMPLATE = SendTemplate("g", "orders", 1, "broker-a", default_topic="TBW102", default_queues=4)
 PLACE = Place(

@@ -7,7 +7,7 @@ from onelog.client.connection.faults import Faults
 from onelog.client.message import Queue
 from onelog.client.producer.send_targets import Channel, Lane, Place
 from onelog.clock import ManualClock
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate
 
 
 def lane(*brokers: str, queues: int = 2) -> Lane:

@@ -10,7 +10,7 @@ from onelog.client.producer.send_targets import Channel, Lane, Place
 from onelog.errors import MessageError
 from onelog.message import java_hash
 from onelog.spark.write.queues import ANYWHERE, Parts, QueueChoice, java_hashes
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate
 from tests.spark.record_samples import QUICK
 
 QUEUES = [Queue("orders", broker, number) for broker in ("a", "b") for number in range(2)]

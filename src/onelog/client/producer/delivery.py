@@ -35,7 +35,7 @@ from onelog.clock import SystemClock
 from onelog.errors import BrokerNotFoundError, PeerClosedError, PeerTimeoutError
 from onelog.net.peer import Peer
 from onelog.wire.remoting.frame import BODY_COPY_MAX, encode_request
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate
 
 PAUSE_SECONDS = 0.05
 """Before the broker that could not be reached is tried again; longer each time."""

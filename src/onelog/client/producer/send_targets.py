@@ -12,7 +12,7 @@ from onelog.client.connection.faults import Faults
 from onelog.client.message import Queue
 from onelog.message import java_hash
 from onelog.net.peer import Peer
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate
 
 
 class Channel:

@@ -38,7 +38,7 @@ from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.popping import (
+from onelog.wire.remoting.pop import (
     ALL_QUEUES,
     COUNT_MAX,
     FROM_FIRST,
