@@ -27,7 +27,7 @@ from onelog.nameserver.routes import (
     UNIT_SUBSCRIBED_FLAG,
     Endpoint,
     Registration,
-    Routes,
+    RouteTable,
 )
 from onelog.net.connection import Connection
 from onelog.net.origin import is_here
@@ -68,7 +68,7 @@ FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 class Registry:
     """Everything that the sessions of one name server share."""
 
-    routes: Routes
+    routes: RouteTable
     kv: KvConfig
     clock: Clock
     broker_expiry_ms: int
@@ -290,7 +290,7 @@ def route_of_topic(session: NameserverSession, command: Command) -> Answer:
     return Answer(body=route.encode())
 
 
-def _list(ask: Callable[[Routes, Command], TopicList]) -> Handler:
+def _list(ask: Callable[[RouteTable, Command], TopicList]) -> Handler:
     def handler(session: NameserverSession, command: Command) -> Answer:
         return Answer(body=ask(session.registry.routes, command).encode())
 
