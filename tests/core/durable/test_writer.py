@@ -50,7 +50,7 @@ def publish(world: World, *bodies: bytes) -> None:
 
 
 def told(world: World) -> list[tuple[Any, type[OnelogError] | None]]:
-    return [(each.token, each.error and type(each.error)) for each in world.told]
+    return [(each.token, type(each.error) if each.error else None) for each in world.told]
 
 
 def test_messages_endings_and_records_of_leases_are_one_append(

@@ -69,6 +69,7 @@ from onelog.net.tls import Tls
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ class Gateway:
     trace: bool = True
     stalls: Stalls = field(default_factory=Stalls)
     """How often the event loop was held."""
+    headers: CompactHeaders = field(default_factory=CompactHeaders)
     look_up: Offload = field(init=False)
     """The same as `offload`, for what computes, too: few at a time."""
     plain_forms: PlainForms = field(default_factory=PlainForms)
@@ -231,7 +233,7 @@ class BrokerSession(RemotingSession):
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         frame_bytes_max = gateway.broker.config.frame_bytes_max
-        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX)
+        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX, gateway.headers)
         self.gateway = gateway
         self.broker = gateway.broker
         self._is_warned = False

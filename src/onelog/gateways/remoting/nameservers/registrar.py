@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import OnelogError, PeerClosedError
-from onelog.gateways.remoting.bodies import topic_body, version_body
 from onelog.jobs import Job
 from onelog.net.peer import Peer
 from onelog.net.tls import Tls
+from onelog.rocketmq.tables import topic_body, version_body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import (
     DataVersion,

@@ -10,24 +10,22 @@ from onelog.errors import WireError
 from onelog.message import NewMessage, encode_properties
 from onelog.store import record
 from onelog.wire.remoting.pop import (
+    BATCH_SPAN_MAX,
+    PopRequest,
     QueueInfo,
     Receipt,
+    change_fields,
+    changed,
     decode_batch,
+    encode_batch,
+    fits_batch,
     message_offset_info,
     order_count_info,
     parse_receipt,
-    real_topic,
-    start_offset_info,
-)
-from onelog.wire.remoting.popping import (
-    BATCH_SPAN_MAX,
-    PopRequest,
-    change_fields,
-    changed,
-    encode_batch,
-    fits_batch,
     popped,
+    real_topic,
     receipt_fields,
+    start_offset_info,
 )
 
 REQUEST = PopRequest("readers", "orders", -1, 32, 60_000, 15_000, 1_700_000_000_000)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, INT32_MAX, INT32_MIN, Command
 from onelog.wire.remoting.frame import FrameReader, encode_request
-from onelog.wire.remoting.send import decode_send_header
-from onelog.wire.remoting.send_request import SendTemplate
+from onelog.wire.remoting.send import SendTemplate, decode_send_header
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
 int32s = st.integers(INT32_MIN, INT32_MAX)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 import onelog
-from onelog.client.connection.direct_sends import finish_one
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
 from onelog.client.message import Message, SendStatus
+from onelog.client.producer.delivery import finish_one
 from onelog.embedded_broker import AsyncEmbeddedBroker
 from onelog.gateways.direct import DirectLine
 from tests.net.sessions import until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.client.connection.faults import Faults, avoided_for_ms
+from onelog.client.producer.send_targets import Faults, avoided_for_ms
 from onelog.clock import ManualClock
 
 

@@ -5,7 +5,7 @@ import pytest
 from onelog.errors import WireError
 from onelog.wire.remoting.clients import RequestMode
 from onelog.wire.remoting.registration import DataVersion
-from onelog.wire.remoting.runtime import (
+from onelog.wire.remoting.stats import (
     ConsumerOffsets,
     DelayOffsets,
     QueuePosition,
