@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from onelog.errors import InvalidReceiptError, InvalidRequestError, WireError
 from onelog.message import LIGHT_QUEUE_PREFIX, Buffer, Message, property_value
+from onelog.record.decode import decode_records
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.pop import Receipt, parse_receipt, real_topic, retry_mark
-from onelog.wire.remoting.records import decode_records
 
 ALL_QUEUES = -1
 COUNT_MAX = 32

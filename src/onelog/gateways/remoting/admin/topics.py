@@ -25,7 +25,7 @@ from onelog.gateways.remoting.bodies import (
     version_body,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
