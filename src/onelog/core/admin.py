@@ -16,6 +16,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.groups import GroupConfig, Groups, check_name
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
+from onelog.core.durable.writer import Writer
 from onelog.core.membership.members import LiveGroup, Members
 from onelog.core.stats import Statistic, Stats
 from onelog.errors import (
@@ -96,6 +97,7 @@ class Admin:
     """Questions and corrections."""
 
     store: MessageStore
+    writer: Writer
     clock: Clock
     topics: Topics
     groups: Groups
@@ -112,14 +114,14 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Forget a topic, every group's position in it, and its queues."""
         self.topics.delete(topic, self.offsets.removal(topic=topic))
-        self.store.delete_topic(topic)
+        self.writer.delete_topic(topic)
         self.stats.forget(topic)
 
     def delete_unused_topics(self) -> list[str]:
         """Remove the queues of topics that do not exist any more."""
         unused = self.unused_topics()
         for topic in unused:
-            self.store.delete_topic(topic)
+            self.writer.delete_topic(topic)
         return unused
 
     def unused_topics(self) -> list[str]:

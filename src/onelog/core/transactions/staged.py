@@ -40,7 +40,7 @@ from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -135,7 +135,7 @@ class PreparedBatches:
         tables: Tables,
         store: MessageStore,
         topics: Topics,
-        publisher: Publisher,
+        writer: Writer,
         durability: Durability,
         clock: Clock,
         schedule: Schedule,
@@ -147,7 +147,7 @@ class PreparedBatches:
         self._tables = tables
         self._store = store
         self._topics = topics
-        self._publisher = publisher
+        self._writer = writer
         self._durability = durability
         self._clock = clock
         self._schedule = schedule
@@ -285,7 +285,7 @@ class PreparedBatches:
                 f"query {part.query!r} has committed batch {last}; messages for batch "
                 f"{part.batch} come too late"
             )
-        most = min(PART_BYTES_MAX, self._publisher.body_bytes_max)
+        most = min(PART_BYTES_MAX, self._store.config.body_bytes_max)
         if len(part.body) > most:
             setting = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
             raise MessageTooLargeError(
@@ -300,7 +300,7 @@ class PreparedBatches:
             STAGED_TOPIC, 0, part.body, encode_properties(named), born_ms=part.born_ms,
             born_host=part.born_host,
         )  # fmt: skip
-        self._publisher.put(staged, on_stored, token)
+        self._writer.put(staged, on_stored, token)
 
     def _check_name(self, query: str, one_off: bool) -> None:
         if not query or len(query) > NAME_MAX or not query.isprintable():
@@ -475,12 +475,13 @@ class PreparedBatches:
         part = self._part(state.parts[number], query, state.batch)
         run = self.unpack(part)
         run = run._replace(parts=run.parts[there:])
-        base = int(self._store.max_offset(part.topic, part.queue_id)) - there
-        change = (self.name, f"part:{query}", [state.batch, number, base])
-        records = map(NewRun.of, self._tables.record([change]))
         # It is decided, and its parts are kept until they are published: that may free space.
-        with self._store.head_room():
-            self._publisher.write_runs_now([*records, run])
+        with self._writer.head_room():
+            # Only here is everything in the queue that comes before the part.
+            base = int(self._store.max_offset(part.topic, part.queue_id)) - there
+            change = (self.name, f"part:{query}", [state.batch, number, base])
+            records = map(NewRun.of, self._tables.record([change]))
+            self._writer.write_runs_now([*records, run])
         self._tables.apply([change])
         return True
 
