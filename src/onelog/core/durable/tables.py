@@ -32,8 +32,8 @@ from onelog.clock import Clock
 from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 
