@@ -17,9 +17,8 @@ from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.pull import PullResult
-from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.rocketmq import ROCKETMQ
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
@@ -95,8 +94,6 @@ class World:
     memory_bytes: int = 1 << 30
     seconds: float = 0.0
     """What the broker measures short spans with; it stands still, too."""
-    unpack: Callable[[Part], NewRun] | None = None
-    """What the gateway gives to the prepared batches."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -121,7 +118,6 @@ class World:
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )
-        self.broker.prepared_batches.unpack = self.unpack
         self.broker.open(ROCKETMQ)
 
     def close(self) -> None:

@@ -44,7 +44,8 @@ from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import CheckBack
 from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.open_halves import OpenTransactions
-from onelog.core.transactions.staged import PreparedBatches
+from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -178,9 +179,13 @@ class Broker:
             self.transactions, store, self.topics, self.members, self.publisher, clock,
             self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
+        parts = StagedParts(self.tables, store, self.publisher, clock)
+        self.staged = StagedTransactions(
+            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
+        )
         self.prepared_batches = PreparedBatches(
-            self.tables, store, self.topics, self.publisher, self.durability, clock,
-            self._schedule, call_soon, self.warming,
+            self.tables, store, self.topics, parts, self.durability, clock, self._schedule,
+            call_soon, self.warming,
         )  # fmt: skip
 
     def _wire_leases(
@@ -212,7 +217,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions.table, self.request_modes, self.prepared_batches,
+            self.transactions.table, self.request_modes, self.staged, self.prepared_batches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -222,7 +227,8 @@ class Broker:
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
-        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.staged.open()  # These two first: they may have to complete what a crash cut off.
+        self.prepared_batches.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
@@ -237,6 +243,7 @@ class Broker:
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
@@ -315,8 +322,8 @@ class Broker:
 
     def _keep_what_is_needed(self) -> None:
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
-            self.lease_tables,
+            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
+            self.tables, self.lease_tables,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.
@@ -531,6 +538,7 @@ class Broker:
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
         self.waiting.cancel_owned(channel)
+        self.staged.owner_gone(channel)
         self.members.channel_closed(channel)
 
     # -- looking up ----------------------------------------------------------------------------
