@@ -125,7 +125,7 @@ class TimedMessages(RuleBasedStateMachine):
             body = b"%d" % len(self.due)
             own = {"UNIQ_KEY": body.decode(), "TIMER_DELAY_MS": str(delay_ms)}
             message = NewMessage("orders", 0, body, encode_properties(own))
-            self.world.broker.submit(message, self.world.on_stored)
+            self.world.publish(message)
             self.due[body] = self.world.clock.now_ms() + delay_ms
         self.world.end_tick()
 

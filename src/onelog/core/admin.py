@@ -15,6 +15,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.groups import GroupConfig, Groups, check_name
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
+from onelog.core.durable.writer import Writer
 from onelog.core.membership.members import LiveGroup, Members
 from onelog.core.stats import Statistic, Stats
 from onelog.errors import (
@@ -101,6 +102,7 @@ class Admin:
     def __init__(
         self,
         store: MessageStore,
+        writer: Writer,
         clock: Clock,
         topics: Topics,
         groups: Groups,
@@ -109,6 +111,7 @@ class Admin:
         stats: Stats,
     ) -> None:
         self._store = store
+        self._writer = writer
         self._clock = clock
         self._topics = topics
         self._groups = groups
@@ -125,7 +128,7 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Forget a topic, every group's position in it, and its queues."""
         self._topics.delete(topic, self._offsets.removal(topic=topic))
-        self._store.delete_topic(topic)
+        self._writer.delete_topic(topic)
         self._stats.forget(topic)
 
     def delete_unused_topics(self) -> list[str]:
@@ -136,7 +139,7 @@ class Admin:
             if self._topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
         ]
         for topic in unused:
-            self._store.delete_topic(topic)
+            self._writer.delete_topic(topic)
         return unused
 
     def system_topics(self) -> list[str]:

@@ -25,6 +25,7 @@ from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
 from onelog.core.durable.waiting import Schedule, Wait, Waiting
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.journal import LEASES_FILE
@@ -33,7 +34,7 @@ from onelog.core.leases.pop import Pop
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Client, ConsumerData, Members
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.publish import Intent, Publisher
 from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
 from onelog.core.schedule.level_renewal import DelayRenewal
@@ -109,7 +110,14 @@ class Broker:
         self._schedule = schedule
         self._closed = False
         self._needed_from_on_disk = 0
-        self.tables = Tables(store, store.folder / "config", clock, offload)
+        self.stats = Stats(clock, config.cluster)
+        self.waiting = Waiting(clock, schedule)
+        self.durability = Durability(
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
+            timeout_ms=config.flush_timeout_ms,
+        )  # fmt: skip
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
+        self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         system = _system_topics(config)
         auto_create = config.auto_create_topics
@@ -118,24 +126,26 @@ class Broker:
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.locks = Locks(clock, config.lock_expiry_ms)
-        self.stats = Stats(clock, config.cluster)
-        self.waiting = Waiting(clock, schedule)
-        self.durability = Durability(
-            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
-            timeout_ms=config.flush_timeout_ms,
-        )  # fmt: skip
-        self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
-        self.publisher = Publisher(
-            store, self.topics, self.durability, self.waiting, self.stats, random, call_soon,
-            self.retry.redirect, store.config.body_bytes_max,
-        )  # fmt: skip
+        self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
         self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
-        self._wire_transactions(store_host, call_soon)
-        self._wire_leases(call_soon, offload, random, store_host)
+        self._wire_transactions(store_host)
+        self.publisher = Publisher(
+            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
+            self.retry.redirect, store.config.body_bytes_max,
+        )  # fmt: skip
+        self._wire_staged(call_soon)
+        self._wire_leases(offload, random, store_host)
         self.admin = Admin(
-            store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
+            store,
+            self.writer,
+            clock,
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            self.stats,
         )
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
@@ -156,41 +166,41 @@ class Broker:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(
-            self.tables, store, self.publisher, clock, schedule, levels_ms, self.warming
+            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
         )
         self.timers = Timers(
-            self.tables, store, self.publisher, clock, schedule, offload, self.warming, host
+            self.tables, store, self.writer, clock, schedule, offload, self.warming, host
         )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(
-            self.timers, store, self.publisher, clock, schedule, self.warming
+            self.timers, store, self.writer, clock, schedule, self.warming
         )
-        self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
+        self.delay_renewal = DelayRenewal(self.delay, store, self.writer, clock, schedule)
 
-    def _wire_transactions(
-        self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
         self.transactions = Transactions(
-            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
+            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.writer,
             clock, config.transaction_timeout_ms, store_host,
         )  # fmt: skip
         self.checkback = CheckBack(
-            self.transactions, store, self.topics, self.members, self.publisher, clock,
+            self.transactions, store, self.topics, self.members, self.writer, clock,
             self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
-        parts = StagedParts(self.tables, store, self.publisher, clock)
+
+    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        store, clock = self.store, self._clock
+        parts = StagedParts(self.tables, store, self.writer, clock)
         self.staged = StagedTransactions(
             parts, store, self.topics, self.publisher, self.durability, clock, self.warming
         )
         self.prepared_batches = PreparedBatches(
-            self.tables, store, self.topics, parts, self.durability, clock, self._schedule,
-            call_soon, self.warming,
+            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
+            self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
     def _wire_leases(
         self,
-        call_soon: Callable[[Callable[[], None]], None],
         offload: Callable[[Callable[[], None]], None],
         random: Random,
         store_host: bytes,
@@ -198,12 +208,12 @@ class Broker:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(
-            store, store.folder / "config", self._clock, offload,
+            store, self.writer, store.folder / "config", self._clock, offload,
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
         )  # fmt: skip
         self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
-            self.waiting, self._clock, self._schedule, call_soon,
+            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.writer,
+            self.waiting, self._clock, self._schedule,
             LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
         )  # fmt: skip
         self.pop = Pop(
@@ -279,7 +289,7 @@ class Broker:
             return
         self._closed = True
         for part in (
-            self.delay.close, self.publisher.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
             self.checkback.close, self.prepared_batches.close, self.transactions.remember,
             self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
         ):  # fmt: skip
@@ -333,17 +343,23 @@ class Broker:
             if error is None:
                 self._needed_from_on_disk = needed_from
 
-        self.store.when_flushed(self.store.log_end, flushed)
+        self.durability.when_on_disk(flushed)
 
     # -- sending -------------------------------------------------------------------------------
 
-    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message with this tick's others; see `Publisher.submit`."""
-        self.publisher.submit(message, on_stored, token)
+    def publish(
+        self,
+        message: NewMessage,
+        on_stored: OnStored,
+        token: Any = None,
+        intent: Intent | None = None,
+    ) -> None:
+        """Store a message with this tick's others; see `Publisher.publish`."""
+        self.publisher.publish(message, on_stored, token, intent)
 
-    def submit_run(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
-        """Store messages of one queue side by side; see `Publisher.submit_run`."""
-        self.publisher.submit_run(run, on_stored, token)
+    def publish_many(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
+        """Store messages of one queue side by side; see `Publisher.publish_many`."""
+        self.publisher.publish_many(run, on_stored, token)
 
     def create_topic_for_send(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
@@ -370,7 +386,7 @@ class Broker:
         if again is None:
             on_stored(token, None, None)
             return
-        self.publisher.put(again, on_stored, token)
+        self.writer.put(self.publisher.postponed(*again), on_stored, token)
         self.stats.sent_back.add(f"{message.topic}@{group}", 1, message.size)
 
     def when_durable(self, callback: WhenSafe) -> None:

@@ -10,7 +10,6 @@ from onelog.core.transactions.half_messages import (
     committed,
     ended_offsets,
     immune_until,
-    is_half,
     operations,
     prepared,
     resumed,
@@ -39,14 +38,6 @@ def half(**properties: str) -> Message:
     return stored(
         prepared(NewMessage("orders", 3, b"x", encode_properties(given), 1, 4, born_ms=999_000))
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted"), [("true", True), ("TRUE", True), ("false", False), ("", False)]
-)
-def test_a_message_is_one_of_a_transaction_if_it_says_so(value: str, wanted: bool) -> None:
-    assert is_half(encode_properties({"A": "1", "TRAN_MSG": value})) is wanted
-    assert not is_half(encode_properties({"XTRAN_MSG": value}))
 
 
 def test_each_form_has_the_message_and_its_own_place() -> None:

@@ -185,7 +185,8 @@ def test_a_torn_commit_is_not_asked_about_and_not_put_away(
 
 def test_a_torn_commit_of_a_delayed_message_is_found_where_it_waits(producers: Producers) -> None:
     half = producers.begin(DELAY="2")
-    delayed = producers.world.broker.delay.postpone(half_messages.committed(half_of(producers), 0))
+    committed = half_messages.committed(half_of(producers), 0)
+    delayed = producers.world.broker.delay.postpone(committed, 2)
     assert delayed.topic == SCHEDULE_TOPIC
     commit_torn(producers, delayed)
     producers.commit(half)

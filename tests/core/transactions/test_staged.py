@@ -206,9 +206,9 @@ def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
     session: Session, lost: int
 ) -> None:
     world = session.world
-    world.send("orders", 0, b"before")
     session.begin()
     session.stage(*SEVERAL)
+    world.broker.publish(NewMessage("orders", 0, b"before"), world.on_stored)
     session.commit()
     cut(world, lost)
     world.crash()

@@ -13,6 +13,7 @@ import logging
 
 from onelog.clock import Clock
 from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.levels import Delay
 from onelog.errors import MessageError
@@ -30,8 +31,11 @@ _PAUSE_MS = 10
 class DelayRenewal:
     """Hands delayed messages over before their records go."""
 
-    def __init__(self, delay: Delay, store: MessageStore, clock: Clock, schedule: Schedule) -> None:
+    def __init__(
+        self, delay: Delay, store: MessageStore, writer: Writer, clock: Clock, schedule: Schedule
+    ) -> None:
         self._delay = delay
+        self._writer = writer
         self._store = store
         self._clock = clock
         self._schedule = schedule
@@ -76,7 +80,7 @@ class DelayRenewal:
                 # A clock that was ahead made due times that no message of the level can have.
                 copies.append(_timed(message, min(due_ms, latest_ms)))
         if position > begin:
-            with self._store.head_room():
+            with self._writer.head_room():
                 delay.write(level, copies, position)
         return position - begin
 

@@ -1,6 +1,6 @@
 """Delayed messages: the levels, RocketMQ's way (facts 3.8).
 
-A message with DELAY=n is written to queue n-1 of SCHEDULE_TOPIC_XXXX instead, with its own topic
+A message of level n is written to queue n-1 of SCHEDULE_TOPIC_XXXX instead, with its own topic
 and queue in REAL_TOPIC and REAL_QID. As all messages of a level wait equally long, each such queue
 is in the order of due times: one position per level says what has been delivered, and one timer per
 level waits for the first that has not.
@@ -19,20 +19,17 @@ from onelog.core.catalog.topics import HALF_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import Publisher
+from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
     RECORD_CRC,
     SCHEDULE_TOPIC,
-    TRANSACTION_MASK,
     Message,
     NewMessage,
-    SysFlag,
     decode_properties,
     encode_properties,
-    property_value,
 )
 from onelog.store.consumequeue import PADDING_SIZE
 from onelog.store.message_store import MessageStore
@@ -41,7 +38,6 @@ log = logging.getLogger(__name__)
 
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
-_TRIGGER = DELAY_LEVEL.encode() + b"\x01"
 _TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 """A level goes before a time, which must not be obeyed when the message is sent on."""
 _ROUND_COUNT = 256
@@ -58,7 +54,7 @@ class Delay:
         self,
         tables: Tables,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         levels_ms: tuple[int, ...],
@@ -66,7 +62,7 @@ class Delay:
     ) -> None:
         self._tables = tables
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._levels_ms = levels_ms
@@ -88,8 +84,7 @@ class Delay:
         return {str(level): offset for level, offset in self._positions.items()}
 
     def open(self) -> None:
-        """Take over messages with a delay, and deliver what fell due while nobody was here."""
-        self._publisher.before_store.append((_TRIGGER, self.postpone))
+        """Deliver what fell due while nobody was here."""
         for level, (position, end) in self.progress().items():
             if position > end:
                 log.warning(
@@ -143,17 +138,9 @@ class Delay:
             for level in range(1, len(self._levels_ms) + 1)
         }
 
-    def postpone(self, message: NewMessage) -> NewMessage:
-        """The message as it waits for its time; one without a delay comes back as it is."""
-        text = property_value(message.properties, DELAY_LEVEL)
-        transaction = message.sys_flag & TRANSACTION_MASK
-        if text is None or transaction not in (0, SysFlag.COMMITTED):
-            return message
-        try:
-            level = int(text)
-        except ValueError:
-            raise MessageError(f"delay level {text!r} is not a number") from None
-        if level <= 0 or not self._levels_ms:
+    def postpone(self, message: NewMessage, level: int) -> NewMessage:
+        """The message as it waits; where there are no levels, it comes back as it is."""
+        if not self._levels_ms:
             return message
         level = min(level, len(self._levels_ms))
         properties = decode_properties(message.properties)
@@ -237,11 +224,11 @@ class Delay:
             return
         change = (self.name, str(level), position)
         try:
-            self._publisher.write_now([*due, *self._tables.record([change])])
+            self._writer.write_now(due, self._tables.record([change]))
         except MessageError:
             for message in due:
                 try:
-                    self._publisher.write_now([message])
+                    self._writer.write_now([message])
                 except MessageError as error:
                     log.error("a delayed message to %s is dropped: %s", message.topic, error)
             self._tables.write([change])

@@ -19,7 +19,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import Publisher
+from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
@@ -44,14 +44,14 @@ class TimerRenewal:
         self,
         timers: Timers,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         warming: Warming,
     ) -> None:
         self._timers = timers
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._warming = warming
@@ -128,8 +128,8 @@ class TimerRenewal:
             copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
         ]
         if copies:
-            with self._store.head_room():
-                self._publisher.write_now(copies)
+            with self._writer.head_room():
+                self._writer.write_now(copies)
             self._timers.collect_all()
 
     def _renewed(self, offset: int) -> NewMessage | None:

@@ -1,9 +1,9 @@
 """Timed messages: delivered at a time of the sender's choice, to the millisecond.
 
-A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is written to the one queue of
-rmq_sys_wheel_timer instead, where it can be found again after any crash. The timers read that queue
-as it grows (`collect`), whoever wrote to it, and enter in the wheel when each message is due; on
-start they read what the wheel does not know yet, in the same way.
+A message with a time is written to the one queue of rmq_sys_wheel_timer instead of its own, where
+it can be found again after any crash. The timers read that queue as it grows (`collect`), whoever
+wrote to it, and enter in the wheel when each message is due; on start they read what the wheel does
+not know yet, in the same way.
 
 What falls due is written to its own topic in one append together with the record of the progress,
 so that not even a killed process delivers twice; only a torn write (lost power) can. A message is
@@ -31,11 +31,11 @@ from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Entry, Progress
 from onelog.core.schedule.queue import TimerQueue
-from onelog.core.schedule.records import NEEDLE, Scheduled
+from onelog.core.schedule.records import Scheduled
 from onelog.core.schedule.sorted_files import Columns, join
 from onelog.core.schedule.wheel import TimerWheel
 from onelog.errors import (
@@ -47,7 +47,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.jobs import Job
-from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.message import Appended, Message, NewMessage
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Timers:
         self,
         tables: Tables,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         offload: Callable[[Callable[[], None]], None],
@@ -91,7 +91,7 @@ class Timers:
         self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
         self._tables = tables
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._offload = offload
@@ -104,7 +104,6 @@ class Timers:
         self._held: set[int] = set()
         """The same messages, by their offsets: not delivered until that is clear."""
         self._collecting = False
-        self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
         self._fills_seen = 0
         self._delivering = Job("delivering timed messages")
@@ -127,8 +126,7 @@ class Timers:
     # -- life ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take over messages with a time, and deliver what fell due while nobody was here."""
-        self._publisher.before_store.append((NEEDLE, self.postpone))
+        """Deliver what fell due while nobody was here."""
         queue = self.queue
         self._come_back(queue.end)
         position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
@@ -207,45 +205,22 @@ class Timers:
 
     # -- messages come -------------------------------------------------------------------------
 
-    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message that may be a timed one; see `Publisher.submit`.
+    def postpone(self, message: NewMessage, due_ms: int, deletes: str | None = None) -> NewMessage:
+        """The message as it waits for its time; one whose time is past comes back as it is.
 
-        `on_stored` gets the token in a list, and after it when the message is due, or None if it
-        need not wait.
+        One that `deletes` another waits for nothing itself: it names that one's key and time.
         """
-        self._due_of_last_ms = None
-        receipt = [token, None]
-        self._publisher.submit(message, on_stored, receipt)
-        receipt[1] = self._due_of_last_ms
-
-    def postpone(self, message: NewMessage) -> NewMessage:
-        """The message as it waits for its time; one that need not wait comes back as it is."""
-        due_ms = self._due_ms(message)
-        if due_ms is None:
+        wait_ms = due_ms - self._clock.now_ms()
+        if wait_ms <= 0:
             return message
-        self._due_of_last_ms = due_ms
-        if not self._collecting:
-            self._expect_more()
-        return timed_messages.scheduled(message, due_ms)
-
-    def _due_ms(self, message: NewMessage) -> int | None:
-        transaction = message.sys_flag & TRANSACTION_MASK
-        if transaction and transaction != SysFlag.COMMITTED:
-            return None
-        now_ms = self._clock.now_ms()
-        due_ms = timed_messages.wanted_ms(message.properties, now_ms)
-        if due_ms is None:
-            return None
-        if due_ms <= now_ms:
-            if timed_messages.is_deletion(message.properties):
-                raise MessageError("timer message illegal: what it deletes has been delivered")
-            return None
-        if due_ms - now_ms > self.delay_max_ms:
+        if wait_ms > self.delay_max_ms:
             raise MessageError(
                 "timer message illegal, the delay time should not be bigger than the max delay "
                 f"{self.delay_max_ms}ms (broker.timer_delay_max_ms)"
             )
-        return due_ms
+        if not self._collecting:
+            self._expect_more()
+        return timed_messages.scheduled(message, due_ms, deletes)
 
     def _expect_more(self) -> None:
         if not self._collecting and not self._closed:
@@ -436,11 +411,11 @@ class Timers:
         """Deliver, and record that everything up to `last` has left."""
         change = self._change(self.wheel.progress.after(*last, self.wheel.end))
         try:
-            self._publisher.write_now([*due, *self._tables.record([change])])
+            self._writer.write_now(due, self._tables.record([change]))
         except MessageError:
             for message in due:
                 try:
-                    self._publisher.write_now([message])
+                    self._writer.write_now([message])
                 except MessageError as error:
                     log.error("a timed message to %s is dropped: %s", message.topic, error)
             self._tables.write([change])
@@ -499,7 +474,7 @@ class Timers:
         deletion = timed_messages.deletion(
             topic, unique_key, due_ms, group, now_ms, self._store_host
         )
-        self._publisher.put(deletion, self._recalled, (on_stored, token, key))
+        self._writer.put(deletion, self._recalled, (on_stored, token, key))
         self._recalling[key] = pending
         self._held.update(offset for _, offset in pending)
         self._expect_more()

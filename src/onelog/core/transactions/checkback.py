@@ -23,8 +23,8 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, TopicConfig, Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.membership.members import Client, Members
-from onelog.core.publish import OnStored, Publisher
 from onelog.core.transactions import half_messages
 from onelog.core.transactions.half import Transactions
 from onelog.errors import (
@@ -77,7 +77,7 @@ class CheckBack:
         store: MessageStore,
         topics: Topics,
         members: Members,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         warming: Warming,
@@ -92,7 +92,7 @@ class CheckBack:
         self._store = store
         self._topics = topics
         self._members = members
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._warming = warming
@@ -244,7 +244,7 @@ class CheckBack:
         checks = self._table.checks(half)
         self._topics.ensure(TopicConfig(CHECKED_OUT_TOPIC, 1, 1))
         kept = half_messages.checked_out(half, checks)
-        self._publisher.write_now([kept, *self._transactions.operations([half.queue_offset])])
+        self._writer.write_now([kept, *self._transactions.operations([half.queue_offset])])
         del self._places[half.queue_offset]
         log.error(
             "half message %d (%s) is put away in %s; its producers were asked %d times",
@@ -266,7 +266,7 @@ class CheckBack:
             self._when_read(part, self._put_away_part)
 
     def _put_away_part(self, part: list[int]) -> None:
-        with self._keeping, self._store.head_room():
+        with self._keeping, self._writer.head_room():
             for half_offset in part:
                 if half_offset in self._places:
                     self._put_away(self._store.message_at(self._places[half_offset]))

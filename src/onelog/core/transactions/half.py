@@ -9,12 +9,12 @@ Invariant: until an operation names a half message in the log, it is open, or am
 this tick; whoever ends it a second time is refused, so that a commit delivers at most once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.transactions import half_messages
 from onelog.core.transactions.open_halves import OpenTransactions
 from onelog.errors import (
@@ -47,6 +47,13 @@ def _unheard(token: Any, appended: Appended | None, error: OnelogError | None) -
     """For endings that no request is about; what fails is tried again in the next round."""
 
 
+Becomes = Callable[[NewMessage], NewMessage]
+
+
+def _as_it_is(message: NewMessage) -> NewMessage:
+    return message
+
+
 class Transactions:
     """Begins transactions and ends them."""
 
@@ -55,7 +62,7 @@ class Transactions:
         opened: OpenTransactions,
         store: MessageStore,
         topics: Topics,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         timeout_ms: int,
         store_host: bytes,
@@ -66,7 +73,7 @@ class Transactions:
         self._places = opened.places
         self._store = store
         self._topics = topics
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._store_host = store_host
         self._endings: list[_Ending] = []
@@ -74,7 +81,7 @@ class Transactions:
     def open(self) -> None:
         """Go on with what is open."""
         self.table.load()
-        self._publisher.before_append.append(self._write_endings)
+        self._writer.before_append.append(self._write_endings)
 
     def remember(self) -> None:
         """Record what is open, so that a start need not find it out."""
@@ -88,15 +95,11 @@ class Transactions:
     # -- beginning -----------------------------------------------------------------------------
 
     def prepare(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message that waits for the end of its transaction; see `Publisher.submit`.
+        """Store a message, which was checked, until its transaction ends.
 
         `on_stored` learns where the half message is; the producer names that place to end it.
         """
-        if half_messages.is_half(message.properties):
-            half = half_messages.prepared(self._publisher.admitted(message))
-            self.put_half(half, on_stored, token)
-        else:
-            self._publisher.submit(message, on_stored, token)
+        self.put_half(half_messages.prepared(message), on_stored, token)
 
     def put_half(self, half: NewMessage, on_stored: OnStored, token: Any) -> None:
         """Store a half message as it is."""
@@ -104,8 +107,8 @@ class Transactions:
             raise BrokerBusyError(
                 f"{len(self._places)} transactions are open; producers have to end some first"
             )
-        self._publisher.begin_tick()
-        self._publisher.put_as_is((half,), self._prepared, (on_stored, token))
+        self._writer.begin_tick()
+        self._writer.put_together((half,), self._prepared, (on_stored, token))
 
     def _prepared(
         self,
@@ -131,13 +134,15 @@ class Transactions:
         token: Any = None,
         *,
         checked: bool = False,
+        becomes: Becomes = _as_it_is,
     ) -> None:
         """Deliver a message whose transaction succeeded; `checked` if that was asked for.
 
-        `on_stored` gets the place of the delivered message, or None if it was there already.
+        `becomes` tells what is stored for it, if it is to wait for a time, say. `on_stored` gets
+        the place of the delivered message, or None if it was there already.
         """
         half = self._required(group, half_offset, log_offset, checked)
-        message = None if self.table.was_committed(half) else self._delivered(half)
+        message = None if self.table.was_committed(half) else self._delivered(half, becomes)
         self._end(half, message, on_stored, token)
 
     def roll_back(
@@ -185,17 +190,14 @@ class Transactions:
                 )
         return half
 
-    def _delivered(self, half: Message) -> NewMessage:
+    def _delivered(self, half: Message, becomes: Becomes) -> NewMessage:
         """What consumers get: the message under its own topic, on its own way into the log."""
         message = half_messages.committed(half, self.table.checks(half))
         if self._topics.get(message.topic) is None:
             raise TopicNotFoundError(
                 f"topic[{message.topic}] not exist any more; the transaction stays open"
             )
-        for trigger, transform in self._publisher.before_store:
-            if trigger in message.properties:
-                message = transform(message)
-        return message
+        return becomes(message)
 
     def forget(self, half: Message) -> None:
         """End a transaction of which nobody has to hear."""
@@ -205,7 +207,7 @@ class Transactions:
         self, half: Message, message: NewMessage | None, on_stored: OnStored, token: Any
     ) -> None:
         if not self._endings:
-            self._publisher.begin_tick()
+            self._writer.begin_tick()
         at = self._places.pop(half.queue_offset)
         self._endings.append(_Ending(half.queue_offset, at, message, on_stored, token))
 
@@ -218,7 +220,7 @@ class Transactions:
     def _put_endings(self, endings: list[_Ending]) -> None:
         messages = [ending.message for ending in endings if ending.message is not None]
         messages += self.operations([ending.half_offset for ending in endings])
-        self._publisher.put_as_is(messages, self._ended, endings)
+        self._writer.put_together(messages, self._ended, endings)
 
     def operations(self, half_offsets: list[int]) -> list[NewMessage]:
         """The records with which these half messages end."""
@@ -239,7 +241,7 @@ class Transactions:
         """Nothing was written. If that was the fault of one of them, each gets its own append."""
         if isinstance(error, MessageError) and len(endings) > 1:
             try:
-                self._publisher.begin_tick()
+                self._writer.begin_tick()
             except BrokerBusyError as busy:
                 error = busy
             else:

@@ -56,11 +56,6 @@ _CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _OPERATION_PROPERTIES = b"TAGS\x01" + REMOVE_TAG + b"\x02"
 
 
-def is_half(properties: bytes) -> bool:
-    """Whether the sender wants the message to wait for the end of a transaction."""
-    return (property_value(properties, HALF_MARK) or "").lower() == "true"
-
-
 def prepared(message: NewMessage) -> NewMessage:
     """The message as it waits for the end of its transaction; `MessageError` if it cannot."""
     properties = message.properties

@@ -32,6 +32,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, in_parts, joined
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import OnStored
+from onelog.core.durable.writer import OnStored
+from onelog.core.publish import Publisher
 from onelog.core.transactions.staged import Part, StagedParts
 from onelog.errors import (
     BatchFencedError,
@@ -74,6 +76,8 @@ _FORGOTTEN_PER_ROUND = 1_000
 _OLD_ONE_OFF = re.compile(r"spark-batch-[0-9a-f]{32}")
 """How batch writes are named by writers that do not say that they are one-off."""
 RETRY_MS = 1_000
+_ROOM_BYTES = 64
+"""In the properties, for the store's checksum and a separator."""
 _CHECKED_TOGETHER = 200
 """Parts that are looked at before others have their turn."""
 
@@ -123,6 +127,7 @@ class PreparedBatches:
         store: MessageStore,
         topics: Topics,
         parts: StagedParts,
+        publisher: Publisher,
         durability: Durability,
         clock: Clock,
         schedule: Schedule,
@@ -133,6 +138,7 @@ class PreparedBatches:
         self._store = store
         self._topics = topics
         self._parts = parts
+        self._publisher = publisher
         self._durability = durability
         self._clock = clock
         self._schedule = schedule
@@ -278,7 +284,10 @@ class PreparedBatches:
                 "late"
             )
         self._check_target(run.topic, run.queue_id)
-        self._parts.check_sizes(run)
+        # Now, because what is committed has to be published, whatever it is.
+        bodies, properties = (map(len, map(itemgetter(at), run.parts)) for at in (1, 2))
+        added = len(run.shared) + _ROOM_BYTES
+        self._publisher.check_sizes(max(bodies), max(properties) + added)
         labels = {
             "query": query, "batch": str(batch), "attempt": attempt or "0", "topic": run.topic,
             "queue": str(run.queue_id), "count": str(len(run.parts)),
@@ -459,10 +468,10 @@ class PreparedBatches:
             return False
         part = self._part(state.parts[number], query, state.batch)
         run = part.run() if "kind" in part.labels else _old_run(part)
-        base = int(self._store.max_offset(run.topic, run.queue_id)) - there
+        base = self._parts.end_of(run.topic, run.queue_id) - there
         change = (self.name, f"part:{query}", [state.batch, number, base])
         # It is decided, and its parts are kept until they are published: that may free space.
-        with self._store.head_room():
+        with self._parts.head_room():
             self._parts.append_run([change], run._replace(parts=run.parts[there:]))
         return True
 

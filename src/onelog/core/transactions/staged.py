@@ -26,8 +26,8 @@ Invariant: consumers see all messages of a transaction, or none, whatever dies a
 
 import logging
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,7 +37,8 @@ from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.publish import Publisher
 from onelog.errors import (
     BrokerBusyError,
     InvalidRequestError,
@@ -71,8 +72,6 @@ OPEN_MAX = 10_000
 GATHERED_BYTES_MAX = 32 << 10
 """What a transaction has in memory before it becomes a part."""
 _COMMIT = "commit"
-_ROOM_BYTES = 64
-"""In the properties, for the store's checksum and a separator."""
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
@@ -110,27 +109,19 @@ class Part(NamedTuple):
 class StagedParts:
     """The queue of parts, and the appends that make their messages visible."""
 
-    def __init__(
-        self, tables: Tables, store: MessageStore, publisher: Publisher, clock: Clock
-    ) -> None:
+    def __init__(self, tables: Tables, store: MessageStore, writer: Writer, clock: Clock) -> None:
         self._tables = tables
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
-
-    def check_sizes(self, run: NewRun) -> None:
-        """Refuse messages that are too large: what is committed has to be published."""
-        bodies, properties = (map(len, map(itemgetter(at), run.parts)) for at in (1, 2))
-        added = len(run.shared) + _ROOM_BYTES
-        self._publisher.check_sizes(max(bodies), max(properties) + added)
 
     def put(self, part: Part, on_stored: OnStored, token: Any = None) -> None:
         """Store a part with this tick; `on_stored` learns its place."""
-        self._publisher.put(self._record(part), on_stored, token)
+        self._writer.put(self._record(part), on_stored, token)
 
     def put_now(self, part: Part) -> int:
         """Store a part, and say where it is in the log."""
-        return int(self._publisher.write_now([self._record(part)])[0].log_offset)
+        return int(self._writer.write_now([self._record(part)])[0].log_offset)
 
     def _record(self, part: Part) -> NewMessage:
         labels, now_ms = encode_properties(part.labels), self._clock.now_ms()
@@ -160,15 +151,24 @@ class StagedParts:
         self, before: Sequence[Change], messages: list[NewMessage], after: Sequence[Change]
     ) -> list[Appended]:
         """Append messages between the records of changes, in one append, and make the changes."""
-        first, last = self._tables.record(before), self._tables.record(after)
-        appended = self._publisher.write_now([*first, *messages, *last])
+        first = self._tables.record(before)
+        appended = self._writer.write_now([*first, *messages], self._tables.record(after))
         self._tables.apply([*before, *after])
-        return appended[len(first) : len(first) + len(messages)]
+        return appended[len(first) :]
 
     def append_run(self, before: Sequence[Change], run: NewRun) -> None:
-        """The same for a run."""
-        self._publisher.write_runs_now([*map(NewRun.of, self._tables.record(before)), run])
+        """Append a run behind the records of changes, and make these."""
+        self._writer.write_runs_now([*map(NewRun.of, self._tables.record(before)), run])
         self._tables.apply(before)
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends when all of this tick is in it, which `append` adds to."""
+        self._writer.write_now(())
+        return int(self._store.max_offset(topic, queue_id))
+
+    def head_room(self) -> AbstractContextManager[None]:
+        """For what is decided, and may free space: see `Writer.head_room`."""
+        return self._writer.head_room()
 
 
 def _part(message: Message) -> Part:
@@ -246,7 +246,7 @@ class StagedTransactions:
         except StagedPartError as error:
             log.error("a transaction may be visible in part, and the rest is lost: %s", error)
         try:
-            with self._store.head_room():
+            with self._parts.head_room():
                 self._parts.append([], missing, [(self.name, _COMMIT, None)])
         except StoreError as error:
             raise StoreError(
@@ -355,7 +355,7 @@ class StagedTransactions:
             self._topics.require(topic)  # It may have been deleted.
         if gathered:
             parts.append(self._parts.put_now(Part.of_messages(gathered)))
-        begins = [[*queue, int(self._store.max_offset(*queue))] for queue in queues]
+        begins = [[*queue, self._parts.end_of(*queue)] for queue in queues]
         begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
         return self._parts.append([begun], messages, [(self.name, _COMMIT, None)])
 

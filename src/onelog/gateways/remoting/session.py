@@ -58,6 +58,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
+from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.origin import is_here
@@ -170,6 +171,8 @@ class Gateway:
     """How often the event loop was held."""
     look_up: Offload = field(init=False)
     """The same as `offload`, for what computes, too: few at a time."""
+    plain_forms: PlainForms = field(default_factory=PlainForms)
+    """What properties of plain messages look like."""
     lookups: int = 0
     """How many of these are not done yet."""
     retain: Callable[[bool, Callable[[OnelogError | None], None]], None] = field(init=False)

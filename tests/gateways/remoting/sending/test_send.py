@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from onelog.gateways.remoting.sending import send
 from onelog.gateways.remoting.sending.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -75,8 +74,6 @@ FORMS = {
 async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
     tmp_path: Path, form: str
 ) -> None:
-    forms = dict(send._plain_forms)
-    send._plain_forms.clear()
     async with broker(tmp_path) as server, client(server) as producer:
         for number in range(32):
             key = f"K{number:03d}"
@@ -88,9 +85,8 @@ async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
             expected = sent.replace(b"INNER_NUM\x015\x02", b"") + server.gateway.added_properties
             assert stored.properties == expected
         assert len(found) == 32
-    assert bool(send._plain_forms) == (form.count("UNIQ") == 1 and "INNER" not in form)
-    send._plain_forms.clear()
-    send._plain_forms.update(forms)
+    is_plain = form.count("UNIQ") == 1 and "INNER" not in form
+    assert bool(server.gateway.plain_forms) == is_plain
 
 
 async def test_messages_that_are_not_just_stored_are_never_taken_for_plain_ones(
