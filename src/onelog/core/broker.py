@@ -44,7 +44,6 @@ from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import CheckBack
 from onelog.core.transactions.half import Transactions
-from onelog.core.transactions.open_halves import OpenTransactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import (
@@ -180,8 +179,8 @@ class Broker:
     def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
         self.transactions = Transactions(
-            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.writer,
-            clock, config.transaction_timeout_ms, store_host,
+            self.tables, store, self.topics, self.offsets, self.writer, clock,
+            config.transaction_timeout_ms, store_host,
         )  # fmt: skip
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.writer, clock,
@@ -227,7 +226,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions.table, self.request_modes, self.staged, self.prepared_batches,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)

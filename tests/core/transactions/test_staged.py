@@ -201,7 +201,7 @@ def cut(world: World, records: int) -> None:
         file.write(bytes(int(store.log_end) - end))
 
 
-@pytest.mark.parametrize("lost", range(1, 8))
+@pytest.mark.parametrize("lost", range(1, 7))
 def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
     session: Session, lost: int
 ) -> None:
