@@ -37,7 +37,6 @@ from onelog.core.membership.members import Client, ConsumerData, Members
 from onelog.core.publish import Intent, Publisher
 from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
-from onelog.core.schedule.level_renewal import DelayRenewal
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
@@ -174,7 +173,6 @@ class Broker:
         self.timer_renewal = TimerRenewal(
             self.timers, store, self.writer, clock, schedule, self.warming
         )
-        self.delay_renewal = DelayRenewal(self.delay, store, self.writer, clock, schedule)
 
     def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
@@ -324,7 +322,7 @@ class Broker:
             reach = self.store.retention.reach(self.topics.retention_ms())
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
-        self.delay_renewal.prepare_retention(reach)
+        self.delay.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()

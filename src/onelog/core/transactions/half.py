@@ -31,7 +31,7 @@ from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, T
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.tables import Change, Tables, in_parts, joined
 from onelog.core.durable.writer import OnStored, Writer
-from onelog.core.schedule.levels import REAL_TOPIC
+from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions import half_records
 from onelog.errors import (
     BrokerBusyError,

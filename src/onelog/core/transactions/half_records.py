@@ -19,7 +19,7 @@ Invariant: body, flag, birth and the sender's own properties are the same in eac
 from collections.abc import Iterator, Sequence
 
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
+from onelog.core.schedule.records import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
