@@ -140,4 +140,4 @@ class Producers:
         return self.world.bodies(OP_HALF_TOPIC)
 
     def open_count(self) -> int:
-        return len(self.world.broker.transactions.table)
+        return len(self.world.broker.transactions)

@@ -21,9 +21,8 @@ from onelog.core.durable.durability import Durability
 from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.stats import Stats
-from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.record.decode import decode_messages
 from onelog.rocketmq import ROCKETMQ
 from onelog.rocketmq.intents import intent_of
@@ -108,8 +107,6 @@ class World:
     memory_bytes: int = 1 << 30
     seconds: float = 0.0
     """What the broker measures short spans with; it stands still, too."""
-    unpack: Callable[[Part], NewRun] | None = None
-    """What the gateway gives to the prepared batches."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -134,7 +131,6 @@ class World:
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )
-        self.broker.prepared_batches.unpack = self.unpack
         self.broker.open(ROCKETMQ)
 
     def close(self) -> None:

@@ -37,15 +37,14 @@ from onelog.core.membership.members import Client, ConsumerData, Members
 from onelog.core.publish import Intent, Publisher
 from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
-from onelog.core.schedule.level_renewal import DelayRenewal
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import CheckBack
 from onelog.core.transactions.half import Transactions
-from onelog.core.transactions.open_halves import OpenTransactions
-from onelog.core.transactions.staged import PreparedBatches
+from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -129,11 +128,12 @@ class Broker:
         self.warming = Warming(store, offload, post)
         self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
-        self._wire_transactions(store_host, call_soon)
+        self._wire_transactions(store_host)
         self.publisher = Publisher(
             self.writer, self.topics, self.delay, self.timers, self.transactions, random,
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
+        self._wire_staged(call_soon)
         self._wire_leases(offload, random, store_host)
         self.admin = Admin(
             store, self.writer, clock, self.topics, self.groups, self.members, self.offsets,
@@ -157,7 +157,9 @@ class Broker:
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(self.tables, store, clock, schedule, levels_ms, self.warming)
+        self.delay = Delay(
+            self.tables, store, clock, schedule, levels_ms, self.warming, self.writer
+        )
         self.timers = Timers(
             self.tables, store, self.writer, clock, schedule, offload, self.warming, host
         )
@@ -165,22 +167,26 @@ class Broker:
         self.timer_renewal = TimerRenewal(
             self.timers, store, self.writer, clock, schedule, self.warming
         )
-        self.delay_renewal = DelayRenewal(self.delay, store, self.writer, clock, schedule)
 
-    def _wire_transactions(
-        self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
         self.transactions = Transactions(
-            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.writer,
-            clock, config.transaction_timeout_ms, store_host,
+            self.tables, store, self.topics, self.offsets, self.writer, clock,
+            config.transaction_timeout_ms, store_host,
         )  # fmt: skip
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.writer, clock,
             self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
+
+    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        store, clock = self.store, self._clock
+        parts = StagedParts(self.tables, store, self.writer, clock)
+        self.staged = StagedTransactions(
+            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
+        )
         self.prepared_batches = PreparedBatches(
-            self.tables, store, self.topics, self.writer, self.durability, clock,
+            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
             self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
@@ -212,7 +218,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions.table, self.request_modes, self.prepared_batches,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -222,7 +228,8 @@ class Broker:
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
-        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.staged.open()  # These two first: they may have to complete what a crash cut off.
+        self.prepared_batches.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
@@ -237,6 +244,7 @@ class Broker:
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
@@ -308,15 +316,15 @@ class Broker:
             reach = self.store.retention.reach(self.topics.retention_ms())
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
-        self.delay_renewal.prepare_retention(reach)
+        self.delay.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
 
     def _keep_what_is_needed(self) -> None:
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
-            self.lease_tables,
+            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
+            self.tables, self.lease_tables,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.
@@ -537,6 +545,7 @@ class Broker:
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
         self.waiting.cancel_owned(channel)
+        self.staged.owner_gone(channel)
         self.members.channel_closed(channel)
 
     # -- looking up ----------------------------------------------------------------------------

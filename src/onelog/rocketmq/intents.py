@@ -13,7 +13,7 @@ import re
 
 from onelog.core.publish import Intent
 from onelog.core.schedule.records import DELETE_KEY, DUE_MS, UNITS_MS
-from onelog.core.transactions.half_messages import HALF_MARK
+from onelog.core.transactions.half_records import HALF_MARK
 from onelog.errors import MessageError
 from onelog.message import DELAY_LEVEL, property_bytes, property_value
 

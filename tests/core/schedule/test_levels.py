@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.core.publish import Intent
-from onelog.core.schedule.levels import restore
+from onelog.core.schedule.records import restored
 from onelog.errors import MessageError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
@@ -305,7 +305,7 @@ def test_a_message_that_cannot_become_a_timed_one_is_delivered_early_instead_of_
 def test_restoring_wants_a_topic_and_a_queue(orders: World) -> None:
     stored = orders.send("orders", REAL_TOPIC="orders", REAL_QID="x")
     with pytest.raises(MessageError):
-        restore(orders.store.message_at(stored.log_offset))
+        restored(orders.store.message_at(stored.log_offset))
 
 
 def test_own_levels_are_used(tmp_path: Path) -> None:

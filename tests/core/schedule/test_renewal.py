@@ -22,7 +22,7 @@ RETENTION_MS = 6 * HOUR_MS
 @pytest.fixture
 def orders(tmp_path: Path) -> Iterator[World]:
     config = replace(SMALL_STORE, retention_ms=RETENTION_MS)
-    with mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4, MERGE_RUNS=3):
+    with mock.patch.multiple(timer_wheel, FILE_COUNT=8, NEAR_COUNT=4, MERGE_FILES=3):
         world = World(tmp_path / "store", config)
         world.topic("orders")
         yield world

@@ -1,5 +1,7 @@
-"""The records of timed messages, in RocketMQ's form (facts 3.9).
+"""The records of messages that wait for their time, in RocketMQ's form.
 
+    delayed     topic SCHEDULE_TOPIC_XXXX, queue n - 1: a message of level n as it was sent, with
+                REAL_TOPIC and REAL_QID, where it goes
     scheduled   topic rmq_sys_wheel_timer, queue 0: the message as it was sent, and then REAL_TOPIC,
                 REAL_QID, where it goes, and TIMER_OUT_MS, when
     renewed     the same again, because the log's file with the old one is about to go; with
@@ -20,10 +22,11 @@ import re
 from typing import NamedTuple
 
 from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
-from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
+    DELAY_LEVEL,
     PROPERTIES_BYTES_MAX,
+    SCHEDULE_TOPIC,
     UNIQUE_KEY,
     Message,
     NewMessage,
@@ -33,6 +36,8 @@ from onelog.message import (
 from onelog.record.layout import CRC_NAME, CRC_PROPERTY_BYTES
 from onelog.record.properties import written_again
 
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
 DELAY_SECONDS = "TIMER_DELAY_SEC"
 DELAY_MS = "TIMER_DELAY_MS"
 DELIVER_MS = "TIMER_DELIVER_MS"
@@ -140,6 +145,17 @@ def delete_key(topic: str, unique_key: str) -> str:
     return f"{topic}+{unique_key}"
 
 
+def delayed(message: NewMessage, level: int) -> NewMessage:
+    """The message as it waits in the queue of a level."""
+    properties = decode_properties(message.properties)
+    properties[DELAY_LEVEL] = str(level)
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    return message._replace(
+        topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties)
+    )
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 
@@ -225,3 +241,15 @@ def renewed(message: Message) -> NewMessage:
         message, TIMER_TOPIC, 0, encode_properties(properties),
         prepared_offset=message.prepared_offset,
     )  # fmt: skip
+
+
+def restored(message: Message) -> NewMessage:
+    """A message that a level has delayed, under its own topic; `MessageError` if it names none.
+
+    Its times go, too: the level went before them, and they must not be obeyed now.
+    """
+    properties = decode_properties(message.properties)
+    topic, queue_id = _own_place(properties)
+    for name in (DELAY_LEVEL, *UNITS_MS):
+        properties.pop(name, None)
+    return written_again(message, topic, queue_id, encode_properties(properties))

@@ -19,7 +19,8 @@ its time; of what was recalled with success nothing is delivered at all.
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -40,10 +41,8 @@ from onelog.core.schedule.sorted_files import Columns, join
 from onelog.core.schedule.wheel import TimerWheel
 from onelog.errors import (
     MessageError,
-    OffsetOutOfRangeError,
     OnelogError,
     RecallError,
-    StoreBusyError,
     StoreError,
 )
 from onelog.jobs import Job
@@ -63,10 +62,13 @@ _ROUND_BYTES = 1 << 20
 _COLLECT_COUNT = 2_000
 _TROUBLE_MS = 1_000
 _WARM_COUNT = 2_000
+COUNTED_TOGETHER = 2_000
 _KEY = "progress"
 _CHECKPOINT = Struct(">qqqq")
 """RocketMQ's config/timercheck: time and place up to which it has read; in the middle, its log."""
 _FOR_EVER = (1 << 62) - 1
+
+OnCounted = Callable[[dict[str, int]], None]
 
 
 class Timers:
@@ -107,6 +109,8 @@ class Timers:
         self._armed_ms: int | None = None
         self._fills_seen = 0
         self._delivering = Job("delivering timed messages")
+        self._counting: list[OnCounted] = []
+        self._counting_job = Job("counting timed messages")
         self._is_reading = False
         self._closed = False
 
@@ -265,12 +269,8 @@ class Timers:
 
     def _read(self, offset: int) -> list[Entry]:
         """What a record says that is more than a scheduled message of ours."""
-        try:
-            read = timed_messages.read(self.queue.message(offset))
-        except StoreBusyError:
-            raise  # It is there, and can be read a moment later.
-        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
-            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+        read = self.queue.made_of(offset, timed_messages.read)
+        if read is None:
             return []
         if read.deletes is not None:
             return self._deleted(read, offset)
@@ -377,7 +377,7 @@ class Timers:
 
     def _deliver(self, taken: list[Entry]) -> bool:
         """Deliver a bounded number of due messages; whether more are due."""
-        now_ms = self._clock.now_ms()
+        delivered = partial(timed_messages.delivered, now_ms=self._clock.now_ms())
         due: list[NewMessage] = []
         size = passed = 0
         for due_ms, offset in taken:
@@ -388,7 +388,7 @@ class Timers:
                 self._cancelled[~offset] = due_ms
             elif offset in self._cancelled:
                 continue  # It is forgotten when its time is over: writing this may fail.
-            elif (message := self._delivered(offset, now_ms)) is not None:
+            elif (message := self.queue.made_of(offset, delivered)) is not None:
                 due.append(message)
                 size += len(message.body)
         if passed < len(taken):
@@ -396,16 +396,6 @@ class Timers:
         if passed:
             self._write(due, taken[passed - 1])
         return len(taken) == _ROUND_COUNT or passed < len(taken)
-
-    def _delivered(self, offset: int, now_ms: int) -> NewMessage | None:
-        """The message as consumers get it, or None if it cannot be delivered."""
-        try:
-            return timed_messages.delivered(self.queue.message(offset), now_ms)
-        except StoreBusyError:
-            raise  # It is there, and can be read a moment later.
-        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
-            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
-            return None
 
     def _write(self, due: list[NewMessage], last: Entry) -> None:
         """Deliver, and record that everything up to `last` has left."""
@@ -478,6 +468,41 @@ class Timers:
         if appended is None:
             self._let_go(key)
         on_stored(token, appended, error)
+
+    # -- messages are counted ------------------------------------------------------------------
+
+    def count_by_topic(self, on_counted: OnCounted) -> None:
+        """Call back with how many messages of each topic wait.
+
+        Whose they are is in their records only, which a worker reads, some at a time. What waits
+        all the while is counted once. Who asks meanwhile is told the same numbers.
+        """
+        self._counting.append(on_counted)
+        if len(self._counting) == 1:
+            self.collect_all()
+            self._count_on(self._pending_parts(self.wheel.pending_messages()), Counter())
+
+    def _pending_parts(self, pending: Iterator[Columns]) -> Iterator[list[int]]:
+        for columns in pending:
+            for at in range(0, len(columns.offsets), COUNTED_TOGETHER):
+                yield columns.offsets[at : at + COUNTED_TOGETHER].tolist()
+
+    def _count_on(self, parts: Iterator[list[int]], counted: Counter[str]) -> None:
+        def count() -> bool:
+            part = next(parts, None)
+            with self._counting_job:
+                counted.update(filter(None, map(self.queue.topic_of, part or ())))
+            return part is not None
+
+        def then(is_more: bool) -> None:
+            if is_more and not self._closed:
+                self._count_on(parts, counted)
+                return
+            asking, self._counting = self._counting, []
+            for on_counted in asking:
+                on_counted(dict(counted))
+
+        self._warming.find(count, then)
 
 
 def _as_json(position: int, progress: Progress) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import NamedTuple, NoReturn, TypeVar
 from onelog.clock import Clock
 from onelog.config import Loaded, TlsConfig
 from onelog.core.broker import Broker
-from onelog.core.schedule.census import TimerCensus
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -188,7 +187,6 @@ class Gateway:
     """What the broker adds to the properties of every message, as RocketMQ does."""
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
-    census: TimerCensus = field(init=False)
     far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
     """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
@@ -196,7 +194,6 @@ class Gateway:
         self.look_up = self.offload
         self.retain = self._retain_at_once
         self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
-        self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
     def _retain_at_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:

@@ -9,7 +9,7 @@
     checked out    topic TRANS_CHECK_MAX_TIME_TOPIC, queue 0: a half message whose producer was
                    asked too often
 
-All of it is RocketMQ's form (facts 3.10), so that a store with open transactions can be taken over
+All of it is RocketMQ's form, so that a store with open transactions can be taken over
 from it and handed back. Its 4.9 reads only operations of one offset, which are written when just
 one transaction ends in a tick; 5.x reads all of them.
 
@@ -19,7 +19,7 @@ Invariant: body, flag, birth and the sender's own properties are the same in eac
 from collections.abc import Iterator, Sequence
 
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
+from onelog.core.schedule.records import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,

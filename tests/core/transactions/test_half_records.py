@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.transactions.half_messages import (
+from onelog.core.transactions.half_records import (
     OFFSETS_PER_OPERATION_MAX,
     asked_about,
     checked_out,
