@@ -359,20 +359,11 @@ _BY_ENVIRONMENT = {
     **{each._replace(key=key).environment: each for key, each in _MOVED.items()},
 }
 _NOT_SETTINGS = frozenset(
-    {
-        "ONELOG_CONFIG",
-        "ONELOG_NAMESERVER",
-        "ONELOG_TLS",
-        "ONELOG_TLS_CA",
-        "ONELOG_TLS_HOSTNAME",
-        "ONELOG_TLS_CERT",
-        "ONELOG_TLS_KEY",
-        "ONELOG_ACCESS_KEY",
-        "ONELOG_SECRET_KEY",
-        "ONELOG_SECRET_KEY_FILE",
-        "ONELOG_SECURITY_TOKEN",
-        "ONELOG_SECURITY_TOKEN_FILE",
-    }
+    f"ONELOG_{name}"
+    for name in (
+        "CONFIG NAMESERVER TLS TLS_CA TLS_HOSTNAME TLS_CERT TLS_KEY ACCESS_KEY SECRET_KEY "
+        "SECRET_KEY_FILE SECURITY_TOKEN SECURITY_TOKEN_FILE".split()
+    )
 )
 """Read by the command line: the path of the TOML file, and how commands reach a cluster."""
 
@@ -530,19 +521,13 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
         raise ConfigError(f"{shown}: {reason}")
 
     if not store.disk_clean_percent <= store.disk_force_percent <= store.disk_refuse_percent:
-        ratios = (
-            "store.disk_clean_percent",
-            "store.disk_force_percent",
-            "store.disk_refuse_percent",
-        )
-        refuse("each must be at least the one before", *ratios)
+        percents = (f"store.disk_{what}_percent" for what in ("clean", "force", "refuse"))
+        refuse("each must be at least the one before", *percents)
     if 40 + 4 * store.index_slots + 20 * store.index_entries > INT32_MAX:
         reason = f"an index file of that size is over {INT32_MAX} bytes"
         refuse(reason, "store.index_slots", "store.index_entries")
     if broker.host in _ANY_HOST and broker.advertised_host in _ANY_HOST:
-        reason = (
-            "clients cannot connect to that address; set broker.advertised_host to one they can"
-        )
+        reason = "clients cannot connect there; set broker.advertised_host to where they can"
         refuse(reason, "broker.host", "broker.advertised_host")
     if broker.port and broker.port == broker.vip_port:
         refuse("the two ports must differ", "broker.port", "broker.vip_port")
@@ -552,8 +537,5 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
     if any(port > 65_535 for _, port in broker.nameserver_addresses):
         refuse("a port is at most 65535", "broker.nameservers")
     if bool(tls.cert_path) != bool(tls.key_path):
-        refuse(
-            "a certificate needs its key, and a key its certificate",
-            "tls.cert_path",
-            "tls.key_path",
-        )
+        reason = "a certificate needs its key, and a key its certificate"
+        refuse(reason, "tls.cert_path", "tls.key_path")

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Unpack
 
 from onelog.client.admin.asynchronous import AsyncAdmin
@@ -88,24 +87,14 @@ class Embedding:
         running = background.run(self._start())
         return EmbeddedBroker(running.nameserver, running.folder)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         background.run(self._stop())
 
     async def __aenter__(self) -> "AsyncEmbeddedBroker":
         running = await self._start()
         return AsyncEmbeddedBroker(running.nameserver, running.folder)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
     async def _start(self) -> "_Running":

@@ -2,8 +2,7 @@
 
 import pytest
 
-from onelog.client.admin.dead_letters import Resending
-from onelog.client.admin.resending import Resent
+from onelog.client.admin.dead_letters import Resending, Resent
 from onelog.commands.dlq.views import resending_views
 from onelog.commands.terminal import console
 from tests.client.letters import dead_letters

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -31,9 +32,9 @@ def positions(cluster: LiveCluster, group: str) -> dict[int, int]:
 async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveCluster) -> None:
     ended = await onelog("group", "create", "readers", "--retries", "3", "--orderly")
     assert (ended.code, ended.out, ended.err) == (0, "readers: created on broker-a\n", "")
-    ended = await onelog(
-        "group", "update", "readers", "--disable", "--attribute", "priority.factor=50", "--json"
-    )
+    groups = cluster.brokers[0].broker.groups
+    groups.put(replace(groups.require("readers"), attributes={"priority.factor": "50"}))
+    ended = await onelog("group", "update", "readers", "--disable", "--json")
     assert ended.document == {"group": "readers", "changed_on": ["broker-a"]}
     (settings,) = (await onelog("group", "describe", "readers", "--json")).document["settings"]
     assert settings == {
@@ -50,6 +51,9 @@ async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveClust
     shown = await onelog("group", "describe", "readers")
     assert "priority.factor=50" in shown.out
     assert "readers has no live members" in shown.out
+    ended = await onelog("group", "update", "readers", "--attribute", "priority.factor=7")
+    assert ended.code == 2
+    assert "this broker does not implement it" in ended.err
     ended = await onelog("group", "delete", "readers", "--yes")
     assert (ended.code, ended.out) == (0, "readers: deleted on broker-a\n")
     assert cluster.brokers[0].broker.groups.get("readers") is None

@@ -23,10 +23,10 @@ from onelog.core.durable.writer import Writer
 from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.record.decode import decode_messages
 from onelog.rocketmq import ROCKETMQ
 from onelog.rocketmq.intents import intent_of
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
 
 TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))

@@ -7,6 +7,8 @@ from onelog.client.message import Queue
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
+from onelog.record.compression import Compression, compress
+from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns.messages import EVERY_ROW, RecordDecoder, RowFilters
 from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange
@@ -15,8 +17,6 @@ from onelog.store.dispatch import targets
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
-from onelog.wire.remoting.compression import Compression, compress
-from onelog.wire.remoting.send import encode_batch
 from tests.spark.record_samples import arrow_schema, rows_of, rows_one_by_one
 from tests.store.samples import SAMPLE, sample_messages
 

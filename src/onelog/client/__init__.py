@@ -24,9 +24,8 @@ from onelog.client.consumer.pull.synchronous import PullConsumer
 from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
 from onelog.client.consumer.push.synchronous import PushConsumer
 from onelog.client.credentials import Credentials
-from onelog.client.extras.handled_keys import DbApiStore, HandledKeys, SqliteStore
+from onelog.client.extras.handled_keys import DbApiStore, HandledKeys, RedisStore, SqliteStore
 from onelog.client.extras.idempotent import idempotent
-from onelog.client.extras.redis_store import RedisStore
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onelog.errors import ConfigError
-from onelog.wire.remoting.command import Buffer
+from onelog.message import Buffer
 
 SECRET_BYTES_MAX = 64 << 10
 ACCESS_KEY = "AccessKey"

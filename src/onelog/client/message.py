@@ -16,7 +16,7 @@ from typing import NamedTuple
 from onelog.errors import EmptyMessageError, InvalidTopicError, MessageError
 from onelog.message import TRANSACTION_MASK, decode_properties, property_value
 from onelog.message import Message as Record
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 
 TOPIC_CHARACTERS_MAX = 127
 DELAY_MS_MAX = 2**53

@@ -136,15 +136,9 @@ class Broker:
         self._wire_staged(call_soon)
         self._wire_leases(offload, random, store_host)
         self.admin = Admin(
-            store,
-            self.writer,
-            clock,
-            self.topics,
-            self.groups,
-            self.members,
-            self.offsets,
+            store, self.writer, clock, self.topics, self.groups, self.members, self.offsets,
             self.stats,
-        )
+        )  # fmt: skip
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 

@@ -8,7 +8,7 @@ once the file is written.
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn
 
 from onelog.clock import Clock
@@ -27,7 +27,7 @@ from onelog.nameserver.routes import (
     UNIT_SUBSCRIBED_FLAG,
     Endpoint,
     Registration,
-    Routes,
+    RouteTable,
 )
 from onelog.net.connection import Connection
 from onelog.net.origin import is_here
@@ -36,6 +36,7 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from onelog.wire.remoting.registration import DataVersion, decode_registration
 from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicList, TopicRouteData
@@ -67,7 +68,7 @@ FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 class Registry:
     """Everything that the sessions of one name server share."""
 
-    routes: Routes
+    routes: RouteTable
     kv: KvConfig
     clock: Clock
     broker_expiry_ms: int
@@ -78,6 +79,7 @@ class Registry:
     """Whether UPDATE_NAMESRV_CONFIG is obeyed at all."""
     remote_admin: bool = False
     """Whether administrators may be on other machines."""
+    headers: CompactHeaders = field(default_factory=CompactHeaders)
 
     def switch(self, switches: Switches) -> None:
         """Put other switches in force."""
@@ -97,7 +99,9 @@ class NameserverSession(RemotingSession):
     """One client, broker or admin tool."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:
-        super().__init__(connection, header_bytes_max=REQUEST_HEADER_BYTES_MAX)
+        super().__init__(
+            connection, header_bytes_max=REQUEST_HEADER_BYTES_MAX, headers=registry.headers
+        )
         self.registry = registry
         self._is_warned = False
         self.may_administer = registry.remote_admin or is_here(
@@ -286,7 +290,7 @@ def route_of_topic(session: NameserverSession, command: Command) -> Answer:
     return Answer(body=route.encode())
 
 
-def _list(ask: Callable[[Routes, Command], TopicList]) -> Handler:
+def _list(ask: Callable[[RouteTable, Command], TopicList]) -> Handler:
     def handler(session: NameserverSession, command: Command) -> Answer:
         return Answer(body=ask(session.registry.routes, command).encode())
 

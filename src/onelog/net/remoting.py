@@ -25,6 +25,7 @@ from onelog.wire.remoting.command import (
     REFUSED,
     Command,
 )
+from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -77,9 +78,10 @@ class RemotingSession(ABC):
         connection: Connection,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = FRAME_BYTES_MAX,
+        headers: CompactHeaders | None = None,
     ) -> None:
         self.connection = connection
-        self._reader = FrameReader(frame_bytes_max, header_bytes_max)
+        self._reader = FrameReader(frame_bytes_max, header_bytes_max, headers)
         self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0

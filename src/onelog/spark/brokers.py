@@ -33,12 +33,13 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.message import Buffer
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, queue_name
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Buffer, Command
-from onelog.wire.remoting.extensions import BULK_BYTES, TOPIC_CREATED_MS
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.fields import BULK_BYTES, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
 TOOLS_GROUP = "TOOLS_CONSUMER"

@@ -228,6 +228,12 @@ class Decode:
     framing: Framing = "none"
     sample_records: int = 1_000
 
+    @property
+    def needs_sample(self) -> bool:
+        """Whether only messages themselves can tell what they look like."""
+        is_open = self.schema is None and self.schema_file is None
+        return is_open and self.form in ("json", "avro")
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

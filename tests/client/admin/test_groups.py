@@ -12,6 +12,7 @@ from onelog.client.admin.groups import (
     QueueProgress,
     is_system,
 )
+from onelog.core.catalog.groups import GroupConfig
 from onelog.errors import (
     BrokerNotFoundError,
     GroupExistsError,
@@ -38,7 +39,7 @@ async def commit(client: Client, group: str, topic: str, queue: int, offset: int
 
 async def test_a_new_group_has_its_settings_on_every_broker(tmp_path: Path) -> None:
     async with live_cluster(tmp_path, brokers=2) as cluster, cluster.admin() as admin:
-        change = GroupChange(False, False, True, 3, 5, 7, {"priority.factor": "50"})
+        change = GroupChange(False, False, True, 3, 5, 7)
         assert await admin.groups.create("readers", change) == ("broker-a", "broker-b")
         found = await admin.groups.describe("readers")
         for settings, broker in zip(found.settings, ("broker-a", "broker-b"), strict=True):
@@ -48,7 +49,6 @@ async def test_a_new_group_has_its_settings_on_every_broker(tmp_path: Path) -> N
             assert settings.orderly
             assert (settings.retry_queues, settings.retry_times_max) == (3, 5)
             assert settings.consume_timeout_minutes == 7
-            assert settings.attributes == {"priority.factor": "50"}
         with pytest.raises(GroupExistsError, match="broker-a, broker-b"):
             await admin.groups.create("readers", GroupChange())
 
@@ -65,10 +65,9 @@ async def test_a_group_on_one_broker_only(tmp_path: Path) -> None:
         )
 
 
-async def test_an_update_leaves_the_rest_as_it_is(admin: AsyncAdmin) -> None:
-    await admin.groups.create(
-        "readers", GroupChange(retry_times_max=5, attributes={"priority.factor": "50"})
-    )
+async def test_an_update_leaves_the_rest_as_it_is(cluster: LiveCluster, admin: AsyncAdmin) -> None:
+    brought = GroupConfig("readers", retry_times_max=5, attributes={"priority.factor": "50"})
+    cluster.brokers[0].broker.groups.put(brought)
     await admin.groups.update("readers", GroupChange(retry_queues=4))
     (settings,) = (await admin.groups.describe("readers")).settings
     assert (settings.retry_queues, settings.retry_times_max) == (4, 5)
@@ -76,6 +75,8 @@ async def test_an_update_leaves_the_rest_as_it_is(admin: AsyncAdmin) -> None:
     await admin.groups.update("readers", GroupChange(attributes={"priority.factor": None}))
     (settings,) = (await admin.groups.describe("readers")).settings
     assert (settings.retry_times_max, settings.attributes) == (5, {})
+    with pytest.raises(RequestRefusedError, match=r"priority\.factor: this broker does not impl"):
+        await admin.groups.update("readers", GroupChange(attributes={"priority.factor": "50"}))
 
 
 async def test_a_name_that_brokers_refuse(admin: AsyncAdmin) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.resending import Resender
+from onelog.client.admin.dead_letters import Resender
 from onelog.client.admin.topics import TopicChange
 from onelog.errors import BrokerNotFoundError, PartlyDoneError
 from onelog.message import NewMessage, SysFlag, decode_properties, encode_properties
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 

@@ -10,8 +10,8 @@ from onelog.clock import SystemClock
 from onelog.core.publish import Intent
 from onelog.errors import MessageNotFoundError
 from onelog.message import NewMessage, encode_properties
+from onelog.record.compression import Compression, compress
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression, compress
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,

@@ -23,11 +23,12 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.message import Buffer
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.routes import TopicList
 from tests.client.watching import eventually
 

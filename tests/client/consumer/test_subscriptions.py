@@ -3,8 +3,8 @@
 import pytest
 
 from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.groups import GroupChange
-from onelog.client.consumer.subscriptions import (
+from onelog.client.admin.groups import (
+    GroupChange,
     differences,
     differences_told,
     filter_text,

@@ -15,7 +15,7 @@ from onelog.client.message import Message, ReceivedMessage
 from onelog.client.producer.asynchronous import AsyncProducer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import ConfigError, MessageNotFoundError, OnelogError
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,

@@ -8,7 +8,7 @@ from onelog.client.message import Message
 from onelog.client.producer.outgoing import batch_body, check_batch, check_body, properties_of
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import decode_properties
-from onelog.wire.remoting.send import split_batch
+from onelog.record.inner_batch import split_batch
 
 
 def properties(message: Message, extra: dict[str, str] | None = None) -> dict[str, str]:

@@ -12,8 +12,8 @@ from onelog.client.connection.instance import Instance
 from onelog.client.message import Queue
 from onelog.client.producer.staged import PreparedBatches
 from onelog.errors import BrokerNotFoundError, PeerClosedError, RequestRefusedError
+from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.send import encode_batch
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 pytestmark = pytest.mark.timeout(60)

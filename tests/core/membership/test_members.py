@@ -68,6 +68,17 @@ def test_a_closed_channel_leaves_all_its_groups(crowd: Crowd) -> None:
     assert crowd.members.producer_groups() == []
 
 
+def test_a_group_without_a_name_is_a_group_of_its_kind_only(crowd: Crowd) -> None:
+    client = Client("a", "c1")
+    crowd.members.consumer_seen(client, ConsumerData("g"))
+    crowd.members.producer_seen(client, "")
+    crowd.members.consumer_left("c1", "g")
+    assert crowd.members.producer_groups() == [""]
+    crowd.clock.advance(120_001)
+    assert crowd.members.expire() == ["c1"]
+    assert crowd.members.producer_groups() == []
+
+
 def test_silence_for_longer_than_the_expiry_drops_a_member(crowd: Crowd) -> None:
     crowd.beat("a")
     crowd.members.producer_seen(Client("p1", "producer channel"), "p")

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from onelog.message import (
     encode_properties,
 )
 from onelog.rocketmq import config_files
-from onelog.rocketmq.config_files import parse
+from onelog.rocketmq.config_files import with_quoted_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, StoreReader
 from tests.core.transacting import GROUP, Producers
@@ -306,7 +307,8 @@ def test_rocketmq_finds_every_open_transaction_behind_the_exported_positions(
     producers.begin(b"open too")
     producers.restart()
     config_files.export(world.broker)
-    exported = parse((world.folder / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    text = (world.folder / "config" / "consumerOffset.json").read_text()
+    exported = json.loads(with_quoted_keys(text))["offsetTable"]
     assert exported[f"{HALF_TOPIC}@{CHECKER}"] == {"0": 2}
     assert exported[f"{OP_HALF_TOPIC}@{CHECKER}"] == {"0": 2}
     for half in producers.halves()[2:]:
@@ -317,6 +319,7 @@ def test_rocketmq_finds_every_open_transaction_behind_the_exported_positions(
     world.end_tick()
     producers.restart()
     config_files.export(world.broker)
-    exported = parse((world.folder / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    text = (world.folder / "config" / "consumerOffset.json").read_text()
+    exported = json.loads(with_quoted_keys(text))["offsetTable"]
     assert exported[f"{HALF_TOPIC}@{CHECKER}"] == {"0": 5}
     assert exported[f"{OP_HALF_TOPIC}@{CHECKER}"] == {"0": 4}

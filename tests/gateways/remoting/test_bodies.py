@@ -5,52 +5,17 @@ from pathlib import Path
 import pytest
 
 from onelog.config import BrokerConfig
-from onelog.core.catalog.groups import GroupConfig
-from onelog.core.catalog.topics import TopicConfig
-from onelog.core.durable.tables import DataVersion
 from onelog.core.filters.tags import subscribe
 from onelog.errors import InvalidRequestError, WireError
 from onelog.gateways.remoting.bodies import (
     PAGE_MAX,
     broker_address,
-    group_body,
-    group_from_body,
     page,
     subscription_body,
-    topic_body,
-    version_body,
 )
 from onelog.wire.remoting.clients import SubscriptionData
-from onelog.wire.remoting.groups import SubscriptionGroupConfig
 from onelog.wire.remoting.registration import DataVersion as WireVersion
-from onelog.wire.remoting.registration import TopicConfig as WireTopic
 from tests.core.world import World
-
-
-def test_a_group_survives_the_way_there_and_back() -> None:
-    group = GroupConfig(
-        "g", False, False, False, True, 2, 3, {"type": "EXPONENTIAL"}, 4, 5, False, 6, 7, {"a": "b"}
-    )
-    body = SubscriptionGroupConfig.decode(group_body(group).encode())
-    assert group_from_body(body, {"a": "b"}) == group
-    plain = GroupConfig("g")
-    assert group_from_body(group_body(plain), {}) == plain
-
-
-def test_a_topic_and_a_version() -> None:
-    topic = TopicConfig("t", 1, 2, 4, "MULTI_TAG", True, 3, {"a": "b"})
-    assert topic_body(topic) == WireTopic(
-        attributes={"a": "b"},
-        order=True,
-        perm=4,
-        read_queue_nums=1,
-        topic_filter_type="MULTI_TAG",
-        topic_name="t",
-        topic_sys_flag=3,
-        write_queue_nums=2,
-    )
-    version = WireVersion(counter=1, state_version=3, timestamp=2)
-    assert version_body(DataVersion(1, 2, 3)) == version
 
 
 def test_a_subscription() -> None:

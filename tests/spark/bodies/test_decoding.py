@@ -2,7 +2,9 @@
 
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,14 +12,10 @@ from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError, UndecodableError
 from onelog.message import NewMessage
-from onelog.spark.bodies.decoding import (
-    BodyFormat,
-    body_format,
-    json_format,
-    message_columns,
-    needs_sample,
-)
+from onelog.spark.bodies import decoding
+from onelog.spark.bodies.decoding import BodyFormat, json_format, message_columns
 from onelog.spark.columns.messages import RecordDecoder, spark_schema
+from onelog.spark.options import Decode, Form
 from tests.spark.bodies.test_avro import container, written
 from tests.spark.record_samples import encoded, rows_of, to_arrow
 from tests.spark.shop_protobuf import descriptor_set, order
@@ -25,6 +23,10 @@ from tests.spark.shop_protobuf import descriptor_set, order
 AVRO = {"type": "record", "name": "r", "fields": [
     {"name": "id", "type": "int"}, {"name": "name", "type": ["null", "string"]},
 ]}  # fmt: skip
+
+
+def body_format(form: Form, sample: Iterable[bytes] = (), **options: Any) -> BodyFormat:
+    return decoding.body_format(Decode(form, **options), sample)
 
 
 def rows(found: BodyFormat, *bodies: bytes, names: tuple[str, ...] = ("offset",)) -> list[object]:
@@ -65,10 +67,10 @@ def test_json_with_a_schema_from_a_sample() -> None:
 def test_json_with_a_schema_that_was_inferred_before() -> None:
     inferred = body_format("json", sample=[b'{"id": 1}'])
     assert json_format(inferred.schema) == inferred
-    assert needs_sample("json", None, None)
-    assert not needs_sample("json", "id INT", None)
-    assert not needs_sample("avro", None, "r.avsc")
-    assert not needs_sample("string", None, None)
+    assert Decode("json").needs_sample
+    assert not Decode("json", "id INT").needs_sample
+    assert not Decode("avro", None, "r.avsc").needs_sample
+    assert not Decode("string").needs_sample
 
 
 def test_avro_with_a_schema_from_a_file(tmp_path: Path) -> None:

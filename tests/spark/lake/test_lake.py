@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from onelog.errors import ConfigError
 from onelog.spark import lake
+from onelog.spark.jobs.queries import Ran
 from onelog.spark.lake.tables import Form
 from tests.spark.threaded_cluster import ThreadedCluster
 
@@ -25,7 +26,7 @@ def sync(
     *topics: str,
     form: Form = "delta",
     **options: str,
-) -> lake.Synced:
+) -> Ran:
     given = {"nameserver": cluster.nameserver, **options}
     return lake.sync(topics, folder, spark=spark, options=given, form=form)
 

@@ -12,11 +12,11 @@ from pyspark.sql.datasource import EqualTo, InputPartition, LessThan
 
 from onelog.errors import ConfigError, DataLossError
 from onelog.message import NewMessage, SysFlag, encode_properties
+from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns.messages import ALL, spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import read_options
 from onelog.spark.read.batch import OnelogPruningReader, OnelogReader
-from onelog.wire.remoting.send import encode_batch
 from tests.spark.conftest import StartCluster
 from tests.spark.threaded_cluster import ThreadedCluster
 

@@ -7,8 +7,8 @@ import pytest
 
 from onelog.errors import MessageError
 from onelog.message import decode_properties
+from onelog.record.inner_batch import split_batch
 from onelog.spark.write.rows import RowEncoder, check_columns
-from onelog.wire.remoting.send import split_batch
 
 
 class Row(NamedTuple):

@@ -8,7 +8,7 @@ from onelog.wire.remoting.codes import RequestCode
 
 def test_every_request_that_is_handled_is_of_exactly_one_kind() -> None:
     assert {*BROKER_HANDLERS, *NAMESERVER_HANDLERS} == set(KINDS)
-    assert sum(len(codes) for codes in _KINDS.values()) == len(KINDS)
+    assert sum(len(names.split()) for names in _KINDS.values()) == len(KINDS)
 
 
 def test_what_deletes_or_changes_by_its_name_is_administration() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting import compact_header
-from onelog.wire.remoting.compact_header import decode_compact_header, encode_compact_header
+from onelog.wire.remoting.compact_header import CompactHeaders, encode_compact_header
 
 int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -15,11 +15,14 @@ texts = st.text(st.characters(codec="utf-8"), max_size=40)
 tables = st.dictionaries(texts, texts | st.integers(120, 2000).map("x".__mul__))
 
 
+headers = CompactHeaders()
+
+
 @pytest.fixture(autouse=True)
 def no_layouts() -> Iterator[None]:
-    compact_header._layouts.clear()
+    headers.layouts.clear()
     yield
-    compact_header._layouts.clear()
+    headers.layouts.clear()
 
 
 def fields(*pairs: tuple[bytes, bytes]) -> bytes:
@@ -40,7 +43,7 @@ def test_a_header_survives_the_round_trip(
     code: int, version: int, opaque: int, flag: int, remark: str | None, ext: dict[str, str]
 ) -> None:
     header = encode_compact_header(code, "GO", version, opaque, flag, remark, ext)
-    command = decode_compact_header(header, b"body")
+    command = headers.decode(header, b"body")
     assert (command.code, command.version, command.opaque) == (code, version, opaque)
     # The form has no way to tell an empty remark from none.
     assert (command.flag, command.remark, command.ext) == (flag, remark or None, ext)
@@ -49,26 +52,26 @@ def test_a_header_survives_the_round_trip(
 
 @given(st.lists(tables, min_size=1, max_size=4))
 def test_layouts_change_nothing_but_the_speed(tables: list[dict[str, str]]) -> None:
-    compact_header._layouts.clear()
+    headers.layouts.clear()
     for ext in tables * 20:
         header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
-        assert decode_compact_header(header, b"").ext == ext
+        assert headers.decode(header, b"").ext == ext
 
 
 def test_a_form_that_repeats_gets_a_layout_and_other_values_are_read_through_it() -> None:
     for number in range(40):
         ext = {"a": "group", "b": f"topic-{number:03}", "key": "é" if number % 2 else "xy"}
         header = encode_compact_header(310, "JAVA", 513, number, 0, None, ext)
-        assert decode_compact_header(header, b"").ext == ext
-    assert len(compact_header._layouts) == 1
+        assert headers.decode(header, b"").ext == ext
+    assert len(headers.layouts) == 1
 
 
 def test_values_that_change_widen_the_layout_and_those_that_never_do_may_be_any_text() -> None:
     for number in range(100):
         ext = {"a": "grüppe", "b": "topic", "e": str(number % 10), "i": f"key-{number:04}"}
         header = encode_compact_header(310, "JAVA", 513, number, 0, None, ext)
-        assert decode_compact_header(header, b"").ext == ext
-    (layout,) = compact_header._layouts.values()
+        assert headers.decode(header, b"").ext == ext
+    (layout,) = headers.layouts.values()
     assert [key for key, _ in layout.changing] == ["e", "i"]
 
 
@@ -77,14 +80,14 @@ def test_a_changing_value_that_is_no_longer_ascii_is_read_another_way() -> None:
     for value in values:
         ext = {"a": "group", "i": value}
         header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
-        assert decode_compact_header(header, b"").ext == ext
+        assert headers.decode(header, b"").ext == ext
 
 
 def test_a_command_read_through_a_layout_owns_its_fields() -> None:
     header = header_with(fields((b"a", b"xy"), (b"b", b"z")))
     for _ in range(40):
-        decode_compact_header(header, b"").ext["a"] = "changed"
-    assert decode_compact_header(header, b"").ext == {"a": "xy", "b": "z"}
+        headers.decode(header, b"").ext["a"] = "changed"
+    assert headers.decode(header, b"").ext == {"a": "xy", "b": "z"}
 
 
 def test_a_header_of_the_same_size_but_other_form_is_not_read_through_the_layout() -> None:
@@ -92,28 +95,28 @@ def test_a_header_of_the_same_size_but_other_form_is_not_read_through_the_layout
     other = {"a": "grou", "b": "topics"}
     for ext in [usual] * 40 + [other]:
         header = encode_compact_header(310, "JAVA", 513, 1, 0, None, ext)
-        assert decode_compact_header(header, b"").ext == ext
+        assert headers.decode(header, b"").ext == ext
 
 
 def test_a_form_with_a_key_that_comes_twice_gets_no_layout() -> None:
     header = header_with(fields((b"a", b"1"), (b"b", b"2"), (b"a", b"3")))
     for _ in range(40):
-        assert decode_compact_header(header, b"").ext == {"a": "3", "b": "2"}
-    assert not compact_header._layouts
+        assert headers.decode(header, b"").ext == {"a": "3", "b": "2"}
+    assert not headers.layouts
 
 
 def test_a_large_header_gets_no_layout() -> None:
     for number in range(40):
         header = header_with(fields((b"a", b"x" * 5_000), (b"b", b"%02d" % number)))
-        decode_compact_header(header, b"")
-    assert compact_header._layouts == {}
+        headers.decode(header, b"")
+    assert headers.layouts == {}
 
 
 def test_layouts_are_bounded() -> None:
     for size in range(16 * 2 * compact_header._LAYOUTS_MAX):
         ext = {"a": "x" * (size // 16), "b": ""}
-        decode_compact_header(encode_compact_header(310, "JAVA", 513, 1, 0, None, ext), b"")
-    assert 0 < len(compact_header._layouts) <= compact_header._LAYOUTS_MAX
+        headers.decode(encode_compact_header(310, "JAVA", 513, 1, 0, None, ext), b"")
+    assert 0 < len(headers.layouts) <= compact_header._LAYOUTS_MAX
 
 
 @pytest.mark.parametrize(
@@ -137,33 +140,33 @@ def test_layouts_are_bounded() -> None:
 )
 def test_what_is_no_header_is_refused_with_a_reason(header: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        decode_compact_header(header, b"")
+        headers.decode(header, b"")
 
 
 def test_a_header_of_very_many_fields_is_refused() -> None:
     many = fields(*((b"%d" % number, b"") for number in range(5_000)))
     with pytest.raises(WireError, match="4096 fields or more"):
-        decode_compact_header(header_with(many), b"")
+        headers.decode(header_with(many), b"")
 
 
 def test_a_layout_checks_the_encoding_too() -> None:
     good = header_with(fields((b"a", b"xy"), (b"b", b"z")))
     for _ in range(40):
-        decode_compact_header(good, b"")
-    assert compact_header._layouts
+        headers.decode(good, b"")
+    assert headers.layouts
     with pytest.raises(WireError, match="UTF-8"):
-        decode_compact_header(good.replace(b"xy", b"x\xff"), b"")
+        headers.decode(good.replace(b"xy", b"x\xff"), b"")
 
 
 @given(st.binary(max_size=80) | st.binary(max_size=60).map(header_with))
 def test_garbage_raises_wire_error_and_nothing_else(header: bytes) -> None:
     try:
-        decode_compact_header(header, b"")
+        headers.decode(header, b"")
     except WireError:
         pass
 
 
 def test_unknown_languages_are_others() -> None:
     header = encode_compact_header(1, "KLINGON", 513, 1, 0, None, {})
-    assert decode_compact_header(header, b"").language == "OTHER"
-    assert decode_compact_header(header[:2] + b"\x63" + header[3:], b"").language == "OTHER"
+    assert headers.decode(header, b"").language == "OTHER"
+    assert headers.decode(header[:2] + b"\x63" + header[3:], b"").language == "OTHER"

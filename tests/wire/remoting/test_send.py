@@ -1,22 +1,19 @@
-import struct
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.errors import InvalidRequestError, WireError
+from onelog.errors import InvalidRequestError
+from onelog.record.inner_batch import encode_batch, split_batch
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.frame import FrameReader, encode_response
 from onelog.wire.remoting.send import (
     _SHORT_NAMES,
     SendHeader,
     _decode_carefully,
-    _split_one_by_one,
     decode_send_header,
-    encode_batch,
     encode_send_response,
-    split_batch,
 )
 from tests.wire.remoting import captured
 
@@ -87,7 +84,7 @@ def test_a_field_that_is_no_number_is_named(name: str, value: str) -> None:
 def outcome(decode: Callable[[], object]) -> str:
     try:
         return str(decode())
-    except (InvalidRequestError, WireError) as error:
+    except InvalidRequestError as error:
         return str(error)
 
 
@@ -130,38 +127,6 @@ def test_the_answer_to_a_send_is_the_usual_answer(
         assert read(answer) == read(b"".join(encode_response(0, 7, timed, serialize=serialize)))
 
 
-batches = st.lists(
-    st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40), st.binary(max_size=40))
-)
-
-
-@given(batches)
-def test_a_batch_survives_the_round_trip(messages: list[tuple[int, bytes, bytes]]) -> None:
-    assert [tuple(message) for message in split_batch(encode_batch(messages))] == messages
-
-
-@given(st.binary(max_size=100))
-def test_garbage_raises_wire_error_and_nothing_else(body: bytes) -> None:
-    try:
-        split_batch(body)
-    except WireError:
-        pass
-
-
-@pytest.mark.parametrize("size", [1, 19, 20, 22, 23, 24, 25])
-def test_a_batch_that_is_cut_off_is_refused(size: int) -> None:
-    batch = encode_batch([(0, b"abc", b"p")])
-    with pytest.raises(WireError, match="message 0 of the batch"):
-        split_batch(batch[:size])
-
-
-def test_a_batch_with_lengths_that_disagree_is_refused() -> None:
-    batch = bytearray(encode_batch([(0, b"abc", b"p")] * 2))
-    struct.pack_into(">i", batch, 16, 4)
-    with pytest.raises(WireError, match="wrong lengths"):
-        split_batch(bytes(batch))
-
-
 def test_what_real_producers_send_is_understood() -> None:
     for frame in (captured.SEND_JSON_550, captured.SEND_COMPACT_550, captured.SEND_COMPACT_498):
         command = read(frame)
@@ -169,21 +134,6 @@ def test_what_real_producers_send_is_understood() -> None:
         assert (header.producer_group, header.topic, header.queue_id) == ("pg", "t1", 0)
         assert "TAGS\x01tagA" in header.properties
         assert command.body == b"hello"
-
-
-@given(
-    st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=6),
-    st.integers(0, 200),
-    st.binary(min_size=1, max_size=4),
-)
-def test_a_damaged_batch_of_messages_of_one_size_is_read_as_any_other(
-    bodies: list[bytes], at: int, damage: bytes
-) -> None:
-    batch = bytearray(encode_batch([(1, body, b"pp") for body in bodies]))
-    assert split_batch(batch) == [(1, body, b"pp") for body in bodies]
-    batch[at : at + len(damage)] = damage[: max(0, len(batch) - at)]
-    data = bytes(batch)
-    assert outcome(lambda: split_batch(data)) == outcome(lambda: _split_one_by_one(data))
 
 
 def test_a_real_batch_is_taken_apart_and_put_together_again() -> None:

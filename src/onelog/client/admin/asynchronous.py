@@ -1,14 +1,13 @@
-"""What an administrator does with a cluster, OneLog's or RocketMQ's, over the network.
+"""Administration: what an administrator does with a cluster, OneLog's or RocketMQ's.
 
     async with AsyncAdmin.connect("127.0.0.1:9876") as admin:
         for queue in (await admin.topics.status("orders")).queues: ...
 
-Nothing is connected before the first question; then connections are kept until the end.
-`sync_admin` has the same for threads.
+Nothing is connected before the first question; then connections are kept until the end. `Admin`
+(see `synchronous`) is the same for threads.
 """
 
 import ssl
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from onelog.client.admin.cluster import Clusters
@@ -61,7 +60,7 @@ class AsyncAdmin:
 
         Without any, those of ONELOG_NAMESERVER or NAMESRV_ADDR in the environment, else
         127.0.0.1:9876. `tls=True` encrypts, but takes any certificate; a context verifies as it
-        says (see `client.tls`). With `credentials` all requests are signed.
+        says. With `credentials` all requests are signed.
         """
         settings = client_settings({"nameserver": nameserver, "tls": tls or False})
         sign = None if credentials is None else credentials.sign
@@ -72,12 +71,7 @@ class AsyncAdmin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def close(self) -> None:

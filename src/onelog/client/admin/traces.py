@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from onelog.client.admin.dead_letters import RESENT_FROM, origin_topic
 from onelog.client.admin.messages import TIME_MAX, Found, Messages
-from onelog.client.admin.resending import RESENT_FROM, origin_topic
 from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from onelog.client.connection.nodes import Failure, at_once
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import (
     InvalidRequestError,
     MessageNotFoundError,
@@ -25,7 +26,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import SCHEDULE_TOPIC, Message, decode_host, property_value
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
     Consumed,
@@ -265,6 +266,12 @@ class Traces:
             return {each.group: each.is_past for each in await self._messages.consumption(found)}
         except OnelogError:
             return {}  # Where groups are is the least of what is asked for here.
+
+
+class SyncTraces(Part[Traces]):
+    """The same for threads."""
+
+    trace = waiting(Traces.trace)
 
 
 # -- where it is from ------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from onelog.client.connection.address import Address
@@ -28,10 +27,11 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.message import Buffer
 from onelog.net.peer import Peer
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 
 CONCURRENT_MAX = 32
 TIMEOUT_MS = 3_000
@@ -97,12 +97,7 @@ class Nodes:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     @property

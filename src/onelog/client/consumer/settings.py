@@ -14,11 +14,11 @@ from typing import Literal, cast
 from onelog.client.consumer.allocation import AllocationStrategy, average
 from onelog.client.hooks import ConsumeHook
 from onelog.client.options import ConsumerOptions, milliseconds
-from onelog.errors import ConfigError
+from onelog.errors import ConfigError, InvalidGroupError
 
 Start = Literal["first", "last"] | datetime
 
-RETRIES_MAX = 16
+GROUP_CHARACTERS_MAX = 255
 CONSUME_TIMEOUT_SECONDS = 15 * 60.0
 INVISIBLE_SECONDS = 60.0
 
@@ -56,6 +56,12 @@ class ConsumerSettings:
                 )
         elif self.start not in ("first", "last"):
             raise ConfigError(f"start is 'first', 'last' or a time, and not {self.start!r}")
+
+
+def check_group(group: str) -> None:
+    """`InvalidGroupError` for a name that no consumer group can have."""
+    if not group or len(group) > GROUP_CHARACTERS_MAX:
+        raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
 
 
 def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:

@@ -32,6 +32,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
@@ -164,20 +165,15 @@ class _Deliveries:
             )
 
 
+@dataclass(eq=False)
 class _Once:
-    def __init__(
-        self,
-        listener: Callable[..., object],
-        store: HandledKeys,
-        key: Key,
-        lease_ms: int,
-        keep_ms: int,
-    ) -> None:
-        self._listener = listener
-        self._store = store
-        self._key = key
-        self._lease_ms = lease_ms
-        self._keep_ms = keep_ms
+    """A listener that handles each key once."""
+
+    _listener: Callable[..., object]
+    _store: HandledKeys
+    _key: Key
+    _lease_ms: int
+    _keep_ms: int
 
     def run(self, given: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
         owner = uuid.uuid4().hex

@@ -25,13 +25,13 @@ from onelog.client.connection.routes import DEFAULT_TOPIC, QUEUES
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.message import ReceivedMessage, SendStatus
 from onelog.client.options import milliseconds
-from onelog.client.producer.compression import packed
+from onelog.client.producer.outgoing import packed
 from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
+from onelog.record.compression import Compression
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
     Consumed,

@@ -14,7 +14,6 @@ beyond a limit they wait for one another.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, Unpack
 
 from onelog.client import hooks as hooking
@@ -24,17 +23,23 @@ from onelog.client.hooks import SendContext
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
 from onelog.client.options import Compression as FormName
 from onelog.client.options import ProducerOptions, check_names, milliseconds
-from onelog.client.producer.compression import FORMS, packed
 from onelog.client.producer.delivery import Delivery
-from onelog.client.producer.outgoing import batch_body, check_batch, check_body, properties_of
-from onelog.client.producer.pending_sends import SEND, Missed, Parcel
+from onelog.client.producer.outgoing import (
+    FORMS,
+    batch_body,
+    check_batch,
+    check_body,
+    packed,
+    properties_of,
+)
+from onelog.client.producer.pending_sends import SEND, FailedTry, Parcel
 from onelog.client.producer.requests import Requests
 from onelog.client.producer.send_targets import Channel
 from onelog.client.producer.transactions import LocalTransaction, TransactionReceipt, Transactions
 from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, InvalidGroupError, MessageError
+from onelog.record.compression import Compression
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.compression import Compression
 from onelog.wire.remoting.recall_handle import RecallHandle
 from onelog.wire.remoting.trace import MessageKind
 
@@ -84,12 +89,7 @@ class AsyncProducer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -130,14 +130,14 @@ class AsyncProducer:
         timeout_ms = self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
         # On another loop, before the start and after the end, `dispatch` says what is wrong.
         if (loop := self.instance.loop) is not None and loop is _running_loop():
-            if self.delivery.flights.waiting:
-                await self.delivery.flights.room(timeout_ms)
-            future: asyncio.Future[Receipt | Missed] = loop.create_future()
+            if self.delivery.pending.waiting:
+                await self.delivery.pending.room(timeout_ms)
+            future: asyncio.Future[Receipt | FailedTry] = loop.create_future()
             if self.send_now(message, order_key, queue, timeout_ms, future.set_result):
                 result = await future
                 if type(result) is Receipt:
                     return result
-                assert isinstance(result, Missed)
+                assert isinstance(result, FailedTry)
                 return await self.deliver_again(message, result, order_key, queue, timeout_ms)
         return await self.dispatch(message, order_key=order_key, queue=queue, timeout=timeout)
 
@@ -248,8 +248,8 @@ class AsyncProducer:
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues that a topic's messages can go to now."""
-        lane = await self.delivery.lane(topic)
-        return tuple(place.queue for place in lane.places)
+        targets = await self.delivery.targets(topic)
+        return tuple(target.queue for target in targets.all)
 
     async def recall(self, topic: str, handle: str) -> str:
         """Take back a message that is to be delivered later, by the handle of its receipt.
@@ -276,7 +276,7 @@ class AsyncProducer:
         order_key: str | None,
         queue: Queue | None,
         timeout_ms: int,
-        finish: Callable[[Receipt | Missed], None],
+        finish: Callable[[Receipt | FailedTry], None],
     ) -> bool:
         """Send and call `finish` later; False if that cannot be done without waiting.
 
@@ -321,7 +321,7 @@ class AsyncProducer:
     async def deliver_again(
         self,
         message: Message,
-        missed: Missed,
+        failed: FailedTry,
         order_key: str | None,
         queue: Queue | None,
         timeout_ms: int,
@@ -329,15 +329,15 @@ class AsyncProducer:
         """Go on with a message whose first try failed."""
         parcel = Parcel(
             message.topic,
-            missed.message_id,
-            properties_of(message, missed.message_id),
+            failed.message_id,
+            properties_of(message, failed.message_id),
             message.body,
             message.flag,
             order_key=order_key,
             queue=queue,
             timeout_ms=timeout_ms,
         )
-        return await self.delivery.deliver(parcel, missed)
+        return await self.delivery.deliver(parcel, failed)
 
     # Inside.
 
@@ -385,8 +385,8 @@ class AsyncProducer:
     async def _delivered(self, parcel: Parcel, context: SendContext | None) -> Receipt:
         delivery = self.delivery
         delivery.check_open()
-        if delivery.flights.is_crowded:
-            await delivery.flights.room(parcel.timeout_ms)
+        if delivery.pending.is_crowded:
+            await delivery.pending.room(parcel.timeout_ms)
         if context is None:
             return await delivery.deliver(parcel)
         tried: list[Channel] = []

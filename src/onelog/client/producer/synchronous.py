@@ -15,24 +15,24 @@ import _thread
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, InvalidStateError
 from datetime import timedelta
 from threading import BoundedSemaphore
-from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from onelog.client.connection import background
-from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
+from onelog.client.message import Message, Queue, Receipt
 from onelog.client.options import ProducerOptions, check_names, milliseconds
 from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.pending_sends import Missed
+from onelog.client.producer.pending_sends import FailedTry
 from onelog.client.producer.transactions import (
     LocalTransaction,
     TransactionReceipt,
     TransactionState,
     checked_state,
 )
+from onelog.client.synchronous import SyncClient, waiting
 from onelog.errors import ClientClosedError
 
 ASYNC_MAX = 8192
@@ -66,12 +66,12 @@ class _Sending:
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
-    def finish(self, result: Receipt | Missed) -> None:
+    def finish(self, result: Receipt | FailedTry) -> None:
         """The first try is over; called on the loop."""
         if type(result) is Receipt:
             self.settle(result)
         else:
-            assert isinstance(result, Missed)
+            assert isinstance(result, FailedTry)
             self.producer.go_on(self, result)
 
     def settle(self, result: Receipt | BaseException) -> None:
@@ -114,14 +114,12 @@ class _AsyncSending(_Sending):
             pass  # It was cancelled.
 
 
-class Producer:
+class Producer(SyncClient[AsyncProducer]):
     """A producer for threads; `AsyncProducer` is the same for an event loop."""
 
     def __init__(self, group: str, **options: Unpack[ProducerOptions]) -> None:
         check_names("Producer", options, ProducerOptions)
-        self._core = AsyncProducer(group, **options)
-        self._home: background.Home | None = None
-        self._is_closed = False
+        super().__init__(AsyncProducer(group, **options), f"the producer of group {group!r}")
         self._inbox: deque[_Sending] = deque()
         self._is_woken = False
         self._unfinished = BoundedSemaphore(ASYNC_MAX)
@@ -132,35 +130,8 @@ class Producer:
         """The producer group."""
         return self._core.group
 
-    # Life.
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Begin. Nothing is connected before the first message."""
-        if self._is_closed:
-            raise ClientClosedError("the producer was closed: make a new one")
-        if self._home is None:
-            background.run(self._core.start())
-            self._home = background.home()
-
-    def close(self) -> None:
-        """Wait for what is on its way, then leave. Closing twice does no harm."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._home is not None and self._home.is_usable:
-            background.run(self._core.close())
+    def _begin(self) -> None:
+        background.run(self._core.start())
 
     # Sending.
 
@@ -209,28 +180,8 @@ class Producer:
         self._put(sending)
         return future
 
-    def send_oneway(
-        self, message: Message, *, order_key: str | None = None, queue: Queue | None = None
-    ) -> None:
-        """Send a message and want no answer: it is fast, and nobody knows whether it arrived."""
-        self._run(self._core.send_oneway(message, order_key=order_key, queue=queue))
-
-    def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> Receipt:
-        """Send messages to one topic in one request: all are stored, one after the other, or none.
-
-        Together they may not be larger than one message. `message_id` of the receipt is the ids of
-        all of them between commas.
-        """
-        return self._run(
-            self._core.send_batch(messages, order_key=order_key, queue=queue, timeout=timeout)
-        )
+    send_oneway = waiting(AsyncProducer.send_oneway)
+    send_batch = waiting(AsyncProducer.send_batch)
 
     def send_transaction(
         self,
@@ -260,61 +211,17 @@ class Producer:
             self._run(transactions.end(half, state))
         return TransactionReceipt(half.receipt, half.transaction_id, state)
 
-    def request(
-        self,
-        message: Message,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> ReceivedMessage:
-        """Send a message and wait for the reply to it; `RequestTimeoutError` if none comes."""
-        return self._run(
-            self._core.request(message, order_key=order_key, queue=queue, timeout=timeout)
-        )
-
-    def reply(
-        self,
-        request: ReceivedMessage,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> Receipt:
-        """Answer a request that a consumer got; `ReplyFailedError` if it did not arrive."""
-        return self._run(
-            self._core.reply(
-                request, body, tags=tags, keys=keys, properties=properties, timeout=timeout
-            )
-        )
-
-    def queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues that a topic's messages can go to now."""
-        return self._run(self._core.queues(topic))
-
-    def recall(self, topic: str, handle: str) -> str:
-        """Take back a message that is to be delivered later, by the handle of its receipt.
-
-        Returns its id; `RequestRefusedError` if it is too late.
-        """
-        return self._run(self._core.recall(topic, handle))
+    request = waiting(AsyncProducer.request)
+    reply = waiting(AsyncProducer.reply)
+    queues = waiting(AsyncProducer.queues)
+    recall = waiting(AsyncProducer.recall)
 
     # Called by what waits.
 
-    def check_usable(self) -> None:
-        """An error that says why, if nothing can be sent in this process or from this thread."""
-        home = self._home
-        if home is None or self._is_closed:
-            what = "was closed" if self._is_closed else "is not started: use it in `with`"
-            raise ClientClosedError(f"the producer of group {self.group!r} {what}")
-        home.check_usable()
-
-    def go_on(self, sending: _Sending, missed: Missed) -> None:
+    def go_on(self, sending: _Sending, failed: FailedTry) -> None:
         """A first try failed; called on the loop."""
         again = self._core.deliver_again(
-            sending.message, missed, sending.order_key, sending.queue, sending.timeout_ms
+            sending.message, failed, sending.order_key, sending.queue, sending.timeout_ms
         )
         self._settle_later(sending, again)
 
@@ -326,14 +233,6 @@ class Producer:
 
     def _limit_ms(self, timeout: timedelta | float | None) -> int:
         return self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            self.check_usable()
-        except BaseException:
-            work.close()
-            raise
-        return background.run(work)
 
     def _put(self, sending: _Sending) -> None:
         self._inbox.append(sending)

@@ -17,7 +17,7 @@ import msgspec
 from onelog.client import AsyncProducer, Message
 from onelog.client.admin.asynchronous import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
-from onelog.client.connection.namespace import wrapped
+from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
 from onelog.commands.bench import Mode
 from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said

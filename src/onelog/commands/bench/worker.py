@@ -1,6 +1,6 @@
 """A process of `onelog bench`: does one job, and says what came of it (see `job`).
 
-Run as `python -m onelog.commands.bench.worker`.
+Measured as `python -m onelog.commands.bench.worker`.
 """
 
 import asyncio
@@ -84,12 +84,12 @@ def _ignore(nanoseconds: int) -> None:
     pass
 
 
-Run = Callable[[], Awaitable[None]]
+Measured = Callable[[], Awaitable[None]]
 """What is measured, when everything is ready for it."""
 
 
 @contextlib.asynccontextmanager
-async def sending(work: Work) -> AsyncIterator[Run]:
+async def sending(work: Work) -> AsyncIterator[Measured]:
     """Messages one by one, one-way, or in batches."""
     job = work.job
     topic, body = job.topic, bytes(job.size)
@@ -115,7 +115,7 @@ async def sending(work: Work) -> AsyncIterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def consuming(work: Work) -> AsyncIterator[Run]:
+async def consuming(work: Work) -> AsyncIterator[Measured]:
     """What is in the topic already."""
     job = work.job
 
@@ -146,7 +146,7 @@ async def consuming(work: Work) -> AsyncIterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def echoing(work: Work) -> AsyncIterator[Run]:
+async def echoing(work: Work) -> AsyncIterator[Measured]:
     """Messages that a consumer of this process waits for."""
     job = work.job
     waiting: dict[bytes, asyncio.Future[None]] = {}
@@ -189,7 +189,7 @@ async def echoing(work: Work) -> AsyncIterator[Run]:
         yield lambda: work.repeat(there_and_back)
 
 
-MODES: dict[str, Callable[[Work], AbstractAsyncContextManager[Run]]] = {
+MODES: dict[str, Callable[[Work], AbstractAsyncContextManager[Measured]]] = {
     "send": sending,
     "oneway": sending,
     "batch": sending,

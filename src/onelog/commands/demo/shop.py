@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from onelog.client import Message, Producer
@@ -73,12 +72,7 @@ class Shop:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

@@ -8,7 +8,7 @@ from onelog.client.admin.messages import TIME_MAX, Found, Messages
 from onelog.clock import SystemClock
 from onelog.commands.times import parse_time
 from onelog.errors import InvalidRequestError, MessageNotFoundError, NotSavedError
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import unpacked_body
 
 
 async def find(messages: Messages, message_id: str, topic: str | None) -> Found:

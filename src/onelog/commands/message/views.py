@@ -12,8 +12,7 @@ from onelog.commands.terminal import show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.errors import CompressionError
 from onelog.message import TRANSACTION_MASK, Message, SysFlag, decode_host, decode_properties
-from onelog.wire.remoting.compression import Compression
-from onelog.wire.remoting.records import unpacked_body
+from onelog.record.compression import Compression, unpacked_body
 
 SHORT_CHARACTERS = 60
 LONG_BYTES = 4096

@@ -30,10 +30,10 @@ import msgspec
 
 from onelog.clock import Clock
 from onelog.core.durable.writer import Writer
-from onelog.errors import StoreCorruptError, StoreError
+from onelog.errors import MessageError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 
@@ -253,6 +253,22 @@ class Tables:
         if changes:
             self._writer.write_now([], self.record(changes))
             self.apply(changes)
+
+    def deliver(self, messages: Sequence[NewMessage], changes: Sequence[Change]) -> None:
+        """Write messages together with changes, and make those: not even a kill comes between.
+
+        A message that cannot be stored is dropped, with a word in the log.
+        """
+        try:
+            self._writer.write_now(messages, self.record(changes))
+        except MessageError:
+            for message in messages:
+                try:
+                    self._writer.write_now([message])
+                except MessageError as error:
+                    log.error("a message to %s is dropped: %s", message.topic, error)
+            self._writer.write_now([], self.record(changes))
+        self.apply(changes)
 
     def record(self, changes: Iterable[Change]) -> list[NewMessage]:
         """The messages that record these changes: one, or a few if one would be too large.

@@ -217,7 +217,8 @@ class Members:
         group = self._groups.get(group_name)
         if group is None or group.members.pop(channel, None) is None:
             return
-        self._forget(channel, group_name, "")
+        self._channels[channel].consumer_groups.discard(group_name)
+        self._forget_if_nowhere(channel)
         if not group.members:
             del self._groups[group_name]
             return
@@ -230,14 +231,13 @@ class Members:
         members = self._producers.get(group)
         if members is None or members.pop(channel, None) is None:
             return
-        self._forget(channel, "", group)
+        self._channels[channel].producer_groups.discard(group)
+        self._forget_if_nowhere(channel)
         if not members:
             del self._producers[group]
 
-    def _forget(self, channel: Hashable, consumer_group: str, producer_group: str) -> None:
+    def _forget_if_nowhere(self, channel: Hashable) -> None:
         found = self._channels[channel]
-        found.consumer_groups.discard(consumer_group)
-        found.producer_groups.discard(producer_group)
         if not found.consumer_groups and not found.producer_groups:
             del self._channels[channel]
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.tables import Change, Tables
+from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records
@@ -32,7 +32,7 @@ from onelog.message import (
     SCHEDULE_TOPIC,
     NewMessage,
 )
-from onelog.store.consumequeue import PADDING_SIZE
+from onelog.record.entries import PADDING_SIZE
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -200,9 +200,8 @@ class Delay:
 
     def _write(self, level: int, due: list[NewMessage], position: int) -> None:
         """Write what became of messages, and that all below `position` have left their queue."""
-        if position == self._positions.get(level, 0):
-            return
-        write_due(self._writer, self._tables, due, (self.name, str(level), position))
+        if position != self._positions.get(level, 0):
+            self._tables.deliver(due, [(self.name, str(level), position)])
 
     # -- files that go -------------------------------------------------------------------------
 
@@ -254,21 +253,3 @@ def _timed(message: NewMessage, due_ms: int) -> NewMessage:
     except MessageError as error:
         log.error("a delayed message to %s is delivered early: %s", message.topic, error)
         return message
-
-
-def write_due(writer: Writer, tables: Tables, due: list[NewMessage], change: Change) -> None:
-    """Write messages that fell due in one append with the record that says so.
-
-    One that cannot be stored is dropped, and spoils no other.
-    """
-    try:
-        writer.write_now(due, tables.record([change]))
-    except MessageError:
-        for message in due:
-            try:
-                writer.write_now([message])
-            except MessageError as error:
-                log.error("a message to %s is dropped when it is due: %s", message.topic, error)
-        tables.write([change])
-    else:
-        tables.apply([change])

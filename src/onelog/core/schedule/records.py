@@ -26,7 +26,6 @@ from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     DELAY_LEVEL,
     PROPERTIES_BYTES_MAX,
-    RECORD_CRC,
     SCHEDULE_TOPIC,
     UNIQUE_KEY,
     Message,
@@ -34,7 +33,8 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from onelog.store.record import CRC_PROPERTY_BYTES
+from onelog.record.layout import CRC_NAME, CRC_PROPERTY_BYTES
+from onelog.record.properties import written_again
 
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
@@ -61,7 +61,6 @@ _OWN = re.compile(
 """What a scheduled message of ours ends with."""
 _RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
 _IN_THE_WAY = (b"REAL_", b"TIMER_DEL_", b"TIMER_ROLL_")
-_CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _HALF_TOPIC = HALF_TOPIC.encode()
 TAIL_HEAD = b"\x02" + _DUE_NEEDLE + b"0"
 TAIL_BYTES = len(TAIL_HEAD) + 13 + 1
@@ -194,7 +193,7 @@ def _due_ms(message: Message, properties: dict[str, str]) -> int:
 
 def _own_end(properties: bytes) -> re.Match[bytes] | None:
     """What we have put at the end of a scheduled message, if it is one of ours."""
-    if properties[-CRC_PROPERTY_BYTES:].startswith(_CRC_NEEDLE):
+    if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_NAME):
         properties = properties[:-CRC_PROPERTY_BYTES]
     at = properties.rfind(_TOPIC_NEEDLE)
     return _OWN.match(properties, at) if at == 0 or properties[at - 1] == 2 else None
@@ -220,7 +219,7 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
         properties = decode_properties(message.properties)
         topic, queue_id = _own_place(properties)
         due = properties.get(DUE_MS, "").lstrip("0")
-        for name in (*_RESERVED, DUE_MS, RECORD_CRC):
+        for name in (*_RESERVED, DUE_MS):
             properties.pop(name, None)
         kept = encode_properties(properties)
     times = (
@@ -228,42 +227,20 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
     ).encode()
     if len(kept) + len(times) <= PROPERTIES_BYTES_MAX:
         kept += times
-    return NewMessage(
-        topic,
-        queue_id,
-        message.body,
-        kept,
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-    )
+    return written_again(message, topic, queue_id, kept, prepared_offset=message.prepared_offset)
 
 
 def renewed(message: Message) -> NewMessage:
     """The scheduled message once more."""
     properties = decode_properties(message.properties)
     _own_place(properties)
-    properties.pop(RECORD_CRC, None)
     times = properties.get(ROLL_TIMES, "")
     properties[ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
     properties[ROLL_FROM] = str(message.queue_offset)
-    return NewMessage(
-        TIMER_TOPIC,
-        0,
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-    )
+    return written_again(
+        message, TIMER_TOPIC, 0, encode_properties(properties),
+        prepared_offset=message.prepared_offset,
+    )  # fmt: skip
 
 
 def restored(message: Message) -> NewMessage:
@@ -273,17 +250,6 @@ def restored(message: Message) -> NewMessage:
     """
     properties = decode_properties(message.properties)
     topic, queue_id = _own_place(properties)
-    for name in (DELAY_LEVEL, *UNITS_MS, RECORD_CRC):
+    for name in (DELAY_LEVEL, *UNITS_MS):
         properties.pop(name, None)
-    return NewMessage(
-        topic,
-        queue_id,
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-    )
+    return written_again(message, topic, queue_id, encode_properties(properties))

@@ -34,7 +34,6 @@ from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
-from onelog.core.schedule.levels import write_due
 from onelog.core.schedule.progress import Entry, Progress
 from onelog.core.schedule.queue import TimerQueue
 from onelog.core.schedule.records import Scheduled
@@ -400,8 +399,7 @@ class Timers:
 
     def _write(self, due: list[NewMessage], last: Entry) -> None:
         """Deliver, and record that everything up to `last` has left."""
-        change = self._change(self.wheel.progress.after(*last, self.wheel.end))
-        write_due(self._writer, self._tables, due, change)
+        self._tables.deliver(due, [self._change(self.wheel.progress.after(*last, self.wheel.end))])
         if self._cancelled:
             self._cancelled = {at: ms for at, ms in self._cancelled.items() if ms >= last[0]}
         assert self._recorded is not None

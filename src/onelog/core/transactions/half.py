@@ -45,8 +45,8 @@ from onelog.errors import (
     TransactionNotFoundError,
 )
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, NewMessage, property_value
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 

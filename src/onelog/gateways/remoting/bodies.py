@@ -1,28 +1,17 @@
-"""The core's values as bodies of the protocol, and back; and lists that are too long for one body.
-
-Invariant: `group_from_body(group_body(x), ...)` is `x` again, but for its attributes.
-"""
+"""The core's values as bodies of the protocol, and lists that are too long for one body."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from onelog.core.broker import Broker
-from onelog.core.catalog.groups import GroupConfig
-from onelog.core.catalog.topics import TopicConfig
-from onelog.core.durable.tables import DataVersion
 from onelog.core.filters.tags import Subscription
 from onelog.core.membership.members import Client
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import Connection, SubscriptionData
-from onelog.wire.remoting.groups import SubscriptionGroupConfig
 from onelog.wire.remoting.registration import DataVersion as WireVersion
-from onelog.wire.remoting.registration import TopicConfig as WireTopic
 
 PAGE_MAX = 2_000
 """RocketMQ's splitMetadataSize: entries of a list in one answer, for those who ask page by page."""
-
-_PLAIN_RETRY: dict[str, Any] = {"type": "CUSTOMIZED"}
 
 
 def broker_address(broker: Broker) -> str:
@@ -31,73 +20,9 @@ def broker_address(broker: Broker) -> str:
     return f"[{host}]:{broker.config.port}" if ":" in host else f"{host}:{broker.config.port}"
 
 
-def version_body(version: DataVersion) -> WireVersion:
-    """The version of a set of settings."""
-    return WireVersion(
-        counter=version.counter,
-        state_version=version.state_version,
-        timestamp=version.timestamp_ms,
-    )
-
-
 def queue_body(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
     """A queue of this broker."""
     return MessageQueue(broker_name=broker.config.name, queue_id=queue_id, topic=topic)
-
-
-def topic_body(topic: TopicConfig) -> WireTopic:
-    """A topic's settings."""
-    return WireTopic(
-        attributes=topic.attributes,
-        order=topic.order,
-        perm=topic.perm,
-        read_queue_nums=topic.read_queues,
-        topic_filter_type=topic.filter_type,
-        topic_name=topic.name,
-        topic_sys_flag=topic.sys_flag,
-        write_queue_nums=topic.write_queues,
-    )
-
-
-def group_body(group: GroupConfig) -> SubscriptionGroupConfig:
-    """A consumer group's settings."""
-    return SubscriptionGroupConfig(
-        attributes=group.attributes,
-        broker_id=group.broker_id,
-        consume_broadcast_enable=group.consume_broadcast_enable,
-        consume_enable=group.consume_enable,
-        consume_from_min_enable=group.consume_from_min_enable,
-        consume_message_orderly=group.consume_message_orderly,
-        consume_timeout_minute=group.consume_timeout_minutes,
-        group_name=group.name,
-        group_retry_policy=group.retry_policy or _PLAIN_RETRY,
-        group_sys_flag=group.sys_flag,
-        notify_consumer_ids_changed_enable=group.notify_members,
-        retry_max_times=group.retry_times_max,
-        retry_queue_nums=group.retry_queues,
-        which_broker_when_consume_slowly=group.slow_broker_id,
-    )
-
-
-def group_from_body(body: SubscriptionGroupConfig, attributes: dict[str, str]) -> GroupConfig:
-    """The settings that a request asks for. Its attributes are changes: see `attributes`."""
-    policy = body.group_retry_policy
-    return GroupConfig(
-        body.group_name,
-        consume_enable=body.consume_enable,
-        consume_from_min_enable=body.consume_from_min_enable,
-        consume_broadcast_enable=body.consume_broadcast_enable,
-        consume_message_orderly=body.consume_message_orderly,
-        retry_queues=body.retry_queue_nums,
-        retry_times_max=body.retry_max_times,
-        retry_policy=None if policy == _PLAIN_RETRY else policy,
-        broker_id=body.broker_id,
-        slow_broker_id=body.which_broker_when_consume_slowly,
-        notify_members=body.notify_consumer_ids_changed_enable,
-        sys_flag=body.group_sys_flag,
-        consume_timeout_minutes=body.consume_timeout_minute,
-        attributes=attributes,
-    )
 
 
 def subscription_body(subscription: Subscription) -> SubscriptionData:

@@ -5,8 +5,9 @@ later (a held pull, a message that waits for the disk) or never. What goes wrong
 becomes an answer through `ERROR_CODES`.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, NoReturn, TypeVar
@@ -67,6 +68,7 @@ from onelog.net.tls import Tls
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -132,6 +134,8 @@ class Answer(NamedTuple):
     remark: str | None = None
 
 
+TURN_COUNT = 100
+"""Things that are done one after the other before others have their turn."""
 LOOKUPS_MAX = 1_000
 """Questions to the disk that may wait at a time."""
 
@@ -168,6 +172,7 @@ class Gateway:
     trace: bool = True
     stalls: Stalls = field(default_factory=Stalls)
     """How often the event loop was held."""
+    headers: CompactHeaders = field(default_factory=CompactHeaders)
     look_up: Offload = field(init=False)
     """The same as `offload`, for what computes, too: few at a time."""
     plain_forms: PlainForms = field(default_factory=PlainForms)
@@ -225,7 +230,7 @@ class BrokerSession(RemotingSession):
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         frame_bytes_max = gateway.broker.config.frame_bytes_max
-        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX)
+        super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX, gateway.headers)
         self.gateway = gateway
         self.broker = gateway.broker
         self._is_warned = False
@@ -297,6 +302,27 @@ class BrokerSession(RemotingSession):
                     self.answer(command, answer)
 
         gateway.look_up(work, end)
+
+    def in_turns(
+        self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
+    ) -> Answer | None:
+        """Do something with each of many, in turns with the requests of others, and say so."""
+        for item in items[:TURN_COUNT]:
+            act(item)
+        if len(items) <= TURN_COUNT:
+            return Answer()
+
+        def go_on() -> None:
+            try:
+                answer = self.in_turns(command, items[TURN_COUNT:], act)
+            except OnelogError as error:
+                self.fail(command, error)
+            else:
+                if answer is not None:
+                    self.answer(command, answer)
+
+        asyncio.get_running_loop().call_soon(go_on)
+        return None
 
     def when_warm(
         self, command: Command, log_offset: int, act: Callable[[], Answer | None]

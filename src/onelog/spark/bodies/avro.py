@@ -25,24 +25,7 @@ from typing import Any
 import fastavro
 import msgspec
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
 from onelog.spark.bodies.typed_values import Column, Convert, Decoded, Values
@@ -51,17 +34,18 @@ VALUE = "value"
 """The one column of a schema that is not a record."""
 CONTAINER_MAGIC = b"Obj\x01"
 
-_PRIMITIVE: dict[str, type[DataType]] = {
-    "boolean": BooleanType, "int": IntegerType, "long": LongType, "float": FloatType,
-    "double": DoubleType, "bytes": BinaryType, "string": StringType, "fixed": BinaryType,
-    "enum": StringType,
+_PRIMITIVE: dict[str, type[sql.DataType]] = {
+    "boolean": sql.BooleanType, "int": sql.IntegerType, "long": sql.LongType,
+    "float": sql.FloatType, "double": sql.DoubleType, "bytes": sql.BinaryType,
+    "string": sql.StringType, "fixed": sql.BinaryType, "enum": sql.StringType,
 }  # fmt: skip
-_LOGICAL: dict[str, type[DataType]] = {
-    "date": DateType, "timestamp-millis": TimestampType, "timestamp-micros": TimestampType,
-    "local-timestamp-millis": TimestampNTZType, "local-timestamp-micros": TimestampNTZType,
-    "time-millis": LongType, "time-micros": LongType, "uuid": StringType,
+_LOGICAL: dict[str, type[sql.DataType]] = {
+    "date": sql.DateType, "time-millis": sql.LongType, "time-micros": sql.LongType,
+    "timestamp-millis": sql.TimestampType, "timestamp-micros": sql.TimestampType,
+    "local-timestamp-millis": sql.TimestampNTZType, "local-timestamp-micros": sql.TimestampNTZType,
+    "uuid": sql.StringType,
 }  # fmt: skip
-Kind = tuple[DataType, Convert | None]
+Kind = tuple[sql.DataType, Convert | None]
 """A type, and what makes fastavro's values ones that Arrow takes, if that is needed."""
 
 
@@ -90,9 +74,11 @@ def schema_in_sample(sample: Iterable[bytes]) -> str:
     )
 
 
-def spark_fields(schema: str) -> StructType:
+def spark_fields(schema: str) -> sql.StructType:
     """The columns of records with a schema."""
-    return StructType([StructField(name, kind) for name, (kind, _) in _columns(schema).items()])
+    return sql.StructType(
+        [sql.StructField(name, kind) for name, (kind, _) in _columns(schema).items()]
+    )
 
 
 def _columns(schema: str) -> dict[str, Kind]:
@@ -138,15 +124,15 @@ def _column(schema: Any, named: dict[str, Any], inside: frozenset[str], name: st
         raise ConfigError(f"decode=avro: the field {name!r} is {schema!r}, which no column can be")
     logical, kind = schema.get("logicalType"), schema["type"]
     if logical == "decimal":
-        return DecimalType(schema["precision"], schema.get("scale", 0)), None
+        return sql.DecimalType(schema["precision"], schema.get("scale", 0)), None
     if logical in _LOGICAL:
         return _LOGICAL[logical](), _CONVERTED.get(logical)
     if kind == "array":
         element, convert = _column(schema["items"], named, inside, f"{name}[]")
-        return ArrayType(element), _of_each(convert)
+        return sql.ArrayType(element), _of_each(convert)
     if kind == "map":
         value, convert = _column(schema["values"], named, inside, f"{name}{{}}")
-        return MapType(StringType(), value), _pairs(convert)
+        return sql.MapType(sql.StringType(), value), _pairs(convert)
     if kind in ("record", "error"):
         return _record(schema, named, inside, name)
     return _column(kind, named, inside, name)
@@ -166,7 +152,7 @@ def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: st
                 value[key] = convert(value[key])
         return value
 
-    kind = StructType([StructField(key, each) for key, (each, _) in columns.items()])
+    kind = sql.StructType([sql.StructField(key, each) for key, (each, _) in columns.items()])
     return kind, convert_all if converts else None
 
 
@@ -175,10 +161,10 @@ def _union(schemas: list[Any], named: dict[str, Any], inside: frozenset[str], na
     if len(others) == 1:
         return _column(others[0], named, inside, name)
     if others and set(map(str, others)) <= {"int", "long"}:
-        return LongType(), None
+        return sql.LongType(), None
     if others and set(map(str, others)) <= {"int", "long", "float", "double"}:
-        return DoubleType(), float  # type: ignore[return-value]
-    return StringType(), _as_json
+        return sql.DoubleType(), float  # type: ignore[return-value]
+    return sql.StringType(), _as_json
 
 
 def _of_each(convert: Convert | None) -> Convert | None:

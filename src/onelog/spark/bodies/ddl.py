@@ -9,41 +9,23 @@ with the place of it.
 
 import re
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_]\w*)|('(?:[^'\\]|\\.)*')|(\d+)|([<>,:()]))")
-_SIMPLE: dict[str, type[DataType]] = {
-    "boolean": BooleanType, "tinyint": ByteType, "byte": ByteType, "smallint": ShortType,
-    "short": ShortType, "int": IntegerType, "integer": IntegerType, "bigint": LongType,
-    "long": LongType, "float": FloatType, "real": FloatType, "double": DoubleType,
-    "date": DateType, "timestamp": TimestampType, "timestamp_ltz": TimestampType,
-    "timestamp_ntz": TimestampNTZType, "string": StringType, "binary": BinaryType,
+_SIMPLE: dict[str, type[sql.DataType]] = {
+    "boolean": sql.BooleanType, "tinyint": sql.ByteType, "byte": sql.ByteType,
+    "smallint": sql.ShortType, "short": sql.ShortType, "int": sql.IntegerType,
+    "integer": sql.IntegerType, "bigint": sql.LongType, "long": sql.LongType,
+    "float": sql.FloatType, "real": sql.FloatType, "double": sql.DoubleType,
+    "date": sql.DateType, "timestamp": sql.TimestampType, "timestamp_ltz": sql.TimestampType,
+    "timestamp_ntz": sql.TimestampNTZType, "string": sql.StringType, "binary": sql.BinaryType,
 }  # fmt: skip
 _DECIMALS = ("decimal", "dec", "numeric")
 
 
-def parse_ddl(text: str) -> StructType:
+def parse_ddl(text: str) -> sql.StructType:
     """The schema that a DDL text describes; `ConfigError` if it describes none."""
     return _Reader(text).schema()
 
@@ -53,7 +35,7 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def schema(self) -> StructType:
+    def schema(self) -> sql.StructType:
         """The whole text: fields, or one struct of them."""
         start = self._at
         if self._word() == "struct" and self._next("<"):
@@ -63,7 +45,7 @@ class _Reader:
             fields = self._fields("")
         if self._text[self._at :].strip():
             raise self._complaint("nothing more")
-        return StructType(fields)
+        return sql.StructType(fields)
 
     # -- tokens ----------------------------------------------------------------------------------
 
@@ -104,8 +86,8 @@ class _Reader:
 
     # -- grammar ---------------------------------------------------------------------------------
 
-    def _fields(self, closing: str) -> list[StructField]:
-        fields: list[StructField] = []
+    def _fields(self, closing: str) -> list[sql.StructField]:
+        fields: list[sql.StructField] = []
         if closing and self._next(closing):
             return fields
         while True:
@@ -116,7 +98,7 @@ class _Reader:
                 return fields
             self._require(",")
 
-    def _field(self) -> StructField:
+    def _field(self) -> sql.StructField:
         token, end = self._peek()
         if token.startswith("`"):
             name = token[1:-1].replace("``", "`")
@@ -135,7 +117,7 @@ class _Reader:
                 nullable = False
             else:
                 metadata["comment"] = self._quoted()
-        return StructField(name, kind, nullable, metadata)
+        return sql.StructField(name, kind, nullable, metadata)
 
     def _modifier(self) -> str:
         start = self._at
@@ -152,7 +134,7 @@ class _Reader:
         self._at = end
         return re.sub(r"\\(.)", r"\1", token[1:-1])
 
-    def _type(self) -> DataType:
+    def _type(self) -> sql.DataType:
         start = self._at
         word = self._word()
         if word in _SIMPLE:
@@ -161,28 +143,28 @@ class _Reader:
             self._require("(")
             self._number()
             self._require(")")
-            return StringType()
+            return sql.StringType()
         if word in _DECIMALS:
             return self._decimal()
         if word == "array":
             self._require("<")
             element = self._type()
             self._require(">")
-            return ArrayType(element)
+            return sql.ArrayType(element)
         if word == "map":
             self._require("<")
             key = self._type()
             self._require(",")
             value = self._type()
             self._require(">")
-            return MapType(key, value)
+            return sql.MapType(key, value)
         if word == "struct":
             self._require("<")
-            return StructType(self._fields(">"))
+            return sql.StructType(self._fields(">"))
         self._at = start
         raise self._complaint("a type")
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> sql.DecimalType:
         precision, scale = 10, 0
         if self._next("("):
             precision = self._number()
@@ -194,4 +176,4 @@ class _Reader:
                 f"schema: there is no DECIMAL({precision}, {scale}): up to 38 digits, and no more "
                 "of them behind the point"
             )
-        return DecimalType(precision, scale)
+        return sql.DecimalType(precision, scale)

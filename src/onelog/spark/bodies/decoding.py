@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
@@ -21,10 +21,7 @@ from onelog.errors import ConfigError
 from onelog.spark.bodies.ddl import parse_ddl
 from onelog.spark.bodies.typed_values import Decoded, columns
 from onelog.spark.columns.messages import ALL, BodyError
-
-Form = Literal["json", "avro", "protobuf", "string"]
-Mode = Literal["permissive", "failfast"]
-Framing = Literal["none", "confluent"]
+from onelog.spark.options import Decode, Form, Framing, Mode
 
 ERROR = "_error"
 VALUE = "value"
@@ -61,45 +58,35 @@ class BodyFormat:
         return BodyReader(self, arrow_schema)
 
 
-def body_format(
-    form: Form,
-    *,
-    schema: str | None = None,
-    schema_file: str | None = None,
-    message_type: str | None = None,
-    mode: Mode = "permissive",
-    framing: Framing = "none",
-    sample: Iterable[bytes] = (),
-) -> BodyFormat:
+def body_format(decode: Decode, sample: Iterable[bytes] = ()) -> BodyFormat:
     """The format that options describe; where they leave the schema open, a sample tells it."""
-    given = schema.encode() if schema is not None else None
-    if schema_file is not None:
-        given = _read(schema_file)
-    if form == "string":
-        fields, definition, containers = StructType([StructField(VALUE, StringType())]), b"", False
-    elif form == "json":
-        fields, definition, containers = _json_fields(given, sample), b"", False
-    elif form == "avro":
-        fields, definition, containers = _avro_fields(given, _unframed(framing, sample))
+    given = decode.schema.encode() if decode.schema is not None else None
+    if decode.schema_file is not None:
+        given = _read(decode.schema_file)
+    definition, containers = b"", False
+    if decode.form == "string":
+        fields = StructType([StructField(VALUE, StringType())])
+    elif decode.form == "json":
+        fields = _json_fields(given, sample)
+    elif decode.form == "avro":
+        sample = _unframed(decode.framing, sample)
+        fields, definition, containers = _avro_fields(given, sample)
     else:
-        if schema_file is None or given is None:
+        if decode.schema_file is None or given is None:
             raise ConfigError(
                 "decode=protobuf needs the option schemaFile: the descriptor set that protoc "
                 "--include_imports --descriptor_set_out=FILE writes"
             )
         from onelog.spark.bodies import protobuf as protobuf_bodies
 
-        fields, definition = protobuf_bodies.spark_fields(given, message_type), given
-        containers = False
+        fields, definition = protobuf_bodies.spark_fields(given, decode.message_type), given
     _check_fields(fields)
     nullable = _nullable(fields)
     assert isinstance(nullable, StructType)
-    return BodyFormat(form, nullable, mode, framing, definition, message_type, containers)
-
-
-def needs_sample(form: Form, schema: str | None, schema_file: str | None) -> bool:
-    """Whether only messages themselves can tell what they look like."""
-    return form in ("json", "avro") and schema is None and schema_file is None
+    return BodyFormat(
+        decode.form, nullable, decode.mode, decode.framing, definition, decode.message_type,
+        containers,
+    )  # fmt: skip
 
 
 def json_format(fields: StructType, mode: Mode = "permissive") -> BodyFormat:

@@ -24,17 +24,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    LongType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
 from onelog.spark.bodies.typed_values import NOT_FITTING, Column, Convert, Decoded, Values, shown
@@ -321,9 +311,9 @@ def _binary(value: object) -> object:
 # -- inference -----------------------------------------------------------------------------------
 
 
-def infer_schema(sample: Iterable[bytes]) -> StructType:
+def infer_schema(sample: Iterable[bytes]) -> sql.StructType:
     """A schema that fits the objects of a sample; bodies that are no JSON objects do not count."""
-    found: DataType = NullType()
+    found: sql.DataType = sql.NullType()
     for body in sample:
         try:
             value = msgspec.json.decode(body)
@@ -331,60 +321,62 @@ def infer_schema(sample: Iterable[bytes]) -> StructType:
             continue
         if isinstance(value, dict):
             found = _merged(found, _inferred(value))
-    if not isinstance(found, StructType) or not found.fields:
+    if not isinstance(found, sql.StructType) or not found.fields:
         raise ConfigError(
             "decode=json: no schema can be inferred, because no message of the sample is a JSON "
             "object with fields: give one with the option schema or schemaFile"
         )
     named = _without_nulls(found)
-    assert isinstance(named, StructType)
+    assert isinstance(named, sql.StructType)
     return named
 
 
-def _inferred(value: object) -> DataType:
+def _inferred(value: object) -> sql.DataType:
     if value is None:
-        return NullType()
+        return sql.NullType()
     if isinstance(value, bool):
-        return BooleanType()
+        return sql.BooleanType()
     if isinstance(value, int):
-        return LongType() if -_INT64_MAX - 1 <= value <= _INT64_MAX else DoubleType()
+        return sql.LongType() if -_INT64_MAX - 1 <= value <= _INT64_MAX else sql.DoubleType()
     if isinstance(value, float):
-        return DoubleType()
+        return sql.DoubleType()
     if isinstance(value, dict):
-        return StructType([StructField(key, _inferred(each)) for key, each in value.items()])
+        return sql.StructType(
+            [sql.StructField(key, _inferred(each)) for key, each in value.items()]
+        )
     if isinstance(value, list):
-        element: DataType = NullType()
+        element: sql.DataType = sql.NullType()
         for each in value:
             element = _merged(element, _inferred(each))
-        return ArrayType(element)
-    return StringType()
+        return sql.ArrayType(element)
+    return sql.StringType()
 
 
-def _merged(one: DataType, other: DataType) -> DataType:
+def _merged(one: sql.DataType, other: sql.DataType) -> sql.DataType:
     """A type that both fit; in the end, text."""
-    if one == other or isinstance(other, NullType):
+    if one == other or isinstance(other, sql.NullType):
         return one
-    if isinstance(one, NullType):
+    if isinstance(one, sql.NullType):
         return other
-    if {type(one), type(other)} == {LongType, DoubleType}:
-        return DoubleType()
-    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
-        return ArrayType(_merged(one.elementType, other.elementType))
-    if isinstance(one, StructType) and isinstance(other, StructType):
+    if {type(one), type(other)} == {sql.LongType, sql.DoubleType}:
+        return sql.DoubleType()
+    if isinstance(one, sql.ArrayType) and isinstance(other, sql.ArrayType):
+        return sql.ArrayType(_merged(one.elementType, other.elementType))
+    if isinstance(one, sql.StructType) and isinstance(other, sql.StructType):
         kinds = {field.name: field.dataType for field in one}
         for field in other:
-            kinds[field.name] = _merged(kinds.get(field.name, NullType()), field.dataType)
-        return StructType([StructField(name, kind) for name, kind in kinds.items()])
-    return StringType()
+            kinds[field.name] = _merged(kinds.get(field.name, sql.NullType()), field.dataType)
+        return sql.StructType([sql.StructField(name, kind) for name, kind in kinds.items()])
+    return sql.StringType()
 
 
-def _without_nulls(kind: DataType) -> DataType:
+def _without_nulls(kind: sql.DataType) -> sql.DataType:
     """The same, with text for what was never anything but null, and for objects without fields."""
-    if isinstance(kind, NullType):
-        return StringType()
-    if isinstance(kind, ArrayType):
-        return ArrayType(_without_nulls(kind.elementType))
-    if isinstance(kind, StructType):
-        fields = [StructField(each.name, _without_nulls(each.dataType)) for each in kind]
-        return StructType(fields) if fields else StringType()
+    if isinstance(kind, sql.NullType):
+        return sql.StringType()
+    if isinstance(kind, sql.ArrayType):
+        return sql.ArrayType(_without_nulls(kind.elementType))
+    if isinstance(kind, sql.StructType):
+        fields = [sql.StructField(each.name, _without_nulls(each.dataType)) for each in kind]
+        return sql.StructType(fields) if fields else sql.StringType()
     return kind

@@ -26,22 +26,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
 from onelog.spark.bodies.typed_values import Convert, Decoded, Values
@@ -49,11 +34,11 @@ from onelog.spark.bodies.typed_values import Convert, Decoded, Values
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRAPPER = re.compile(r"google\.protobuf\.(?:Double|Float|U?Int(?:32|64)|Bool|String|Bytes)Value")
 _TIMESTAMP = "google.protobuf.Timestamp"
-_SCALARS: dict[int, type[DataType]] = {
-    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType, FieldDescriptor.CPPTYPE_FLOAT: FloatType,
-    FieldDescriptor.CPPTYPE_BOOL: BooleanType, FieldDescriptor.CPPTYPE_INT32: IntegerType,
-    FieldDescriptor.CPPTYPE_UINT32: LongType, FieldDescriptor.CPPTYPE_INT64: LongType,
-    FieldDescriptor.CPPTYPE_ENUM: StringType,
+_SCALARS: dict[int, type[sql.DataType]] = {
+    FieldDescriptor.CPPTYPE_DOUBLE: sql.DoubleType, FieldDescriptor.CPPTYPE_FLOAT: sql.FloatType,
+    FieldDescriptor.CPPTYPE_BOOL: sql.BooleanType, FieldDescriptor.CPPTYPE_INT32: sql.IntegerType,
+    FieldDescriptor.CPPTYPE_UINT32: sql.LongType, FieldDescriptor.CPPTYPE_INT64: sql.LongType,
+    FieldDescriptor.CPPTYPE_ENUM: sql.StringType,
 }  # fmt: skip
 
 
@@ -94,41 +79,43 @@ def _with_nested(message: Descriptor) -> Iterator[Descriptor]:
             yield from _with_nested(nested)
 
 
-def spark_fields(descriptors: bytes, name: str | None) -> StructType:
+def spark_fields(descriptors: bytes, name: str | None) -> sql.StructType:
     """The columns of a message."""
     return _struct(_message_type(descriptors, name), ())
 
 
-def _struct(message: Descriptor, inside: tuple[str, ...]) -> StructType:
+def _struct(message: Descriptor, inside: tuple[str, ...]) -> sql.StructType:
     if message.full_name in inside:
         raise ConfigError(
             f"decode=protobuf: {message.full_name} is inside of itself, and no column can be: "
             "decode such bodies in the query"
         )
     deeper = (*inside, message.full_name)
-    return StructType([StructField(each.name, _type(each, deeper)) for each in message.fields])
+    return sql.StructType(
+        [sql.StructField(each.name, _type(each, deeper)) for each in message.fields]
+    )
 
 
-def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> DataType:
+def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> sql.DataType:
     if _is_map(field):
         entry = field.message_type.fields_by_name
-        return MapType(_single(entry["key"], inside), _single(entry["value"], inside))
+        return sql.MapType(_single(entry["key"], inside), _single(entry["value"], inside))
     single = _single(field, inside)
-    return ArrayType(single) if _is_repeated(field) else single
+    return sql.ArrayType(single) if _is_repeated(field) else single
 
 
-def _single(field: FieldDescriptor, inside: tuple[str, ...]) -> DataType:
+def _single(field: FieldDescriptor, inside: tuple[str, ...]) -> sql.DataType:
     if field.message_type is not None:
         name = field.message_type.full_name
         if name == _TIMESTAMP:
-            return TimestampType()
+            return sql.TimestampType()
         if _WRAPPER.fullmatch(name):
             return _single(field.message_type.fields_by_name["value"], inside)
         return _struct(field.message_type, inside)
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
-        return DecimalType(20, 0)
+        return sql.DecimalType(20, 0)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else StringType()
+        return sql.BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else sql.StringType()
     return _SCALARS[field.cpp_type]()
 
 

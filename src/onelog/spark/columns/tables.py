@@ -17,7 +17,6 @@ from onelog.spark.bodies.decoding import (
     body_format,
     json_format,
     message_columns,
-    needs_sample,
 )
 from onelog.spark.columns import messages as columns
 from onelog.spark.columns.messages import RecordDecoder
@@ -78,7 +77,7 @@ def given_table(options: ReadOptions, schema: StructType, sample: Sample) -> Tab
 
 def _known_format(decode: Decode, schema: StructType) -> BodyFormat | None:
     """For JSON without a schema of its own: what is no column of messages is in the bodies."""
-    if decode.form != "json" or not needs_sample("json", decode.schema, decode.schema_file):
+    if decode.form != "json" or not decode.needs_sample:
         return None
     fields = [
         each for each in schema.fields if each.name not in (*columns.ALL, columns.INCARNATION)
@@ -87,16 +86,7 @@ def _known_format(decode: Decode, schema: StructType) -> BodyFormat | None:
 
 
 def _format(decode: Decode, sample: Sample) -> BodyFormat:
-    wants_sample = needs_sample(decode.form, decode.schema, decode.schema_file)
-    return body_format(
-        decode.form,
-        schema=decode.schema,
-        schema_file=decode.schema_file,
-        message_type=decode.message_type,
-        mode=decode.mode,
-        framing=decode.framing,
-        sample=sample(decode.sample_records) if wants_sample else (),
-    )
+    return body_format(decode, sample(decode.sample_records) if decode.needs_sample else ())
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from onelog.spark.jobs import topics
-from onelog.spark.jobs.queries import triggered
 from onelog.spark.jobs.topics import Link
 
 if TYPE_CHECKING:
@@ -96,13 +95,7 @@ def start(
         f.when(is_good, f.col("level")).otherwise(f.col("tags")).alias("tags"),
         f.when(~is_good, reason).alias("properties"),
     )
-    writing = (
-        messages.writeStream.format(topics.FORMAT)
-        .options(**link)
-        .option("checkpointLocation", str(checkpoint.absolute()))
-        .queryName(f"onelog-clean-logs-{source}")
-    )
-    return triggered(writing, every).start()
+    return topics.start(messages, link, f"clean-logs-{source}", checkpoint, every)
 
 
 def statistics(

@@ -1,7 +1,7 @@
 """Deduplication: a topic copied to another one without the messages that repeat an earlier one.
 
 Producers that try again, and consumers that answer twice, leave messages twice in a topic. Of those
-with the same key (see `keys`), the first one is copied, and what follows while the key is
+with the same key (see `topics.key_of`), the first one is copied, and what follows while the key is
 remembered is left out. Messages that have no such key are all copied.
 
 A key is remembered for a span of time after it was read (`READ`), or by the time of the messages
@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as f
 
 from onelog.spark.jobs import topics
-from onelog.spark.jobs.keys import key_of
-from onelog.spark.jobs.queries import triggered
-from onelog.spark.jobs.topics import Link
+from onelog.spark.jobs.topics import Link, key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,15 +44,8 @@ def start(
     """Begin to copy, in the background."""
     columns = [*topics.CONTENT, "message_id", *([] if clock == READ else [clock])]
     messages = topics.follow(spark, link, source, columns, **options)
-    writing = (
-        unique(messages, by, clock, remember_seconds)
-        .select(*topics.copied())
-        .writeStream.format(topics.FORMAT)
-        .options(**link, topic=to)
-        .option("checkpointLocation", str(checkpoint.absolute()))
-        .queryName(f"onelog-deduplicate-{source}-{to}")
-    )
-    return triggered(writing, every).start()
+    kept = unique(messages, by, clock, remember_seconds).select(*topics.copied())
+    return topics.start(kept, link, f"deduplicate-{source}-{to}", checkpoint, every, topic=to)
 
 
 def unique(messages: "DataFrame", by: str, clock: Clock, remember_seconds: int) -> "DataFrame":

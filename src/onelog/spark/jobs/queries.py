@@ -59,7 +59,7 @@ def run(
 def _note(
     query: "StreamingQuery", done: dict[int, tuple[int, int]], on_progress: OnProgress | None
 ) -> None:
-    for each in query.recentProgress:
+    for each in filter(None, query.recentProgress):
         # The attribute, because a Connect server leaves the sum out of its reports.
         number, rows = int(each["batchId"]), int(each.numInputRows)
         if number not in done and rows:

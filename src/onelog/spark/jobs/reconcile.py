@@ -1,8 +1,9 @@
 """Reconciliation: whether two topics hold the same, and if not, where they differ.
 
-For each key (see `keys`): how many messages each topic has, and whether their bodies are the same,
-by their hashes and whatever their order. A key is `missing` if only the first topic has it, `extra`
-if only the second one has, and `different` if its messages are not the same, or not as many.
+For each key (`topics.key_of`): how many messages each topic has, and whether their bodies are the
+same, by their hashes and whatever their order. A key is `missing` if only the first topic has it,
+`extra` if only the second one has, and `different` if its messages are not the same, or not as
+many.
 
 Invariant: topics without a difference hold the same bodies equally often under each key. Hashes of
 64 bits tell bodies apart that differ by accident, not by intent.
@@ -16,8 +17,7 @@ from pyspark.sql import functions as f
 
 from onelog.errors import ConfigError
 from onelog.spark.jobs import topics
-from onelog.spark.jobs.keys import key_of, source_column
-from onelog.spark.jobs.topics import Link
+from onelog.spark.jobs.topics import Link, key_of, source_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,9 +14,7 @@ from pyspark.sql import functions as f
 
 from onelog.errors import ConfigError, TopicNotFoundError
 from onelog.spark.jobs import topics
-from onelog.spark.jobs.keys import key_of
-from onelog.spark.jobs.queries import triggered
-from onelog.spark.jobs.topics import Link
+from onelog.spark.jobs.topics import Link, key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,8 +53,8 @@ def start(
 ) -> "StreamingQuery":
     """Begin to copy, in the background.
 
-    `by` says what keeps messages in order (see `keys`); those that have no such thing go anywhere.
-    With a group, the copy begins where that group is, and moves it along.
+    `by` says what keeps messages in order (see `topics.key_of`); those that have no such thing go
+    anywhere. With a group, the copy begins where that group is, and moves it along.
     """
     queues = target(link, source, to, times)
     if group is not None:
@@ -68,10 +66,4 @@ def start(
         order = f.coalesce(f.col("properties")[SHARDING_KEY], order)
     queue = f.pmod(f.xxhash64(order), f.lit(queues)).cast("int")
     moved = messages.select(*topics.copied(), f.when(order.isNotNull(), queue).alias("queue"))
-    writing = (
-        moved.writeStream.format(topics.FORMAT)
-        .options(**link, topic=to)
-        .option("checkpointLocation", str(checkpoint.absolute()))
-        .queryName(f"onelog-redistribute-{source}-{to}")
-    )
-    return triggered(writing, every).start()
+    return topics.start(moved, link, f"redistribute-{source}-{to}", checkpoint, every, topic=to)

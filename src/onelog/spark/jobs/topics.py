@@ -1,10 +1,18 @@
 """Topics as frames, as jobs want them: whole, followed, or written to; and questions about them.
 
+Where a job tells messages apart, people name what it goes by (`key_of`):
+
+    key          the message's (first) key
+    message_id   the id that its producer gave it
+    $.order.id   a field of a JSON body
+    anything     the property of that name
+
 Invariant: `copied` has the columns from which the sink makes the same message again, apart from
 what brokers wrote into it.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import functions as f
@@ -14,10 +22,12 @@ from onelog.client.admin.topics import TopicChange
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.errors import TopicNotFoundError
+from onelog.spark.jobs.queries import triggered
 from onelog.spark.options import write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT = "onelog"
 Link = Mapping[str, str]
@@ -55,10 +65,39 @@ def write(
     frame.write.format(FORMAT).mode("append").options(**given).save()
 
 
+def start(
+    frame: "DataFrame", link: Link, name: str, checkpoint: Path, every: float | None, **options: str
+) -> "StreamingQuery":
+    """Begin to write a stream to topics, in the background."""
+    writing = (
+        frame.writeStream.format(FORMAT)
+        .options(**link, **options)
+        .option("checkpointLocation", str(checkpoint.absolute()))
+        .queryName(f"onelog-{name}")
+    )
+    return triggered(writing, every).start()
+
+
 def copied() -> "list[Column]":
     """Of the columns `CONTENT`, those that the sink takes to make the same message again."""
     keys = f.split(f.col("properties")["KEYS"], " ").alias("keys")
     return [f.col("body"), f.col("key"), keys, f.col("tags"), f.col("properties"), f.col("flag")]
+
+
+def key_of(by: str) -> "Column":
+    """The column; it is null where a message has no such thing."""
+    if by in ("key", "message_id"):
+        return f.col(by)
+    if by.startswith("$"):
+        return f.get_json_object(f.col("body").cast("string"), by)
+    return f.col("properties")[by]
+
+
+def source_column(by: str) -> str:
+    """The column of the source that it is made of."""
+    if by in ("key", "message_id"):
+        return by
+    return "body" if by.startswith("$") else "properties"
 
 
 def ask(link: Link, question: Callable[[AsyncAdmin], Coroutine[Any, Any, T]]) -> T:

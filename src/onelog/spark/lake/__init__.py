@@ -10,17 +10,15 @@ how far a table is, the table itself says (see `lake_positions`).
 Invariant: every message of the topics, from where the sync began, is in its table once.
 """
 
-import contextlib
 import hashlib
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onelog.errors import ConfigError
 from onelog.spark.columns.messages import INCARNATION
+from onelog.spark.jobs.queries import OnProgress, Ran, ShouldStop, run, triggered
 from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.files import check_names, table_name
 from onelog.spark.lake.positions import beginning
@@ -37,15 +35,6 @@ COLUMNS = (
     "topic", "queue", "offset", "key", "tags", "body", "properties", "born_time", "store_time",
     "message_id", "flag", "broker",
 )  # fmt: skip
-_POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync has done."""
-
-    batches: int
-    rows: int
 
 
 def sync(
@@ -56,9 +45,9 @@ def sync(
     options: Mapping[str, str] | None = None,
     form: Form = "delta",
     every: float | None = None,
-    on_progress: Callable[[Mapping[str, Any]], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Synced:
+    on_progress: OnProgress | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Ran:
     """Bring the tables up to date; with `every` (seconds) again and again, until `should_stop`.
 
     `options` are those of the data source: `nameserver`, `decode` and `schema`,
@@ -66,19 +55,7 @@ def sync(
     """
     folder = Path(to).absolute()
     query = start(topics, folder, spark=spark, options=options, form=form, every=every)
-    done: dict[int, int] = {}
-    try:
-        while query.isActive:
-            time.sleep(_POLL_SECONDS)
-            _note(query, done, on_progress)
-            if should_stop is not None and should_stop():
-                query.stop()
-        query.awaitTermination()  # Raises what the query failed with.
-        _note(query, done, on_progress)
-    finally:
-        with contextlib.suppress(Exception):
-            query.stop()
-    return Synced(len(done), sum(done.values()))
+    return run(query, on_progress, should_stop)
 
 
 def start(
@@ -106,11 +83,7 @@ def start(
         .option("checkpointLocation", str(checkpoint))
         .queryName(f"onelog-lake-{_identity(topics, form)}")
     )
-    if every is None:
-        writing = writing.trigger(availableNow=True)
-    else:
-        writing = writing.trigger(processingTime=f"{max(0.0, every)} seconds")
-    return writing.start(str(folder))
+    return triggered(writing, every).start(str(folder))
 
 
 def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
@@ -140,23 +113,3 @@ def _begun(folder: Path, form: Form, given: dict[str, str], checkpoint: Path) ->
         return given
     others = {k: v for k, v in given.items() if not k.lower().startswith("starting")}
     return {**others, "startingOffsets": found.offsets}
-
-
-def _note(
-    query: "StreamingQuery",
-    done: dict[int, int],
-    on_progress: Callable[[Mapping[str, Any]], None] | None,
-) -> None:
-    for progress in _progress(query):
-        batch, rows = int(progress["batchId"]), int(progress["numInputRows"])
-        if rows and batch not in done:
-            done[batch] = rows
-            if on_progress is not None:
-                on_progress(progress)
-
-
-def _progress(query: "StreamingQuery") -> Iterator[Mapping[str, Any]]:
-    for progress in query.recentProgress:
-        if progress is not None:
-            # A Connect server leaves the sum out; the attribute knows what to do then.
-            yield {**progress, "numInputRows": progress.numInputRows}

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar, Self
 import msgspec
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting import fastjson
-from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer
+from onelog.wire.remoting.command import INT32_MAX, INT32_MIN
 from onelog.wire.remoting.fields import NAME_CHARS_MAX, TEXT_CHARS_MAX
 
 Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]

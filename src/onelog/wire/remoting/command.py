@@ -7,8 +7,7 @@ from enum import IntEnum
 
 import msgspec
 
-Buffer = bytes | bytearray | memoryview
-"""What can be written to a socket or a file without being copied first."""
+from onelog.message import Buffer
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2

@@ -17,8 +17,9 @@ import struct
 from typing import NamedTuple
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting.codes import LANGUAGE_CODES, LANGUAGE_NAMES
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 
 INT16_MIN = -(2**15)
 INT16_MAX = 2**15 - 1
@@ -61,61 +62,99 @@ class _Layout(NamedTuple):
     fields: dict[str, str]
 
 
-_layouts: dict[int, _Layout] = {}
-"""By size of the header."""
-_misses = 0
-
 _LETTERS: list[str] = [chr(code) for code in range(128)]
 _keys: dict[str, str] = {}
 """Keys as they are written, length first; one character stands for one byte."""
 _LENGTHS: list[str] = [_INT32.pack(length).decode("latin-1") for length in range(1024)]
 
 
-def decode_compact_header(header: bytes | bytearray, body: Buffer) -> Command:
-    """The command that `header` and `body` make."""
-    try:
-        code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
-    except struct.error:
-        raise WireError(f"a compact header of {len(header)} bytes is too short") from None
-    layout = _layouts.get(len(header))
-    if layout is not None:
-        mask, expected, changing, _, known = layout
-        if int.from_bytes(header, "big") & mask == expected:
-            ext = known.copy()
-            text = header.decode("latin-1")
-            for key, place in changing:
-                ext[key] = text[place]
-            name = LANGUAGE_NAMES.get(language, "OTHER")
-            return Command(code, name, version, opaque, flag, None, ext, body, 1)
-    remark, ext = _decode_rest(header, remark_bytes)
-    name = LANGUAGE_NAMES.get(language, "OTHER")
-    return Command(code, name, version, opaque, flag, remark, ext, body, 1)
+class CompactHeaders:
+    """Reads headers. The connections of one server share it, and with it what it has learned."""
 
+    __slots__ = ("_misses", "layouts")
 
-def _decode_rest(header: bytes | bytearray, remark_bytes: int) -> tuple[str | None, dict[str, str]]:
-    """Remark and fields, read one by one."""
-    global _misses
-    ext_at = _EXT_AT + remark_bytes
-    if remark_bytes < 0 or ext_at > len(header):
-        raise WireError("the remark of a compact header ends outside of it")
-    (ext_bytes,) = _INT32.unpack_from(header, ext_at - 4)
-    if ext_bytes < 0 or ext_at + ext_bytes > len(header):
-        raise WireError("the fields of a compact header end outside of it")
-    end = ext_at + ext_bytes
-    try:
-        remark = header[_FIXED_BYTES : ext_at - 4].decode() if remark_bytes else None
-        ext = _decode_fields(header, ext_at, end)
-    except (struct.error, IndexError):
-        raise WireError("a field of a compact header is cut off") from None
-    except UnicodeDecodeError:
-        raise WireError("a compact header holds a text that is not UTF-8") from None
-    if not remark_bytes and 1 < len(ext) <= _FIELDS_MAX and end == len(header) <= _LAYOUT_BYTES_MAX:
-        layout = _layouts.get(len(header))
-        if layout is None or not _widen(layout, header, ext):
-            _misses += 1
-            if _misses % _MISSES_PER_LAYOUT == 0:
-                _learn(header, ext)
-    return remark, ext
+    def __init__(self) -> None:
+        self.layouts: dict[int, _Layout] = {}
+        """By size of the header."""
+        self._misses = 0
+
+    def decode(self, header: bytes | bytearray, body: Buffer) -> Command:
+        """The command that `header` and `body` make."""
+        try:
+            code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
+        except struct.error:
+            raise WireError(f"a compact header of {len(header)} bytes is too short") from None
+        layout = self.layouts.get(len(header))
+        if layout is not None:
+            mask, expected, changing, _, known = layout
+            if int.from_bytes(header, "big") & mask == expected:
+                ext = known.copy()
+                text = header.decode("latin-1")
+                for key, place in changing:
+                    ext[key] = text[place]
+                name = LANGUAGE_NAMES.get(language, "OTHER")
+                return Command(code, name, version, opaque, flag, None, ext, body, 1)
+        remark, ext = self._decode_rest(header, remark_bytes)
+        name = LANGUAGE_NAMES.get(language, "OTHER")
+        return Command(code, name, version, opaque, flag, remark, ext, body, 1)
+
+    def _decode_rest(
+        self, header: bytes | bytearray, remark_bytes: int
+    ) -> tuple[str | None, dict[str, str]]:
+        """Remark and fields, read one by one."""
+        ext_at = _EXT_AT + remark_bytes
+        if remark_bytes < 0 or ext_at > len(header):
+            raise WireError("the remark of a compact header ends outside of it")
+        (ext_bytes,) = _INT32.unpack_from(header, ext_at - 4)
+        if ext_bytes < 0 or ext_at + ext_bytes > len(header):
+            raise WireError("the fields of a compact header end outside of it")
+        end = ext_at + ext_bytes
+        try:
+            remark = header[_FIXED_BYTES : ext_at - 4].decode() if remark_bytes else None
+            ext = _decode_fields(header, ext_at, end)
+        except (struct.error, IndexError):
+            raise WireError("a field of a compact header is cut off") from None
+        except UnicodeDecodeError:
+            raise WireError("a compact header holds a text that is not UTF-8") from None
+        is_whole = end == len(header) <= _LAYOUT_BYTES_MAX
+        if not remark_bytes and 1 < len(ext) <= _FIELDS_MAX and is_whole:
+            layout = self.layouts.get(len(header))
+            if layout is None or not self._widen(layout, header, ext):
+                self._misses += 1
+                if self._misses % _MISSES_PER_LAYOUT == 0:
+                    self._learn(header, ext)
+        return remark, ext
+
+    def _widen(self, layout: _Layout, header: bytes | bytearray, ext: dict[str, str]) -> bool:
+        """Let the layout be that of this header too; False if other values are not what differs.
+
+        A layout is widened at most once for each of its fields.
+        """
+        known = layout.fields
+        changing = {key for key, _ in layout.changing}
+        more = {key for key, value in ext.items() if known.get(key) != value} - changing
+        if tuple(known) != tuple(ext) or any(
+            len(known[key]) != len(ext[key]) or not (known[key] + ext[key]).isascii()
+            for key in more
+        ):
+            return False
+        if more:
+            self.layouts[len(header)] = _layout(header, ext, layout.places, changing | more)
+        return bool(more)
+
+    def _learn(self, header: bytes | bytearray, ext: dict[str, str]) -> None:
+        """Remember how this header, which was read well, is laid out."""
+        if len(self.layouts) >= _LAYOUTS_MAX:
+            self.layouts.clear()
+        places = {}
+        at = _EXT_AT
+        for key, value in ext.items():
+            start = at + len(key.encode()) + 6
+            at = start + len(value.encode())
+            places[key] = slice(start, at)
+        # Otherwise a key came twice, and the dict no longer tells how the bytes lie.
+        if at == len(header):
+            self.layouts[len(header)] = _layout(header, ext, places, set())
 
 
 def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, str]:
@@ -151,38 +190,6 @@ def _as_utf8(values: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(v if v.isascii() else v.encode("latin-1").decode() for v in values)
     except UnicodeDecodeError:
         raise WireError("a compact header holds a text that is not UTF-8") from None
-
-
-def _widen(layout: _Layout, header: bytes | bytearray, ext: dict[str, str]) -> bool:
-    """Let the layout be that of this header too; False if other values are not what differs.
-
-    A layout is widened at most once for each of its fields.
-    """
-    known = layout.fields
-    changing = {key for key, _ in layout.changing}
-    more = {key for key, value in ext.items() if known.get(key) != value} - changing
-    if tuple(known) != tuple(ext) or any(
-        len(known[key]) != len(ext[key]) or not (known[key] + ext[key]).isascii() for key in more
-    ):
-        return False
-    if more:
-        _layouts[len(header)] = _layout(header, ext, layout.places, changing | more)
-    return bool(more)
-
-
-def _learn(header: bytes | bytearray, ext: dict[str, str]) -> None:
-    """Remember how this header, which was read well, is laid out."""
-    if len(_layouts) >= _LAYOUTS_MAX:
-        _layouts.clear()
-    places = {}
-    at = _EXT_AT
-    for key, value in ext.items():
-        start = at + len(key.encode()) + 6
-        at = start + len(value.encode())
-        places[key] = slice(start, at)
-    # Otherwise a key came twice, and the dict no longer tells how the bytes lie.
-    if at == len(header):
-        _layouts[len(header)] = _layout(header, ext, places, set())
 
 
 def _layout(

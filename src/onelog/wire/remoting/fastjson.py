@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from onelog.errors import WireError
-from onelog.wire.remoting.command import Buffer
+from onelog.message import Buffer
 
 DEPTH_MAX = 64
 PIECES_MAX = 20_000

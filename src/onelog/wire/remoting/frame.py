@@ -17,19 +17,13 @@ from collections.abc import Iterator
 import msgspec
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting.codes import VERSION
-from onelog.wire.remoting.command import (
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    REFUSED,
-    Buffer,
-    Command,
-    Serialize,
-)
+from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, REFUSED, Command, Serialize
 from onelog.wire.remoting.compact_header import (
     INT16_MAX,
     INT16_MIN,
-    decode_compact_header,
+    CompactHeaders,
     encode_compact_header,
 )
 from onelog.wire.remoting.fields import NAME_CHARS_MAX, too_long
@@ -63,13 +57,16 @@ class FrameReader:
     would start is unknown.
     """
 
-    __slots__ = ("_at", "_bytes_max", "_data", "_header_bytes_max", "_wanted")
+    __slots__ = ("_at", "_bytes_max", "_data", "_decode_compact", "_header_bytes_max", "_wanted")
 
     def __init__(
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         header_bytes_max: int = FRAME_BYTES_MAX,
+        headers: CompactHeaders | None = None,
     ) -> None:
+        """`headers` is what the readers of one server share."""
+        self._decode_compact = (headers or CompactHeaders()).decode
         self._bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
         self._data: bytes | bytearray = b""
@@ -120,7 +117,7 @@ class FrameReader:
             if mark <= _PLAIN_JSON:
                 command = decode_json_header(data[at + 8 : body_at], body)
             elif _FIRST_COMPACT <= mark <= _PLAIN_COMPACT:
-                command = decode_compact_header(data[at + 8 : body_at], body)
+                command = self._decode_compact(data[at + 8 : body_at], body)
             else:
                 command = self._decode_large(mark, data[at + 8 : body_at], body)
             self._at = at = end
@@ -138,7 +135,7 @@ class FrameReader:
                 f"a header of {len(header)} bytes; the limit is {self._header_bytes_max}"
             )
         if mark >> 24 == _COMPACT:
-            command = decode_compact_header(header, body)
+            command = self._decode_compact(header, body)
         elif mark >> 24 == _JSON:
             command = decode_json_header(header, body)
         else:

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting.codes import LANGUAGE_NAMES, LanguageCode
-from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Buffer, Command
+from onelog.wire.remoting.command import INT32_MAX, INT32_MIN, Command
 
 _Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import field
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.body import Body, Name
 from onelog.wire.remoting.codes import (
@@ -26,7 +27,6 @@ from onelog.wire.remoting.codes import (
     VERSION_WITH_BROKER_BODY,
     VERSION_WITH_QUEUE_MAPPINGS,
 )
-from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.fields import NAME_CHARS_MAX
 
 INFLATED_BYTES_MAX = 32 << 20

@@ -1,11 +1,16 @@
-"""Bodies about offsets, lag and rates; tables by queue have objects as keys (see `fastjson`)."""
+"""Bodies about offsets, lag and rates, and whole tables for tools and slaves.
+
+Tables by queue have objects as keys (see `fastjson`). Those that RocketMQ keeps in config/*.json
+are sent as they are there.
+"""
 
 from typing import Any
 
 from msgspec import field
 
 from onelog.wire.remoting.body import Body, Int32, MessageQueue
-from onelog.wire.remoting.clients import SubscriptionData
+from onelog.wire.remoting.clients import RequestMode, SubscriptionData
+from onelog.wire.remoting.registration import DataVersion
 
 
 class TopicOffset(Body, frozen=True):
@@ -147,3 +152,52 @@ class HaStatus(Body, frozen=True):
     in_sync_slave_nums: int = 0
     master: bool = True
     master_commit_log_max_offset: int = 0
+
+
+class ConsumerOffsets(Body, frozen=True):
+    """All positions: by "topic@group", and in it by queue (ConsumerOffsetSerializeWrapper)."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[str, dict[Int32, int]] = field(default_factory=dict)
+
+
+class DelayOffsets(Body, frozen=True):
+    """How far each delay level has been delivered (DelayOffsetSerializeWrapper)."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[Int32, int] = field(default_factory=dict)
+
+
+class RequestModes(Body, frozen=True):
+    """How groups are to consume topics: by topic, and in it by group."""
+
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
+
+
+class TimingCount(Body, frozen=True):
+    """How many timed messages of a topic wait, and since when it is so."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerMetrics(Body, frozen=True):
+    """How many timed messages wait, by topic (TimerMetrics.TimerMetricsSerializeWrapper)."""
+
+    data_version: DataVersion = DataVersion()
+    timing_count: dict[str, TimingCount] = field(default_factory=dict)
+
+
+class QueuePosition(Body, frozen=True):
+    """A queue and an offset in it (MessageQueueForC)."""
+
+    broker_name: str = ""
+    offset: int = 0
+    queue_id: int = 0
+    topic: str = ""
+
+
+class ResetOffsetList(Body, frozen=True):
+    """`ResetOffsets` for C++ clients, which cannot read objects as keys (ResetOffsetBodyForC)."""
+
+    offset_table: list[QueuePosition] = field(default_factory=list)

@@ -21,12 +21,12 @@ Invariants: `decode_trace(encode_trace(records)) == records`; bytes that are no 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
-from typing import NoReturn
+from operator import attrgetter
 
 from onelog.errors import WireError
-from onelog.wire.remoting.command import Buffer
+from onelog.message import Buffer
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where clients write their traces unless they are told another topic."""
@@ -35,6 +35,8 @@ _FIELD_END = "\x01"
 _RECORD_END = "\x02"
 _NONE = "null"
 _DIGITS_MAX = 19
+_OFFSET_ID_AT = 11
+"""Where the field is that the oldest clients do not write though others follow it."""
 
 
 class MessageKind(IntEnum):
@@ -142,19 +144,87 @@ class Recalled:
 TraceRecord = Published | Delivered | Consumed | TransactionEnded | Recalled
 
 
+def _text(value: str) -> str:
+    return "" if value == _NONE else value
+
+
+def _number(value: str) -> int:
+    digits = value.removeprefix("-")
+    if not (digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS_MAX):
+        raise WireError(f"{value[:40]!r} is not a number")
+    return int(value)
+
+
+def _flag(value: str) -> bool:
+    return value.lower() == "true"
+
+
+class _Form:
+    """How records of one kind are written: the fields of their class, in order.
+
+    Those with a default may be missing at the end. `least` of them are always written.
+    """
+
+    def __init__(self, name: str, kind: Callable[..., TraceRecord], least: int) -> None:
+        declared = fields(kind)  # type: ignore[arg-type]
+        self._kind = kind
+        self._name = name
+        self._least = least
+        self._values = attrgetter(*(each.name for each in declared))
+        reads: dict[object, Callable[[str], object]] = {str: _text, int: _number, bool: _flag}
+        self._reads = [(reads[each.type], each.default is not MISSING) for each in declared]
+
+    def decode(self, values: list[str]) -> TraceRecord:
+        # One empty field at the end is no field, as in Java.
+        count = len(values) - (not values[-1])
+        if self._kind is Published and count < self._least:
+            values.insert(_OFFSET_ID_AT, "")
+            count += 1
+        found = []
+        try:
+            for at, (read, has_default) in enumerate(self._reads):
+                if has_default and at >= count:
+                    break
+                if at >= len(values):
+                    raise WireError(f"it ends after {len(values)} fields")
+                found.append(read(values[at]))
+        except WireError as error:
+            raise WireError(f"no {self._name} record of a trace: {error}") from None
+        return self._kind(*found)
+
+    def encode(self, record: TraceRecord) -> str:
+        values = list(self._values(record))
+        while len(values) > self._least and not values[-1]:
+            values.pop()
+        return _FIELD_END.join([self._name, *map(_written, values)]) + _RECORD_END
+
+
+def _written(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) or _NONE
+
+
+_FORMS = {
+    Published: _Form("Pub", Published, 13),
+    Delivered: _Form("SubBefore", Delivered, 7),
+    Consumed: _Form("SubAfter", Consumed, 6),
+    TransactionEnded: _Form("EndTransaction", TransactionEnded, 12),
+    Recalled: _Form("Recall", Recalled, 6),
+}
+_BY_NAME = {form._name: form for form in _FORMS.values()}
+
+
 def decode_trace(body: Buffer) -> list[TraceRecord]:
     """The records in the body of a trace message."""
     try:
         text = bytes(body).decode()
     except UnicodeDecodeError:
         raise WireError("the trace is not UTF-8") from None
-    records: list[TraceRecord] = []
-    for part in text.split(_RECORD_END):
-        name, _, rest = part.partition(_FIELD_END)
-        decode = _DECODERS.get(name)
-        if decode is not None:
-            records.append(decode(_Fields(name, rest.split(_FIELD_END))))
-    return records
+    parts = (part.partition(_FIELD_END) for part in text.split(_RECORD_END))
+    return [
+        _BY_NAME[name].decode(rest.split(_FIELD_END)) for name, _, rest in parts if name in _BY_NAME
+    ]
 
 
 def encode_trace(records: Iterable[TraceRecord]) -> bytes:
@@ -162,9 +232,7 @@ def encode_trace(records: Iterable[TraceRecord]) -> bytes:
 
     A `client_host`, or a `Consumed` without time and group, gives the form of older ones.
     """
-    return "".join(
-        _FIELD_END.join(map(_text, _fields_of(record))) + _RECORD_END for record in records
-    ).encode()
+    return "".join([_FORMS[type(record)].encode(record) for record in records]).encode()
 
 
 def trace_keys(records: Iterable[TraceRecord]) -> list[str]:
@@ -175,159 +243,3 @@ def trace_keys(records: Iterable[TraceRecord]) -> list[str]:
         if not isinstance(record, Recalled):
             found.update(dict.fromkeys(record.keys.split()))
     return list(found)
-
-
-class _Fields:
-    """The fields of one record, taken one after the other."""
-
-    def __init__(self, kind: str, values: list[str]) -> None:
-        self._kind = kind
-        self._values = values
-        self._at = 0
-
-    @property
-    def left(self) -> int:
-        """How many there are yet; one empty field at the end is no field, as in Java."""
-        left = len(self._values) - self._at
-        return left - 1 if left and not self._values[-1] else left
-
-    def text(self) -> str:
-        value = self._take()
-        return "" if value == _NONE else value
-
-    def number(self) -> int:
-        value = self._take()
-        digits = value.removeprefix("-")
-        if not (digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS_MAX):
-            self._fail(f"{value[:40]!r} is not a number")
-        return int(value)
-
-    def flag(self) -> bool:
-        return self._take().lower() == "true"
-
-    def _take(self) -> str:
-        if self._at >= len(self._values):
-            self._fail(f"it ends after {len(self._values)} fields")
-        self._at += 1
-        return self._values[self._at - 1]
-
-    def _fail(self, what: str) -> NoReturn:
-        raise WireError(f"no {self._kind} record of a trace: {what}")
-
-
-def _published(fields: _Fields) -> Published:
-    time_ms, region, group, topic = fields.number(), fields.text(), fields.text(), fields.text()
-    message_id, tags, keys, host = fields.text(), fields.text(), fields.text(), fields.text()
-    body_bytes, cost_ms, kind = fields.number(), fields.number(), fields.number()
-    offset_id = fields.text() if fields.left >= 2 else ""
-    return Published(
-        time_ms, region, group, topic, message_id, tags, keys, host, body_bytes, cost_ms, kind,
-        offset_id, fields.flag(), fields.text() if fields.left else "",
-    )  # fmt: skip
-
-
-def _delivered(fields: _Fields) -> Delivered:
-    return Delivered(
-        fields.number(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.number(),
-        fields.text(),
-        fields.text() if fields.left else "",
-    )
-
-
-def _consumed(fields: _Fields) -> Consumed:
-    return Consumed(
-        fields.text(),
-        fields.text(),
-        fields.number(),
-        fields.flag(),
-        fields.text(),
-        fields.number() if fields.left else 0,
-        fields.number() if fields.left else 0,
-        fields.text() if fields.left else "",
-    )
-
-
-def _transaction_ended(fields: _Fields) -> TransactionEnded:
-    return TransactionEnded(
-        fields.number(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.number(),
-        fields.text(),
-        fields.text(),
-        fields.flag(),
-    )
-
-
-def _recalled(fields: _Fields) -> Recalled:
-    return Recalled(
-        fields.number(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.text(),
-        fields.flag(),
-    )
-
-
-_DECODERS: dict[str, Callable[[_Fields], TraceRecord]] = {
-    "Pub": _published,
-    "SubBefore": _delivered,
-    "SubAfter": _consumed,
-    "EndTransaction": _transaction_ended,
-    "Recall": _recalled,
-}
-
-_Value = str | int | bool
-
-
-def _fields_of(record: TraceRecord) -> list[_Value]:
-    match record:
-        case Published() as sent:
-            return [
-                "Pub", sent.time_ms, sent.region, sent.group, sent.topic, sent.message_id,
-                sent.tags, sent.keys, sent.store_host, sent.body_bytes, sent.cost_ms, sent.kind,
-                sent.offset_id, sent.success, *_given(sent.client_host),
-            ]  # fmt: skip
-        case Delivered() as given:
-            return [
-                "SubBefore", given.time_ms, given.region, given.group, given.request_id,
-                given.message_id, given.retry_times, given.keys, *_given(given.client_host),
-            ]  # fmt: skip
-        case Consumed() as done:
-            dated: list[_Value] = [done.time_ms, done.group] if done.time_ms or done.group else []
-            return [
-                "SubAfter", done.request_id, done.message_id, done.cost_ms, done.success,
-                done.keys, done.outcome, *dated,
-            ]  # fmt: skip
-        case TransactionEnded() as ended:
-            return [
-                "EndTransaction", ended.time_ms, ended.region, ended.group, ended.topic,
-                ended.message_id, ended.tags, ended.keys, ended.store_host, ended.kind,
-                ended.transaction_id, ended.state, ended.from_check,
-            ]  # fmt: skip
-        case Recalled() as back:
-            return [
-                "Recall", back.time_ms, back.region, back.group, back.topic, back.message_id,
-                back.success,
-            ]  # fmt: skip
-
-
-def _given(text: str) -> list[_Value]:
-    return [text] if text else []
-
-
-def _text(value: _Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) or _NONE

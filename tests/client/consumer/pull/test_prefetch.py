@@ -90,7 +90,7 @@ async def test_what_a_broker_refuses_is_told_once_and_tried_again(cluster: LiveC
 async def test_fetching_goes_on_after_a_bug(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.client.consumer.pull.prefetch.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("onelog.client.consumer.pull.queues.AGAIN_SECONDS", 0.001)
 
     def fail(pull: int, answer: Command) -> Command:
         if pull < 3:

@@ -10,9 +10,9 @@ from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import pulling as module
 from onelog.client.message import Queue
 from onelog.message import NewMessage, SysFlag
+from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import encode_batch
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_member import GROUP, Member, pulling
 from tests.client.watching import bodies, eventually

@@ -10,7 +10,7 @@ from onelog.client.consumer.push.send_back import SendBack, retry_topic
 from onelog.client.message import ReceivedMessage
 from onelog.errors import GroupNotFoundError
 from onelog.message import Message, SysFlag, decode_properties
-from onelog.wire.remoting.compression import Compression, compress
+from onelog.record.compression import Compression, compress
 from tests.client.consuming import received
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.watching import eventually, stored

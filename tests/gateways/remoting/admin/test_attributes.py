@@ -32,9 +32,6 @@ def test_attributes_are_set_changed_and_taken_away() -> None:
         "queue.type": "SimpleCQ",
         "reserve.time": "-1",
     }
-    assert alter(GROUP_ATTRIBUTES, None, {"+lite.bind.topic": "any text"}) == {
-        "lite.bind.topic": "any text"
-    }
 
 
 @pytest.mark.parametrize(
@@ -47,11 +44,10 @@ def test_attributes_are_set_changed_and_taken_away() -> None:
         (None, {"+reserve.time": "-2"}),
         (None, {"+reserve.time": str(2**63)}),
         (None, {"+reserve.time": "soon"}),
-        (None, {"+lite.topic.expiration": "43201"}),
         (None, {"": ""}),
         ({}, {"-message.type": ""}),
-        ({}, {"+queue.type": "BatchCQ"}),
-        ({"queue.type": "BatchCQ"}, {"-queue.type": ""}),
+        ({}, {"+queue.type": "SimpleCQ"}),
+        ({"queue.type": "SimpleCQ"}, {"-queue.type": ""}),
         ({"message.type": "FIFO"}, {"+message.type": "DELAY", "-message.type": ""}),
     ],
 )
@@ -60,3 +56,24 @@ def test_changes_that_cannot_be_made_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequestError):
         alter(TOPIC_ATTRIBUTES, current, changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queue.type=BatchCQ", "cleanup.policy=COMPACTION", "message.type=PRIORITY",
+        "message.type=LITE", "lite.topic.expiration=5", "priority.factor=50", "no.such=1",
+    ],
+)  # fmt: skip
+def test_what_this_broker_does_not_implement_is_refused_by_name(text: str) -> None:
+    name, _, value = text.partition("=")
+    for known in (TOPIC_ATTRIBUTES, GROUP_ATTRIBUTES):
+        with pytest.raises(InvalidRequestError, match=f"{name}.*this broker (?:does not )?impl"):
+            alter(known, None, {f"+{name}": value})
+
+
+def test_what_a_store_of_rocketmq_brought_stays_and_can_be_taken_away() -> None:
+    brought = {"priority.factor": "50", "lite.sub.model": "Shared"}
+    assert alter(GROUP_ATTRIBUTES, brought, {}) == brought
+    left = alter(GROUP_ATTRIBUTES, brought, {"-priority.factor": ""})
+    assert left == {"lite.sub.model": "Shared"}

@@ -15,8 +15,7 @@ from onelog.store.damage import Damage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
-from onelog.wire.remoting.runtime import RequestModes, TimerMetrics
-from onelog.wire.remoting.stats import BrokerStatsData, HaStatus
+from onelog.wire.remoting.stats import BrokerStatsData, HaStatus, RequestModes, TimerMetrics
 from tests.gateways.remoting.desk import Desk, open_desk
 
 UPDATE = RequestCode.UPDATE_BROKER_CONFIG

@@ -14,7 +14,7 @@ from onelog.message import NewMessage, tags_code
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import TopicConfig as WireTopic
 from onelog.wire.remoting.registration import TopicConfigList, TopicTable

@@ -10,7 +10,7 @@ import pytest
 from onelog.gateways.remoting.consuming.pull import SLICES_MAX
 from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.extensions import BULK_BYTES
+from onelog.wire.remoting.fields import BULK_BYTES
 from tests import disk
 from tests.gateways.remoting.live import bodies, broker, client, messages
 

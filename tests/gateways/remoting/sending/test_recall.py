@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from onelog.message import decode_properties, encode_properties
+from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.recall_handle import RecallHandle
-from onelog.wire.remoting.send import encode_batch
 from tests.gateways.remoting.live import Client, bodies, broker, client, messages
 
 EARLY_MS = 0

@@ -7,9 +7,9 @@ import pytest
 
 from onelog.gateways.remoting.sending.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
+from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import encode_batch
 from tests.gateways.remoting.live import bodies, broker, client, messages
 
 

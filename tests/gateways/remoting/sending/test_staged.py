@@ -7,9 +7,9 @@ import pytest
 
 from onelog.core.transactions import prepared_batches
 from onelog.message import encode_properties
+from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.send import encode_batch
 from tests.gateways.remoting import live
 
 

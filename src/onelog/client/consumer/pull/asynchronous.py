@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack, cast
 
 from onelog.client.connection.instance import Instance
@@ -30,7 +29,7 @@ from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.pull.queues import PullQueues
 from onelog.client.consumer.push.fetching import Membership, Source
 from onelog.client.consumer.requests import ConsumerRequests
-from onelog.client.consumer.settings import ConsumerSettings, consumer_settings
+from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
 from onelog.client.consumer.topic_filters import ALL, TopicFilter, topic_filter
 from onelog.client.hooks import (
     ConsumeContext,
@@ -44,13 +43,11 @@ from onelog.client.options import ClientOptions, ConsumerOptions, check_names, m
 from onelog.errors import (
     ConfigError,
     FilterSyntaxError,
-    InvalidGroupError,
     OffsetOutOfRangeError,
     OnelogError,
     TopicNotFoundError,
 )
-from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
-from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
     import os
@@ -61,7 +58,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 5.0
 BATCH_SIZE = 256
 COMMIT_SECONDS = 5.0
-GROUP_CHARACTERS_MAX = 255
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +92,7 @@ class AsyncPullConsumer:
 
     def __init__(self, group: str, **options: Unpack[PullConsumerOptions]) -> None:
         check_names(type(self).__name__, options, PullConsumerOptions)
-        if not group or len(group) > GROUP_CHARACTERS_MAX:
-            raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
+        check_group(group)
         self._options = options
         self._settings = _settings(options)
         interval_ms = milliseconds(
@@ -126,13 +121,8 @@ class AsyncPullConsumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._close(all_is_done=error is None)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._close(all_is_done=raised[0] is None)
 
     async def start(self) -> None:
         """Begin. Nothing is connected before something is subscribed to, assigned or asked."""
@@ -214,7 +204,7 @@ class AsyncPullConsumer:
     def _join(self) -> None:
         if not self._is_member:
             self._is_member = True
-            self.instance.consumers[self.group] = self._describe
+            self.instance.consumers[self.group] = lambda: self._member.describe("CONSUME_ACTIVELY")
             ConsumerRequests(self._member, self._queues, {}).register()
             self.instance.routes.on_change.append(self._route_changed)
         self.instance.spawn(self._joined())
@@ -223,7 +213,7 @@ class AsyncPullConsumer:
         self._problem = None
         for topic, wanted in list(self._filters.items()):
             try:
-                await self._check(wanted)
+                await self._member.check(wanted)
             except FilterSyntaxError as error:
                 self._problem = error
                 self._queues.wake()
@@ -235,38 +225,9 @@ class AsyncPullConsumer:
         await self.instance.heartbeat()
         self._queues.share()
 
-    async def _check(self, wanted: TopicFilter) -> None:
-        """Have a broker of the topic check the condition on it: later it would not say."""
-        route = await self.instance.routes.get(wanted.topic)
-        if wanted.is_sql and route.brokers:
-            body = CheckClientRequest(
-                client_id=self.client_id, group=self.group, subscription_data=wanted.data()
-            )
-            address = route.reading_address(min(route.brokers))
-            answer = await self.instance.ask(
-                address,
-                RequestCode.CHECK_CLIENT_CONFIG,
-                None,
-                body.encode(),
-                accept=frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
-            )
-            if answer.code != ResponseCode.SUCCESS:
-                raise FilterSyntaxError(f"the filter on {wanted.topic}: {answer.remark}")
-
     def _route_changed(self, topic: str, route: Route) -> None:
         if topic in self._filters:
             self._queues.rebalance()
-
-    def _describe(self) -> ConsumerData:
-        start = self._settings.start
-        where = f"{str(start).upper()}_OFFSET" if isinstance(start, str) else "TIMESTAMP"
-        return ConsumerData(
-            consume_from_where=f"CONSUME_FROM_{where}",
-            consume_type="CONSUME_ACTIVELY",
-            group_name=self.group,
-            message_model="BROADCASTING" if self._settings.broadcasting else "CLUSTERING",
-            subscription_data_set=[each.data() for each in self._filters.values()],
-        )
 
     # Messages.
 

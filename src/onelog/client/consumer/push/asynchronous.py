@@ -12,21 +12,17 @@ A listener that is a plain function is called on the event loop, and must not bl
 """
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Self, Unpack
 
-from onelog.client.consumer.listening import L
-from onelog.client.consumer.push.core import CLOSE_SECONDS, PushCore
-from onelog.client.consumer.push.dispatch import Dispatch, Workers
-from onelog.client.consumer.push.workers import TaskWorkers
+from onelog.client.consumer.push.core import CLOSE_SECONDS, PushCore, PushFace
+from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, Workers
 from onelog.client.message import Queue
 from onelog.client.options import ConsumerOptions, check_names
 from onelog.errors import WrongLoopError
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(PushFace):
     """A member of a consumer group, on one event loop.
 
     Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
@@ -43,40 +39,10 @@ class AsyncPushConsumer:
         self._workers = TaskWorkers(count, dispatch.settle)
         return self._workers
 
-    @overload
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None
-    ) -> Callable[[L], L]: ...
-
-    @overload
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L
-    ) -> L: ...
-
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L | None = None
-    ) -> L | Callable[[L], L]:
-        """Have a listener called with messages of a topic; without one this is a decorator.
-
-        `tags` is as in `paid || refunded`; `sql` is a condition on properties. A topic has one
-        listener; to subscribe again replaces it.
-        """
-
-        def add(listener: L) -> L:
-            self._core.subscribe(topic, tags, sql, listener)
-            return listener
-
-        return add if listener is None else add(listener)
-
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -105,21 +71,6 @@ class AsyncPushConsumer:
         self._stopped.set()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         await self._core.close(seconds)
-
-    @property
-    def group(self) -> str:
-        """The group, with its namespace if there is one."""
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this member by."""
-        return self._core.instance.client_id
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
-        return self._core.assigned
 
     async def commit(self) -> None:
         """Tell the brokers now how far this member is, and not only within the next seconds."""

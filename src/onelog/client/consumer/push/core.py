@@ -1,7 +1,7 @@
 """A push consumer without its face: the synchronous and the asyncio consumers both run one.
 
 It puts together the instance (connections, heartbeats), the fetching side (`pull_fetching`, or
-`pop_consumer`) and the consuming side (`dispatch` with threads or tasks).
+`pop_fetching`) and the consuming side (`dispatch` with threads or tasks).
 
 Invariant: `close` leaves nothing behind, whenever it is called: what is in hand is finished or left
 to others, positions are committed, brokers are told, connections closed.
@@ -10,18 +10,19 @@ to others, positions are committed, brokers are told, connections closed.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import overload
 
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
-from onelog.client.consumer.listening import AnyListener, Listening, listening
+from onelog.client.consumer.listening import AnyListener, L, Listening, listening
 from onelog.client.consumer.push.dispatch import Dispatch, Workers
 from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
 from onelog.client.consumer.requests import ConsumerRequests
-from onelog.client.consumer.settings import ConsumerSettings, consumer_settings
+from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
 from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
 from onelog.client.hooks import close_hooks, start_hooks
 from onelog.client.message import Queue
@@ -29,16 +30,11 @@ from onelog.client.options import ConsumerOptions
 from onelog.errors import (
     ClientClosedError,
     ConfigError,
-    FilterSyntaxError,
-    InvalidGroupError,
     TopicNotFoundError,
 )
 from onelog.jobs import Job
-from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
-from onelog.wire.remoting.codes import RequestCode, ResponseCode
 
 CLOSE_SECONDS = 10.0
-GROUP_CHARACTERS_MAX = 255
 
 MakeWorkers = Callable[[int, Dispatch], Workers]
 
@@ -49,8 +45,7 @@ class PushCore:
     """One push consumer on one event loop. Only `start` and what follows it need the loop."""
 
     def __init__(self, group: str, options: ConsumerOptions, make_workers: MakeWorkers) -> None:
-        if not group or len(group) > GROUP_CHARACTERS_MAX:
-            raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
+        check_group(group)
         self.settings: ConsumerSettings = consumer_settings(options)
         self.instance = Instance(options)
         self.group = self.instance.wrap(group)
@@ -60,6 +55,7 @@ class PushCore:
         self._listeners: dict[str, Listening] = {}
         self._rates = ConsumeRates()
         self._dispatch: Dispatch | None = None
+        self._member: Membership | None = None
         self._fetching: Fetching | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -77,11 +73,11 @@ class PushCore:
             self.settings.consume_timeout_ms,
         )
         self._filters[name] = made
-        if self._fetching is not None:
-            self.instance.spawn(self._subscribed(made, self._fetching))
+        if self._fetching is not None and self._member is not None:
+            self.instance.spawn(self._subscribed(made, self._member, self._fetching))
 
-    async def _subscribed(self, made: TopicFilter, fetching: Fetching) -> None:
-        await self._prepare(made)
+    async def _subscribed(self, made: TopicFilter, member: Membership, fetching: Fetching) -> None:
+        await self._prepare(member, made)
         await self.instance.heartbeat()
         fetching.rebalance()
 
@@ -120,13 +116,13 @@ class PushCore:
             timeout_seconds=settings.consume_timeout_ms / 1000,
         )
         dispatch.begin(self._make_workers(settings.concurrency, dispatch))
-        member = Membership(
+        member = self._member = Membership(
             self.group, instance, settings, self._filters, dispatch.submit, self._rates
         )
         fetching = self._fetching = self._make_fetching(member)
         ConsumerRequests(member, fetching, _shown(self._options)).register()
-        instance.consumers[self.group] = self._describe
-        await at_once(self._prepare, list(self._filters.values()))
+        instance.consumers[self.group] = lambda: member.describe("CONSUME_PASSIVELY")
+        await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
         await instance.heartbeat()
         instance.routes.on_change.append(self._route_changed)
         instance.spawn(self._keep_looking())
@@ -140,30 +136,13 @@ class PushCore:
             return PopFetching(member)
         return PullFetching(member, self._options.get("client_id"))
 
-    async def _prepare(self, wanted: TopicFilter) -> None:
+    async def _prepare(self, member: Membership, wanted: TopicFilter) -> None:
         """Find a topic's brokers, and have one of them check the condition on it."""
         try:
-            route = await self.instance.routes.get(wanted.topic)
+            await member.check(wanted)
         except TopicNotFoundError as error:
             if wanted.topic in self._listeners:
                 log.warning("%s; it is consumed once it exists", error)
-            return
-        if wanted.is_sql and route.brokers:
-            body = CheckClientRequest(
-                client_id=self.instance.client_id,
-                group=self.group,
-                namespace=self.instance.namespace or None,
-                subscription_data=wanted.data(),
-            )
-            answer = await self.instance.ask(
-                route.reading_address(min(route.brokers)),
-                RequestCode.CHECK_CLIENT_CONFIG,
-                None,
-                body.encode(),
-                accept=frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
-            )
-            if answer.code != ResponseCode.SUCCESS:
-                raise FilterSyntaxError(f"the condition on {wanted.topic}: {answer.remark}")
 
     def _route_changed(self, topic: str, route: Route) -> None:
         if topic in self._filters and self._fetching is not None:
@@ -222,19 +201,55 @@ class PushCore:
         self.instance.check_open()
         return self._fetching
 
-    def _describe(self) -> ConsumerData:
-        start = self.settings.start
-        if start in ("first", "last"):
-            where = f"CONSUME_FROM_{str(start).upper()}_OFFSET"
-        else:
-            where = "CONSUME_FROM_TIMESTAMP"
-        return ConsumerData(
-            consume_from_where=where,
-            consume_type="CONSUME_PASSIVELY",
-            group_name=self.group,
-            message_model="BROADCASTING" if self.settings.broadcasting else "CLUSTERING",
-            subscription_data_set=[each.data() for each in self._filters.values()],
-        )
+
+class PushFace:
+    """What users see of a push consumer, with threads and with asyncio."""
+
+    _core: PushCore
+
+    def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
+        """Subscribe."""
+        self._core.subscribe(topic, tags, sql, listener)
+
+    @overload
+    def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None
+    ) -> Callable[[L], L]: ...
+
+    @overload
+    def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L
+    ) -> L: ...
+
+    def subscribe(
+        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L | None = None
+    ) -> L | Callable[[L], L]:
+        """Have a listener called with messages of a topic; without one this is a decorator.
+
+        `tags` is as in `paid || refunded`; `sql` is a condition on properties. A topic has one
+        listener; to subscribe again replaces it.
+        """
+
+        def add(listener: L) -> L:
+            self._add(topic, tags, sql, listener)
+            return listener
+
+        return add if listener is None else add(listener)
+
+    @property
+    def group(self) -> str:
+        """The group, with its namespace if there is one."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this member by."""
+        return self._core.instance.client_id
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """The queues that this member consumes now."""
+        return self._core.assigned
 
 
 def _shown(options: Mapping[str, object]) -> dict[str, str]:

@@ -1,12 +1,12 @@
-"""The seam inside a push consumer: one side fetches messages, the other calls the listeners.
+"""The two sides of a push consumer: one fetches messages, the other calls the listeners.
 
-Fetching pulls from the queues that were assigned to this member (`pulling`), or pops
-(`pop_consumer`, with the option `pop`). What it got it hands to `Membership.submit`; how consuming
-went is told to the `Source` that it handed over with the messages.
+Fetching pulls from the queues that were assigned to this member (`pull_fetching`), or pops
+(`pop_fetching`, with the option `pop`). It hands messages to `Membership.submit`, together with the
+`Source` that wants to know what became of them.
 
-Invariant: of every submitted message its source is told exactly once, with `done`, `failed`,
-`expired` or `returned`, unless a listener still has it when the consumer gives up waiting at its
-end. Everything here is called on the consumer's loop, and nothing of it blocks.
+Invariant: the source of every submitted message is told exactly once, by `done`, `failed`,
+`expired` or `returned`; unless a listener still has the message when the consumer gives up waiting
+at its end. Everything here is called on the consumer's loop and does not block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,9 @@ from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import FilterSyntaxError
+from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
 
 
@@ -58,6 +61,42 @@ class Membership:
     """Hand messages of one queue to the listeners. If the consumer is `orderly` they are consumed
     in their order; to submit more before they are settled would undo that."""
     rates: ConsumeRates
+
+    def describe(self, consume_type: str) -> ConsumerData:
+        """What heartbeats say about this member."""
+        start = self.settings.start
+        where = f"{start.upper()}_OFFSET" if isinstance(start, str) else "TIMESTAMP"
+        return ConsumerData(
+            consume_from_where=f"CONSUME_FROM_{where}",
+            consume_type=consume_type,
+            group_name=self.group,
+            message_model="BROADCASTING" if self.settings.broadcasting else "CLUSTERING",
+            subscription_data_set=[each.data() for each in self.filters.values()],
+        )
+
+    async def check(self, wanted: TopicFilter) -> None:
+        """Have a broker check the condition on a topic; pulls would not tell what is wrong.
+
+        `TopicNotFoundError` if there is no such topic.
+        """
+        route = await self.instance.routes.get(wanted.topic)
+        if not wanted.is_sql or not route.brokers:
+            return
+        body = CheckClientRequest(
+            client_id=self.instance.client_id,
+            group=self.group,
+            namespace=self.instance.namespace or None,
+            subscription_data=wanted.data(),
+        )
+        answer = await self.instance.ask(
+            route.reading_address(min(route.brokers)),
+            RequestCode.CHECK_CLIENT_CONFIG,
+            None,
+            body.encode(),
+            accept=frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise FilterSyntaxError(f"the filter on {wanted.topic}: {answer.remark}")
 
 
 class Fetching(Protocol):

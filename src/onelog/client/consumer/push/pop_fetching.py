@@ -23,9 +23,9 @@ from onelog.client.admin.topics import RETRY_PREFIX
 from onelog.client.connection.nodes import at_once, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
-from onelog.client.consumer.obstacles import Complaints
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.consumer.push.pop_leases import SUSPEND_SECONDS, PopLeases
+from onelog.client.consumer.rebalance import Obstacles, keep_balanced
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
     BrokerNotFoundError,
@@ -38,7 +38,7 @@ from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.popping import (
+from onelog.wire.remoting.pop import (
     ALL_QUEUES,
     COUNT_MAX,
     FROM_FIRST,
@@ -49,9 +49,6 @@ from onelog.wire.remoting.popping import (
 )
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
 
-REBALANCE_SECONDS = 20.0
-UNBALANCED_SECONDS = 1.0
-"""The same, while something could not be shared out."""
 POLL_MS = 15_000
 """How long a broker may hold a request that finds nothing."""
 ANSWER_MS = 10_000
@@ -141,7 +138,7 @@ class PopFetching:
         self._keeping: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
         self._share_now = asyncio.Event()
-        self._complaints = Complaints()
+        self._obstacles = Obstacles()
         self._stopping = False
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
@@ -161,7 +158,9 @@ class PopFetching:
         """Begin; `RequestRefusedError` if a broker does not know POP."""
         balanced = await self._share_all()
         self._keeping = self._instance.spawn(self._leases.keep())
-        self._sharing = self._instance.spawn(self._keep_sharing(balanced))
+        self._sharing = self._instance.spawn(
+            keep_balanced(self._group, self._share_now, self._share_all, balanced)
+        )
 
     def rebalance(self) -> None:
         """Ask soon which queues are ours."""
@@ -224,29 +223,18 @@ class PopFetching:
 
     # Which queues.
 
-    async def _keep_sharing(self, balanced: bool) -> None:
-        job = Job(f"sharing out the queues of group {self._group}")
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
-                    await self._share_now.wait()
-            self._share_now.clear()
-            balanced = False
-            with job:
-                balanced = await self._share_all()
-
     async def _share_all(self) -> bool:
         """Share out now; False if that could not be done for everything."""
         balanced = True
         for topic in list(self._membership.filters):
             try:
                 self._take(topic, await self._share(topic))
-                self._complaints.settle(topic)
+                self._obstacles.settle(topic)
             except RequestRefusedError:
                 raise
             except OnelogError as error:
                 balanced = False
-                self._complaints.tell(topic, error)
+                self._obstacles.tell(topic, error)
         for queue in list(self._queues):
             if queue.topic not in self._membership.filters:
                 self._drop(queue)

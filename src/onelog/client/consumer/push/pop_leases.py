@@ -26,9 +26,9 @@ from onelog.message import Message as Record
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.groups import SubscriptionGroupConfig
-from onelog.wire.remoting.pop import Receipt
-from onelog.wire.remoting.popping import (
+from onelog.wire.remoting.pop import (
     Popped,
+    Receipt,
     change_fields,
     changed,
     encode_batch,

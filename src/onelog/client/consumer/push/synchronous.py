@@ -19,20 +19,19 @@ import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from types import FrameType, TracebackType
-from typing import Self, Unpack, overload
+from types import FrameType
+from typing import Self, Unpack
 
 from onelog.client.connection import background
-from onelog.client.consumer.listening import L, is_coroutine
-from onelog.client.consumer.push.core import CLOSE_SECONDS, PushCore
-from onelog.client.consumer.push.dispatch import Dispatch, Workers
-from onelog.client.consumer.push.workers import ThreadWorkers
+from onelog.client.consumer.listening import AnyListener, is_coroutine
+from onelog.client.consumer.push.core import CLOSE_SECONDS, PushCore, PushFace
+from onelog.client.consumer.push.dispatch import Dispatch, ThreadWorkers, Workers
 from onelog.client.message import Queue
 from onelog.client.options import ConsumerOptions, check_names
 from onelog.errors import ForkedError, WrongLoopError
 
 
-class PushConsumer:
+class PushConsumer(PushFace):
     """A member of a consumer group, whose listeners run in threads.
 
     Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
@@ -51,52 +50,27 @@ class PushConsumer:
         self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)
         return self._workers
 
-    @overload
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None
-    ) -> Callable[[L], L]: ...
+    def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
+        if is_coroutine(listener):
+            raise TypeError(
+                "the listeners of a PushConsumer run in threads and are plain functions; for "
+                "coroutine functions there is AsyncPushConsumer"
+            )
+        self._check_fork()
+        if self._core.is_running:
+            background.run(self._subscribe(topic, tags, sql, listener))
+        else:
+            self._core.subscribe(topic, tags, sql, listener)
 
-    @overload
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L
-    ) -> L: ...
-
-    def subscribe(
-        self, topic: str, tags: str = "*", *, sql: str | None = None, listener: L | None = None
-    ) -> L | Callable[[L], L]:
-        """Have a listener called with messages of a topic; without one this is a decorator.
-
-        `tags` is as in `paid || refunded`; `sql` is a condition on properties. A topic has one
-        listener; to subscribe again replaces it.
-        """
-
-        def add(listener: L) -> L:
-            if is_coroutine(listener):
-                raise TypeError(
-                    "the listeners of a PushConsumer run in threads and are plain functions; for "
-                    "coroutine functions there is AsyncPushConsumer"
-                )
-            self._check_fork()
-            if self._core.is_running:
-                background.run(self._subscribe(topic, tags, sql, listener))
-            else:
-                self._core.subscribe(topic, tags, sql, listener)
-            return listener
-
-        return add if listener is None else add(listener)
-
-    async def _subscribe(self, topic: str, tags: str, sql: str | None, listener: L) -> None:
+    async def _subscribe(
+        self, topic: str, tags: str, sql: str | None, listener: AnyListener
+    ) -> None:
         self._core.subscribe(topic, tags, sql, listener)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def start(self) -> None:
@@ -160,21 +134,6 @@ class PushConsumer:
 
         signal.signal(signal.SIGTERM, stop)
         return restore
-
-    @property
-    def group(self) -> str:
-        """The group, with its namespace if there is one."""
-        return self._core.group
-
-    @property
-    def client_id(self) -> str:
-        """What brokers know this member by."""
-        return self._core.instance.client_id
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
-        return self._core.assigned
 
     def commit(self) -> None:
         """Tell the brokers now how far this member is, and not only within the next seconds."""

@@ -1,10 +1,10 @@
 """Attributes of topics and groups: which there are, and how a request changes them.
 
-A request says `+name=value` to set one and `-name` to take it away, as RocketMQ's tools do. Names
-and values are RocketMQ 5.5's.
+A request says `+name=value` to set one and `-name` to take it away, as RocketMQ's tools do. Only
+attributes and values that this broker acts on are taken: whoever sets another one would rely on
+something that never happens. A store that RocketMQ wrote may bring more; they can be taken away.
 
-Invariant: what `alter` returns has known names and allowed values only, if that is true of what is
-there already.
+Invariant: what `alter` adds has known names and allowed values only.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,22 @@ MESSAGE_TYPE = "message.type"
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What one attribute may be: one of some words, a number in a range, or any text."""
+    """What one attribute may be: one of some words, or a whole number."""
 
     words: frozenset[str] = frozenset()
-    least: int | None = None
-    most: int = INT64_MAX
+    least: int = 0
     fixed: bool = False
     """Whether it can only be given when the topic is created."""
 
     def check(self, name: str, value: str) -> None:
         """`InvalidRequestError` unless it may have this value."""
         if self.words and value not in self.words:
-            raise InvalidRequestError(f"{name}={value}: value is not in set: {sorted(self.words)}")
-        if self.least is not None and not self.least <= self._number(name, value) <= self.most:
             raise InvalidRequestError(
-                f"{name}={value}: value is not in range({self.least}, {self.most})"
+                f"{name}={value}: this broker implements only {', '.join(sorted(self.words))}"
+            )
+        if not self.words and not self.least <= self._number(name, value) <= INT64_MAX:
+            raise InvalidRequestError(
+                f"{name}={value}: value is not in range({self.least}, {INT64_MAX})"
             )
 
     @staticmethod
@@ -44,28 +45,15 @@ class Attribute:
         return int(value)
 
 
-_BOOLEAN = Attribute(frozenset(("true", "false")))
-
 TOPIC_ATTRIBUTES: dict[str, Attribute] = {
-    "queue.type": Attribute(frozenset(("BatchCQ", "SimpleCQ")), fixed=True),
-    "cleanup.policy": Attribute(frozenset(("DELETE", "COMPACTION")), fixed=True),
-    MESSAGE_TYPE: Attribute(
-        frozenset("UNSPECIFIED NORMAL FIFO DELAY TRANSACTION PRIORITY LITE MIXED".split())
-    ),
+    "queue.type": Attribute(frozenset(("SimpleCQ",)), fixed=True),
+    "cleanup.policy": Attribute(frozenset(("DELETE",)), fixed=True),
+    # What the topic is for: as in RocketMQ, brokers keep it and tools show it.
+    MESSAGE_TYPE: Attribute(frozenset("UNSPECIFIED NORMAL FIFO DELAY TRANSACTION".split())),
     "reserve.time": Attribute(least=-1),
-    "lite.topic.expiration": Attribute(least=-1, most=30 * 24 * 60),
 }
-
-GROUP_ATTRIBUTES: dict[str, Attribute] = {
-    "priority.factor": Attribute(least=0, most=100),
-    "lite.bind.topic": Attribute(),
-    "lite.sub.model": Attribute(frozenset(("Shared", "Exclusive"))),
-    "lite.sub.reset.offset.exclusive": _BOOLEAN,
-    "lite.sub.reset.offset.unsubscribe": _BOOLEAN,
-    "lite.sub.client.quota": Attribute(least=-1),
-    "lite.sub.client.max.event.cnt": Attribute(least=10),
-    "lite.sub.wildcard": Attribute(),
-}
+GROUP_ATTRIBUTES: dict[str, Attribute] = {}
+"""None so far: RocketMQ's are about priorities and lite topics."""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
@@ -106,8 +94,8 @@ def alter(
 def _check_change(
     known: Mapping[str, Attribute], current: Mapping[str, str] | None, sign: str, name: str
 ) -> None:
-    if name not in known:
-        raise InvalidRequestError(f"unsupported key: {name}")
+    if name not in known and (sign == "+" or name not in (current or ())):
+        raise InvalidRequestError(f"unsupported key: {name}: this broker does not implement it")
     if current is None:
         if sign == "-":
             raise InvalidRequestError(
@@ -116,5 +104,5 @@ def _check_change(
         return
     if sign == "-" and name not in current:
         raise InvalidRequestError(f"attempt to delete a nonexistent key: {name}")
-    if known[name].fixed:
+    if name in known and known[name].fixed:
         raise InvalidRequestError(f"attempt to update an unchangeable attribute. key: {name}")

@@ -25,14 +25,20 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.message import Buffer
+from onelog.rocketmq.tables import modes_body
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.clients import RequestMode
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
-from onelog.wire.remoting.runtime import RequestModes, TimerMetrics, TimingCount
-from onelog.wire.remoting.stats import BrokerStatsData, BrokerStatsItem, HaStatus
+from onelog.wire.remoting.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    HaStatus,
+    TimerMetrics,
+    TimingCount,
+)
 
 log = logging.getLogger(__name__)
 
@@ -318,12 +324,7 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
 
 def request_modes(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
-    table: dict[str, dict[str, RequestMode]] = {}
-    for (topic, group), mode in session.broker.request_modes.all().items():
-        table.setdefault(topic, {})[group] = RequestMode(
-            consumer_group=group, mode=mode.mode, pop_share_queue_num=mode.share, topic=topic
-        )
-    return Answer(body=RequestModes(message_request_mode_map=table).encode())
+    return Answer(body=modes_body(session.broker.request_modes.all()).encode())
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:

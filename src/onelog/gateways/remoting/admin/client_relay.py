@@ -19,11 +19,11 @@ from onelog.errors import (
     StoreCorruptError,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
-from onelog.message import Message
+from onelog.message import Buffer, Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import Buffer, Command
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.stats import ConsumerStatus
 
 log = logging.getLogger(__name__)

@@ -6,25 +6,29 @@ because one whose buffers are full of what is to be skipped does not pull.
 """
 
 import logging
+from dataclasses import replace
 
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig, check_name
-from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.membership.members import LiveGroup
 from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
 from onelog.gateways.remoting.admin.attributes import GROUP_ATTRIBUTES, alter
 from onelog.gateways.remoting.bodies import (
     broker_address,
     connection_body,
-    group_body,
-    group_from_body,
     page,
     queue_body,
     subscription_body,
-    version_body,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.rocketmq.tables import (
+    delay_body,
+    group_body,
+    group_from_body,
+    offsets_body,
+    version_body,
+)
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -43,17 +47,13 @@ from onelog.wire.remoting.groups import (
 )
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import TopicList
-from onelog.wire.remoting.runtime import (
-    ConsumerOffsets,
-    DelayOffsets,
-    QueuePosition,
-    ResetOffsetList,
-)
 from onelog.wire.remoting.stats import ConsumeStats as WireStats
 from onelog.wire.remoting.stats import (
     ConsumeStatsList,
     GroupSubscription,
     OffsetWrapper,
+    QueuePosition,
+    ResetOffsetList,
     ResetOffsets,
 )
 
@@ -76,20 +76,19 @@ def update_group(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def update_groups(session: BrokerSession, command: Command) -> Answer:
+def update_groups(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
     configs = [_group_config(session.broker, body) for body in wanted]
-    for config in configs:
-        session.broker.admin.update_group(config)
-    return Answer()
+    return session.in_turns(command, configs, session.broker.admin.update_group)
 
 
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
     check_name(body.group_name)
     current = broker.groups.get(body.group_name)
     before = None if current is None else current.attributes
-    return group_from_body(body, alter(GROUP_ATTRIBUTES, before, body.attributes))
+    attributes = alter(GROUP_ATTRIBUTES, before, body.attributes)
+    return replace(group_from_body(body), attributes=attributes)
 
 
 def all_groups(session: BrokerSession, command: Command) -> None:
@@ -334,36 +333,27 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
     )
 
 
-def clone_offsets(session: BrokerSession, command: Command) -> Answer:
+def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
     """CLONE_GROUP_OFFSET."""
-    ext = command.ext
-    session.broker.admin.clone_offsets(
-        fields.text(ext, "srcGroup"),
-        fields.text(ext, "destGroup"),
-        ext.get("topic", "").strip(),
-        offline=fields.flag(ext, "offline"),
+    ext, broker = command.ext, session.broker
+    source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
+    topics = broker.admin.topics_to_clone(
+        source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )
-    return Answer()
+    return session.in_turns(
+        command, topics, lambda topic: broker.offsets.clone(source, target, topic)
+    )
 
 
 def all_offsets(session: BrokerSession, command: Command) -> None:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
-    offsets = session.broker.offsets
-    version = version_body(session.broker.versions[offsets.name])
-    session.look_up(command, lambda: _all_offsets(offsets, version), same)
-
-
-def _all_offsets(offsets: Offsets, version: DataVersion) -> Answer:
-    table = {cursor_key(*cursor): queues for cursor, queues in offsets.all().items()}
-    return Answer(body=ConsumerOffsets(data_version=version, offset_table=table).encode())
+    broker = session.broker
+    session.look_up(command, lambda: Answer(body=offsets_body(broker).encode()), same)
 
 
 def delay_offsets(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_DELAY_OFFSET, which slaves ask."""
-    delay = session.broker.delay
-    table = {level: position for level, (position, _) in delay.progress().items()}
-    version = version_body(session.broker.versions[delay.name])
-    return Answer(body=DelayOffsets(data_version=version, offset_table=table).encode())
+    return Answer(body=delay_body(session.broker).encode())
 
 
 HANDLERS: dict[int, Handler] = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import FilterType, TopicConfig, check_name
+from onelog.core.catalog.topics import check_name
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -21,17 +21,17 @@ from onelog.gateways.remoting.bodies import (
     page,
     queue_body,
     subscription_body,
-    topic_body,
-    version_body,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
+from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.extensions import TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import DataVersion, TopicConfigList, TopicTable
+from onelog.wire.remoting.registration import TopicConfig as TopicBody
 from onelog.wire.remoting.routes import TopicList
 from onelog.wire.remoting.stats import (
     ConsumeTimeSpans,
@@ -46,7 +46,6 @@ from onelog.wire.remoting.stats import (
 QUEUE_ENTRIES_MAX = 10_000
 """Entries of a queue in one answer."""
 
-_FILTER_TYPES: dict[str, FilterType] = {"SINGLE_TAG": "SINGLE_TAG", "MULTI_TAG": "MULTI_TAG"}
 _NO_MIXED_TYPE = Answer(
     code=ResponseCode.INVALID_PARAMETER, remark="MIXED message type is not supported."
 )
@@ -55,61 +54,42 @@ _NO_MIXED_TYPE = Answer(
 # -- creating and deleting -----------------------------------------------------------------------
 
 
-def create_topic(session: BrokerSession, command: Command) -> Answer:
+def create_topic(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_TOPIC."""
     ext = command.ext
-    config = TopicConfig(
-        fields.text(ext, "topic"),
-        fields.int32(ext, "readQueueNums"),
-        fields.int32(ext, "writeQueueNums"),
-        fields.int32(ext, "perm"),
-        _filter_type(fields.text(ext, "topicFilterType")),
-        fields.flag(ext, "order"),
-        fields.int32(ext, "topicSysFlag", 0),
+    body = TopicBody(
+        topic_name=fields.text(ext, "topic"),
+        read_queue_nums=fields.int32(ext, "readQueueNums"),
+        write_queue_nums=fields.int32(ext, "writeQueueNums"),
+        perm=fields.int32(ext, "perm"),
+        topic_filter_type=fields.text(ext, "topicFilterType"),
+        order=fields.flag(ext, "order"),
+        topic_sys_flag=fields.int32(ext, "topicSysFlag", 0),
+        attributes=parse_changes(ext.get("attributes")),
     )
-    changes = parse_changes(ext.get("attributes"))
-    if changes.get("+" + MESSAGE_TYPE) == "MIXED":
-        return _NO_MIXED_TYPE
-    session.broker.admin.create_topic(_with_attributes(session.broker, config, changes))
-    return Answer()
+    return _create(session, command, [body])
 
 
-def create_topics(session: BrokerSession, command: Command) -> Answer:
+def create_topics(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
-    wanted = TopicConfigList.decode(command.body).topic_config_list
+    return _create(session, command, TopicConfigList.decode(command.body).topic_config_list)
+
+
+def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -> Answer | None:
+    broker = session.broker
     configs = []
-    for each in wanted:
-        config = TopicConfig(
-            each.topic_name,
-            each.read_queue_nums,
-            each.write_queue_nums,
-            each.perm,
-            _filter_type(each.topic_filter_type),
-            each.order,
-            each.topic_sys_flag,
-        )
-        if each.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
+    for body in wanted:
+        if body.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise InvalidRequestError(f"topicFilterType = [{body.topic_filter_type}] value invalid")
+        if body.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
             return _NO_MIXED_TYPE
-        configs.append(_with_attributes(session.broker, config, each.attributes))
-    for config in configs:
-        session.broker.admin.create_topic(config)
-    return Answer()
-
-
-def _filter_type(text: str) -> FilterType:
-    try:
-        return _FILTER_TYPES[text]
-    except KeyError:
-        raise InvalidRequestError(f"topicFilterType = [{text}] value invalid") from None
-
-
-def _with_attributes(broker: Broker, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
-    """The topic with its attributes as they will be; raises if it may not be called so."""
-    check_name(config.name)
-    _refuse_system_topic(broker, config.name)
-    current = broker.topics.get(config.name)
-    before = None if current is None else current.attributes
-    return replace(config, attributes=alter(TOPIC_ATTRIBUTES, before, changes))
+        check_name(body.topic_name)
+        _refuse_system_topic(broker, body.topic_name)
+        current = broker.topics.get(body.topic_name)
+        before = None if current is None else current.attributes
+        attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
+        configs.append(replace(topic_from_body(body), attributes=attributes))
+    return session.in_turns(command, configs, broker.admin.create_topic)
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
@@ -128,10 +108,10 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def clean_unused_topics(session: BrokerSession, command: Command) -> Answer:
+def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    session.broker.admin.delete_unused_topics()
-    return Answer()
+    broker = session.broker
+    return session.in_turns(command, broker.admin.unused_topics(), broker.store.delete_topic)
 
 
 # -- listing -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from onelog.gateways.remoting.session import BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.extensions import BULK_BYTES
+from onelog.wire.remoting.fields import BULK_BYTES
 
 COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
 SLICES_MAX = 256

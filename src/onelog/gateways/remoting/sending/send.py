@@ -43,17 +43,13 @@ from onelog.message import (
     Part,
     property_bytes,
 )
+from onelog.record.inner_batch import split_batch
 from onelog.rocketmq.intents import intent_of, is_timed
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
 from onelog.wire.remoting.recall_handle import encode_handle
-from onelog.wire.remoting.send import (
-    SendHeader,
-    decode_send_header,
-    encode_send_response,
-    split_batch,
-)
+from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
 
 _P, _HASH = POP_NEEDLE[0], ord("#")
 _RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", CRC_NEEDLE))

@@ -13,8 +13,8 @@ from onelog.core.transactions.checkback import Check, CheckBack
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, SysFlag, message_id, property_value
+from onelog.record.encode import encode
 from onelog.rocketmq.intents import intent_of
-from onelog.store.record import encode
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command

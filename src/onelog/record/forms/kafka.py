@@ -1,0 +1,230 @@
+r"""Kafka's form: a record batch of magic 2, kept as its producer sent it. All big-endian.
+
+     0  BASEOFFSET        8   the offset of the first record; the broker's, not in the CRC
+     8  LENGTH            4   bytes behind this field
+    12  LEADEREPOCH       4   the broker's, not in the CRC
+    16  MAGIC             1   2
+    17  CRC               4   CRC-32C of everything behind it
+    21  ATTRIBUTES        2   bits 0-2 codec, 3 append time, 4 transactional, 5 control
+    23  LASTOFFSETDELTA   4
+    27  BASETIMESTAMP     8
+    35  MAXTIMESTAMP      8
+    43  PRODUCERID        8   -1: none
+    51  PRODUCEREPOCH     2
+    53  BASESEQUENCE      4
+    57  COUNT             4
+    61  records, compressed as one if the codec says so
+
+A record: LENGTH, attributes (int8), TIMEDELTA, OFFSETDELTA, KEYLEN key, VALUELEN value, HEADERS,
+and for each header NAMELEN name, VALUELEN value. Names in capitals are zig-zag varints; a length of
+-1 is null.
+
+    neutral     Kafka
+    key, body   key, value
+    header      header; names are UTF-8
+    time        timestamp
+
+Invariant: what is written here is read back as the same neutral messages. Bytes that are no batch
+raise `WireError`, and nothing else.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from onelog.errors import WireError
+from onelog.record.forms.codecs import Codec, pack, unpack
+from onelog.record.forms.neutral import Header, Neutral
+
+HEAD = Struct(">qiibIhiqqqhii")
+MAGIC = 2
+LENGTH_AT, EPOCH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT = 8, 12, 16, 17, 21
+_LENGTH_END = 12
+_RECORD_BYTES_MIN = 7
+"""A record without key, value and headers."""
+
+
+class Attribute(IntEnum):
+    """The bits of a batch's attributes."""
+
+    CODEC = 0x07
+    APPEND_TIME = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+
+
+class Batch(NamedTuple):
+    """The head of a batch, and where its records are."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_ms: int
+    max_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+    """How many messages it holds."""
+
+    @property
+    def size(self) -> int:
+        """All its bytes."""
+        return _LENGTH_END + self.length
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it says how a transaction ended, instead of holding messages."""
+        return bool(self.attributes & Attribute.CONTROL)
+
+
+class Record(NamedTuple):
+    """One message of a batch."""
+
+    offset_delta: int
+    message: Neutral
+
+
+def read_head(data: bytes | memoryview, at: int = 0) -> Batch:
+    """The head of the batch at `at`, if there is room for all that it claims."""
+    if len(data) - at < HEAD.size:
+        raise WireError(f"a record batch needs {HEAD.size} bytes, and {len(data) - at} are there")
+    batch = Batch(*HEAD.unpack_from(data, at))
+    if batch.magic != MAGIC:
+        raise WireError(f"a record batch of magic {batch.magic}; this is for magic {MAGIC}")
+    if not HEAD.size <= batch.size <= len(data) - at:
+        raise WireError(f"a record batch claims {batch.size} bytes of {len(data) - at}")
+    return batch
+
+
+def crc_of(data: bytes | memoryview) -> int:
+    """The CRC of a whole batch, as its head should have it."""
+    return int(crc32c(data[ATTRIBUTES_AT:]))
+
+
+def to_neutral(data: bytes | memoryview, *, bytes_max: int = 64 << 20) -> list[Neutral]:
+    """The messages of a batch; none, if it is a control batch."""
+    return [record.message for record in records(data, bytes_max=bytes_max)]
+
+
+def records(data: bytes | memoryview, *, bytes_max: int = 64 << 20) -> list[Record]:
+    """The messages of a batch and their places in it; none, if it is a control batch."""
+    batch = read_head(data)
+    if batch.is_control:
+        return []
+    packed = data[HEAD.size : batch.size]
+    raw = bytes(unpack(packed, batch.attributes & Attribute.CODEC, bytes_max))
+    if not 0 < batch.records <= len(raw) // _RECORD_BYTES_MIN:
+        raise WireError(f"a batch of {len(raw)} bytes cannot hold {batch.records} records")
+    append_ms = batch.max_ms if batch.attributes & Attribute.APPEND_TIME else None
+    return list(_records(raw, batch.records, batch.base_ms, append_ms))
+
+
+def _records(raw: bytes, count: int, base_ms: int, append_ms: int | None) -> Iterator[Record]:
+    at = 0
+    try:
+        for number in range(count):
+            size, at = _varint(raw, at)
+            end = at + size
+            time_delta, at = _varint(raw, at + 1)
+            offset_delta, at = _varint(raw, at)
+            key, at = _bytes(raw, at)
+            value, at = _bytes(raw, at)
+            header_count, at = _varint(raw, at)
+            if not 0 <= header_count <= len(raw) - at:
+                raise WireError(f"record {number} claims {header_count} headers")
+            headers: list[Header] = []
+            for _ in range(header_count):
+                name, at = _bytes(raw, at)
+                if name is None:
+                    raise WireError(f"record {number} has a header without a name")
+                content, at = _bytes(raw, at)
+                headers.append((name.decode("utf-8", "surrogateescape"), content))
+            if at != end:
+                raise WireError(f"record {number} of a batch is not as long as it says")
+            time_ms = base_ms + time_delta if append_ms is None else append_ms
+            yield Record(offset_delta, Neutral(key, value, tuple(headers), time_ms))
+    except IndexError:
+        raise WireError("a record batch is cut off") from None
+    if at != len(raw):
+        raise WireError(f"{len(raw) - at} bytes follow the last record of a batch")
+
+
+def from_neutral(
+    messages: Sequence[Neutral], base_offset: int = 0, codec: Codec = Codec.NONE
+) -> bytes:
+    """One batch with all these messages."""
+    base_ms = messages[0].time_ms
+    raw = b"".join(_record(message, index, base_ms) for index, message in enumerate(messages))
+    packed = pack(raw, codec)
+    latest_ms = max(message.time_ms for message in messages)
+    last = len(messages) - 1
+    head = HEAD.pack(
+        base_offset, HEAD.size - _LENGTH_END + len(packed), 0, MAGIC, 0, codec, last, base_ms,
+        latest_ms, -1, -1, -1, len(messages),
+    )  # fmt: skip
+    batch = head + packed
+    return batch[:CRC_AT] + crc_of(batch).to_bytes(4, "big") + batch[ATTRIBUTES_AT:]
+
+
+def _record(message: Neutral, index: int, base_ms: int) -> bytes:
+    pieces = [b"\0", _zigzag(message.time_ms - base_ms), _zigzag(index)]
+    pieces += _sized(message.key)
+    pieces += _sized(message.body)
+    pieces.append(_zigzag(len(message.headers)))
+    for name, value in message.headers:
+        pieces += _sized(name.encode("utf-8", "surrogateescape"))
+        pieces += _sized(value)
+    record = b"".join(pieces)
+    return _zigzag(len(record)) + record
+
+
+def _sized(value: bytes | None) -> tuple[bytes, bytes]:
+    return (b"\1", b"") if value is None else (_zigzag(len(value)), value)
+
+
+def _bytes(raw: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _varint(raw, at)
+    if size < 0:
+        return None, at
+    end = at + size
+    if end > len(raw):
+        raise WireError(f"a field of a record claims {size} bytes of {len(raw) - at}")
+    return raw[at:end], end
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A zig-zag varint, and the place behind it."""
+    byte = raw[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise WireError("a varint of a record batch has more than ten bytes")
+
+
+def _zigzag(number: int) -> bytes:
+    value = (number << 1) ^ (number >> 63)
+    if value < 0x80:
+        return bytes((value,))
+    pieces = bytearray()
+    while value >= 0x80:
+        pieces.append(value & 0x7F | 0x80)
+        value >>= 7
+    pieces.append(value)
+    return bytes(pieces)

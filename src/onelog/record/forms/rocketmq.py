@@ -1,0 +1,114 @@
+"""RocketMQ's form: a body, and properties that are texts.
+
+    neutral     RocketMQ
+    key         property KEYS
+    body        body; no body is an empty one, and the property `__body` = null
+    header      property of the same name
+    time        born time
+
+Properties are texts with a value each, no name twice, and neither 0x01 nor 0x02 in them. What does
+not fit is kept under a name that says what it was; values are bytes in base64, or `null`:
+
+    __key             a key that is no such text
+    __header.N.NAME   header number N, counted from 0, in URL quotes
+
+What the broker and the store add to every message (`OWN`) is no header of its sender.
+
+Invariant: what is written here is read back as the same neutral message.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from urllib.parse import quote, unquote
+
+from onelog.message import KEYS
+from onelog.record.forms.neutral import Header, Neutral
+
+OWN = frozenset("MSG_REGION TRACE_ON CLUSTER WAIT __CRC32# INNER_NUM INNER_BASE".split())
+"""Properties that brokers, stores and clients add for themselves."""
+_BODY = "__body"
+_KEY = "__key"
+_HEADER = "__header."
+_NULL = "null"
+_TAKEN = frozenset({KEYS, _BODY, _KEY, *OWN})
+
+
+def to_neutral(body: bytes, properties: bytes, born_ms: int) -> Neutral:
+    """The message in a body and its encoded properties."""
+    key: bytes | None = None
+    content: bytes | None = body
+    headers: list[Header] = []
+    for name, value in _pairs(properties):
+        if name == KEYS:
+            key = value.encode()
+        elif name == _KEY:
+            key = _unpacked(value)
+        elif name == _BODY and value == _NULL:
+            content = None
+        elif name.startswith(_HEADER):
+            headers.append((unquote(name[len(_HEADER) :].partition(".")[2]), _unpacked(value)))
+        elif name not in OWN:
+            headers.append((name, value.encode("utf-8", "surrogateescape")))
+    return Neutral(key, content, tuple(headers), born_ms)
+
+
+def from_neutral(message: Neutral) -> tuple[bytes, bytes]:
+    """The body and the encoded properties; the time goes where the born time goes."""
+    pieces: list[str] = []
+    if message.key is not None:
+        text = _text(message.key)
+        pieces.append(f"{_KEY}\x01{_packed(message.key)}" if text is None else f"{KEYS}\x01{text}")
+    if message.body is None:
+        pieces.append(f"{_BODY}\x01{_NULL}")
+    seen: set[str] = set()
+    for number, (name, value) in enumerate(message.headers):
+        text = None if value is None else _text(value)
+        if text is None or name in seen or not _is_plain_name(name):
+            pieces.append(f"{_HEADER}{number}.{quote(name, safe='')}\x01{_packed(value)}")
+        else:
+            pieces.append(f"{name}\x01{text}")
+            seen.add(name)
+    return message.body or b"", "".join(piece + "\x02" for piece in pieces).encode()
+
+
+def _pairs(properties: bytes) -> Iterator[tuple[str, str]]:
+    """Names and values in their order; what has no value is dropped, as RocketMQ drops it."""
+    for entry in properties.decode("utf-8", "surrogateescape").split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if value:
+            yield name, value
+
+
+def _text(value: bytes) -> str | None:
+    """The value as a property can have it, or None."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text and "\x01" not in text and "\x02" not in text else None
+
+
+def _is_plain_name(name: str) -> bool:
+    return bool(
+        name
+        and name not in _TAKEN
+        and not name.startswith(_HEADER)
+        and "\x01" not in name
+        and "\x02" not in name
+    )
+
+
+def _packed(value: bytes | None) -> str:
+    # An empty value would be no property at all, hence the sign before it.
+    return _NULL if value is None else "=" + base64.b64encode(value).decode("ascii")
+
+
+def _unpacked(value: str) -> bytes | None:
+    if value == _NULL:
+        return None
+    try:
+        return base64.b64decode(value.removeprefix("=").encode(), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        # Somebody else's property that happens to have such a name.
+        return value.encode("utf-8", "surrogateescape")

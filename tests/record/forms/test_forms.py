@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onelog.errors import WireError
+from onelog.record.forms import Form, form_of, kafka, rocketmq
+from onelog.record.forms.codecs import Codec
+from onelog.record.forms.neutral import Neutral
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["KEYS", "TAGS", "UNIQ_KEY", "__key", "__body", "__header.0.a", "CLUSTER", "DELAY", "a"]
+)
+VALUES = (
+    st.none()
+    | st.binary(max_size=20)
+    | st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace"))
+)
+MESSAGES = st.builds(
+    Neutral,
+    key=VALUES,
+    body=VALUES,
+    headers=st.lists(st.tuples(NAMES, VALUES), max_size=5).map(tuple),
+    time_ms=st.integers(0, 2**62),
+)
+
+
+def through_rocketmq(messages: list[Neutral]) -> list[Neutral]:
+    return [
+        rocketmq.to_neutral(*rocketmq.from_neutral(message), message.time_ms)
+        for message in messages
+    ]
+
+
+def through_kafka(messages: list[Neutral]) -> list[Neutral]:
+    return kafka.to_neutral(kafka.from_neutral(messages))
+
+
+FORMS = {"rocketmq": through_rocketmq, "kafka": through_kafka}
+
+
+@pytest.mark.parametrize("first", FORMS)
+@pytest.mark.parametrize("second", FORMS)
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
+def test_a_message_is_the_same_after_any_two_forms(
+    first: str, second: str, messages: list[Neutral]
+) -> None:
+    assert FORMS[second](FORMS[first](messages)) == messages
+
+
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=4), codec=st.sampled_from(Codec))
+def test_a_batch_is_read_back_whatever_its_codec(messages: list[Neutral], codec: Codec) -> None:
+    batch = kafka.from_neutral(messages, 7, codec)
+    head = kafka.read_head(batch)
+    assert (head.base_offset, head.records, head.size) == (7, len(messages), len(batch))
+    assert head.crc == kafka.crc_of(batch)
+    assert kafka.to_neutral(batch) == messages
+
+
+@given(st.binary(max_size=200), st.sampled_from(Codec))
+def test_garbage_is_no_batch(garbage: bytes, codec: Codec) -> None:
+    batch = bytearray(kafka.from_neutral([Neutral(b"k", b"v")], 0, codec))
+    batch[kafka.HEAD.size :] = garbage
+    batch[kafka.LENGTH_AT : kafka.EPOCH_AT] = (len(batch) - 12).to_bytes(4, "big")
+    try:
+        kafka.to_neutral(bytes(batch))
+    except WireError:
+        pass
+
+
+def test_a_plain_message_has_the_same_names_in_every_form() -> None:
+    message = Neutral(b"4711", b"three lamps", (("TAGS", b"paid"), ("shop", b"north")), 1_000)
+    assert rocketmq.from_neutral(message) == (
+        b"three lamps",
+        b"KEYS\x014711\x02TAGS\x01paid\x02shop\x01north\x02",
+    )
+
+
+def test_what_the_broker_added_is_no_header() -> None:
+    properties = b"a\x011\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01c\x02"
+    assert rocketmq.to_neutral(b"body", properties, 5) == Neutral(None, b"body", (("a", b"1"),), 5)
+
+
+def test_a_control_batch_holds_no_messages() -> None:
+    batch = bytearray(kafka.from_neutral([Neutral(b"k", b"v")]))
+    batch[kafka.ATTRIBUTES_AT + 1] |= kafka.Attribute.CONTROL
+    assert kafka.to_neutral(bytes(batch)) == []
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY])
+def test_records_that_unpack_to_more_than_the_limit_are_refused(codec: Codec) -> None:
+    batch = kafka.from_neutral([Neutral(None, bytes(1 << 20))], 0, codec)
+    with pytest.raises(WireError):
+        kafka.to_neutral(batch, bytes_max=1 << 16)
+
+
+def test_a_sys_flag_names_the_form() -> None:
+    assert form_of(Form.KAFKA.sys_flag | 0x80) == Form.KAFKA
+    assert form_of(0x783) == Form.ROCKETMQ
