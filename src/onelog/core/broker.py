@@ -158,7 +158,7 @@ class Broker:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(
-            self.tables, store, clock, schedule, levels_ms, self.warming, self.writer
+            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
         )
         self.timers = Timers(
             self.tables, store, self.writer, clock, schedule, offload, self.warming, host

@@ -297,6 +297,17 @@ def test_a_part_that_the_crash_cut_in_two_is_completed_before_anything_else_is_w
     assert world.bodies("orders") == [b"before", b"a", b"b", b"c", b"after"]
 
 
+def test_what_the_tick_has_for_the_same_queue_is_not_taken_for_a_part(job: Job) -> None:
+    world = job.world
+    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b", b"c"))
+    world.broker.publish(NewMessage("orders", 0, b"between"), world.on_stored)
+    world.end_tick()
+    assert world.bodies("orders") == [b"a", b"between", b"b", b"c"]
+    tear(world, 3)
+    world.crash()
+    assert world.bodies("orders") == [b"a", b"between", b"b", b"c"], "at once"
+
+
 def test_a_torn_part_is_completed_before_another_query_goes_on_in_the_same_queue(
     job: Job,
 ) -> None:

@@ -52,15 +52,15 @@ class Delay:
         self,
         tables: Tables,
         store: MessageStore,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         levels_ms: tuple[int, ...],
         warming: Warming,
-        writer: Writer,
     ) -> None:
         self._tables = tables
-        self._writer = writer
         self._store = store
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._levels_ms = levels_ms

@@ -33,7 +33,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from struct import Struct
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
@@ -57,6 +56,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import NewRun
+from onelog.record.inner_batch import split_batch
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -510,19 +510,7 @@ class PreparedBatches:
         self._durability.when_safe(self._store.log_end, told)
 
 
-_OLD_HEAD = Struct(">iiiii")
-
-
 def _old_run(part: Part) -> NewRun:
-    """The messages of a part that 0.1 staged, which kept RocketMQ's batch as it came.
-
-    For each: size, magic, CRC, flag, size of the body; the body; size of properties; these.
-    """
-    data, at = part.body, 0
-    messages = []
-    while at < len(data):
-        size, _, _, flag, body_bytes = _OLD_HEAD.unpack_from(data, at)
-        body_at, body_end = at + _OLD_HEAD.size, at + _OLD_HEAD.size + body_bytes
-        at += size
-        messages.append((flag, data[body_at:body_end], data[body_end + 2 : at]))
-    return NewRun(part.labels["topic"], int(part.labels["queue"]), messages, data)
+    """The messages of a part that 0.1 staged: it kept RocketMQ's batches as they came."""
+    topic, queue_id = part.labels["topic"], int(part.labels["queue"])
+    return NewRun(topic, queue_id, split_batch(part.body), part.body)
