@@ -114,6 +114,7 @@ class Delivered:
     region: str
     group: str
     request_id: str
+    """Of this delivery; `Consumed` names it again."""
     message_id: str
     retry_times: int
     keys: str
@@ -122,7 +123,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """SubAfter: the listener is done. `request_id` is that of the delivery it belongs to.
+    """SubAfter: the listener is done.
 
     `cost_ms` is the time of the whole batch, divided by its messages. Without `time_ms` (0) and
     `group`, which not every client writes, the delivery tells them.
