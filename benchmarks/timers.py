@@ -32,8 +32,8 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Serialize
 from onelog.wire.remoting.frame import encode_request

@@ -29,6 +29,7 @@ QueueOffset = NewType("QueueOffset", int)
 TOPIC_BYTES_MAX = 255
 PROPERTIES_BYTES_MAX = 32_767
 QUEUE_ID_MAX = 65_535
+INNER_COUNT_MAX = 1_000_000
 
 TAGS = "TAGS"
 KEYS = "KEYS"
@@ -204,6 +205,15 @@ class Message(NamedTuple):
     def keys(self) -> list[str]:
         """The tokens of the KEYS property."""
         return (property_value(self.properties, KEYS) or "").split()
+
+    @property
+    def inner_count(self) -> int:
+        """How many messages the record holds, and has offsets for: of an inner batch many."""
+        if not self.sys_flag & 0x80:
+            return 1
+        stated = property_value(self.properties, INNER_COUNT) or ""
+        is_number = stated.isascii() and stated.isdigit()
+        return min(max(1, int(stated)), INNER_COUNT_MAX) if is_number else 1
 
     @property
     def unique_key(self) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from onelog.client.consumer.listening import Listening
 from onelog.client.message import ReceivedMessage
 from onelog.message import NewMessage, encode_properties
-from onelog.store import record
-from onelog.wire.remoting.records import decode_records
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 
 
 def received(
@@ -17,7 +17,7 @@ def received(
     message = NewMessage(
         topic, 0, body, encode_properties(properties), born_ms=1, reconsume_times=times
     )
-    head, body_part, tail, _ = record.encode(message, offset, 1000 * offset, 2, False)
+    head, body_part, tail, _ = encode(message, offset, 1000 * offset, 2, False)
     return ReceivedMessage(decode_records(head + bytes(body_part) + tail)[0], "broker-a")
 
 

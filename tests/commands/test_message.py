@@ -14,8 +14,8 @@ from onelog.client.connection.address import Address
 from onelog.commands.message.views import LONG_BYTES, details, document, line, messages_table
 from onelog.commands.terminal import console
 from onelog.message import NewMessage, encode_properties
-from onelog.store.record import encode
-from onelog.wire.remoting.records import decode_records
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 from tests.client.admin.test_groups import commit
 from tests.client.live_cluster import LiveCluster
 from tests.commands.conftest import Run

@@ -22,7 +22,7 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.message import NewMessage, SysFlag, encode_host, encode_properties
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
 from onelog.store.message_store import MessageStore
 from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder

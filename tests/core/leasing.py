@@ -13,7 +13,7 @@ from onelog.core.leases.queue import Fate
 from onelog.core.leases.supply import Terms
 from onelog.errors import OnelogError
 from onelog.message import Message
-from onelog.store.record import decode_messages
+from onelog.record.decode import decode_messages
 from tests.core.world import World
 
 GROUP = "readers"

@@ -20,9 +20,9 @@ from onelog.core.cursors.pull import PullResult
 from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.record.decode import decode_messages
 from onelog.rocketmq import ROCKETMQ
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
 
 TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onelog.message import Message, decode_properties
+from onelog.record.decode import Broken, decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import Broken, decode_messages
 from tests.store.log_records import scan_log
 
 Line = dict[str, Any]

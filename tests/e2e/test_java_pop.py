@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.store.record import decode_messages
+from onelog.record.decode import decode_messages
 from tests.e2e.conftest import Server
 from tests.e2e.java_clients import SHORT_JVM, Facts, Scenario, mqadmin, run_scenario
 from tests.e2e.processes import stop

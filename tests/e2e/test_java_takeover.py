@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onelog.config import StoreConfig
-from onelog.store.record import decode_messages
+from onelog.record.decode import decode_messages
 from onelog.wire.remoting.codes import RequestCode as Code
 from tests.e2e.processes import wait_until
 from tests.e2e.remoting_probe import Answer, accepts_message, call, create_topic

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.message import Message, NewMessage, Part, SysFlag
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 from onelog.record.inner_batch import _split_one_by_one, encode_batch, split_batch, unwrapped
-from onelog.store import record
-from onelog.wire.remoting.records import decode_records
 
 BATCH = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 PARTS = st.lists(
@@ -22,7 +22,7 @@ PARTS = st.lists(
 
 def stored(body: bytes, sys_flag: int, queue_offset: int = 7) -> list[Message]:
     message = NewMessage("t", 3, body, b"INNER_NUM\x019\x02", sys_flag=sys_flag, born_ms=12)
-    head, body_part, tail, _ = record.encode(message, queue_offset, 4096, 34, False)
+    head, body_part, tail, _ = encode(message, queue_offset, 4096, 34, False)
     return decode_records(head + bytes(body_part) + tail)
 
 

@@ -21,11 +21,12 @@ from onelog.message import (
     encode_properties,
 )
 from onelog.record.compression import Compression, compress, unpacked_body
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 from onelog.record.inner_batch import encode_batch, unwrapped
+from onelog.record.layout import topic_field
 from onelog.spark.columns.messages import spark_schema
-from onelog.store import record
 from onelog.store.dispatch import is_dispatched
-from onelog.wire.remoting.records import decode_records
 
 QUICK = settings(max_examples=40, deadline=None)
 """For properties over whole records, of which one example is many."""
@@ -103,10 +104,10 @@ def encoded(
     store_ms: int = 1_700_000_000_123,
 ) -> bytes:
     """A record, also with properties that the store would not write as they are."""
-    head, body, _, _ = record.encode(
+    head, body, _, _ = encode(
         message._replace(properties=b""), queue_offset, log_offset, store_ms, False
     )
-    magic, topic = record.topic_field(message.topic)
+    magic, topic = topic_field(message.topic)
     tail = topic + len(message.properties).to_bytes(2, "big") + message.properties
     size = len(head) + len(body) + len(tail)
     return Struct(">II").pack(size, magic) + head[8:] + bytes(body) + tail

@@ -16,11 +16,11 @@ from onelog.errors import (
     PeerClosedError,
     TopicNotFoundError,
 )
+from onelog.record.decode import decode_records
 from onelog.spark import brokers as module
 from onelog.spark.brokers import Brokers, connect
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange
-from onelog.wire.remoting.records import decode_records
 from tests.spark.conftest import StartCluster
 from tests.spark.threaded_cluster import ThreadedCluster
 

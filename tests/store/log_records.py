@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from onelog.message import Message
+from onelog.record.decode import Blank, Broken
 from onelog.store.commitlog import CommitLog, next_record, record_at
-from onelog.store.record import Blank, Broken
 
 
 def scan_log(log: CommitLog, offset: int) -> Iterator[Message | Broken]:

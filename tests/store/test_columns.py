@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage
+from onelog.record.decode import Blank, Broken
 from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.keyhash import key_hash, message_keys
 from onelog.store.message_store import MessageStore
-from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
 from tests.store.log_records import scan_log
 from tests.store.samples import sample_messages

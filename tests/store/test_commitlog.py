@@ -13,8 +13,9 @@ from onelog.errors import (
     StoreVersionError,
 )
 from onelog.message import Appended, LogOffset, Message, NewMessage
+from onelog.record.decode import Broken
+from onelog.record.layout import BLANK, MAGIC_BLANK
 from onelog.store.commitlog import CommitLog
-from onelog.store.record import BLANK, MAGIC_BLANK, Broken
 from onelog.store.segment import Segment
 from tests.store.log_records import scan_log
 

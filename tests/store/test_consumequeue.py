@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.errors import StoreCorruptError, StoreFullError, StoreVersionError
-from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, PADDING, ConsumeQueue, MapBudget
+from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING
+from onelog.store.consumequeue import ConsumeQueue, MapBudget
 
 FILE = 10
 

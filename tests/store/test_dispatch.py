@@ -11,6 +11,8 @@ from onelog.message import (
     property_value,
     tags_code,
 )
+from onelog.record.decode import decode_message
+from onelog.record.encode import encode
 from onelog.store.dispatch import (
     TagsCodes,
     Target,
@@ -19,7 +21,6 @@ from onelog.store.dispatch import (
     targets,
     with_dispatch_properties,
 )
-from onelog.store.record import decode_message, encode
 
 
 def stored(message: NewMessage, queue_offset: int = 7) -> Message:

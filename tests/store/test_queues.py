@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.errors import InvalidQueueError, InvalidTopicError
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
 from onelog.store.queues import Queues
 
 

@@ -23,7 +23,7 @@ from onelog.errors import (
     StoreVersionError,
 )
 from onelog.message import Message
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import occupies, open_readonly

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from onelog.message import NewMessage
+from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.store import spare_queues
-from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, MapBudget
+from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.message_store import MessageStore
 from onelog.store.segment import file_name
 from onelog.store.spare_queues import FOLDER, MISSES_MIN, STOCK_MAX, STOCK_MIN, SpareQueues

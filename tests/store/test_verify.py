@@ -13,7 +13,7 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.errors import NotAStoreError
 from onelog.message import Message
-from onelog.store.consumequeue import ENTRY, PADDING
+from onelog.record.entries import ENTRY, PADDING
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify

@@ -14,7 +14,6 @@ left to `check`, which also says why.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from isal.isal_zlib import crc32
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -24,42 +23,22 @@ from onelog.message import (
     SCHEDULE_TOPIC,
     TAGS,
     TRANSACTION_MASK,
-    LogOffset,
     Message,
     SysFlag,
     property_bytes,
     tags_code,
 )
+from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
+from onelog.record.decode import Blank, Broken, check, decode_message
+from onelog.record.layout import BLANK, CRC_MASK, CRC_NAME, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.store.dispatch import TagsCodes, is_deletion, targets
 from onelog.store.keyhash import hashes_of
-from onelog.store.record import (
-    BLANK,
-    CRC_MASK,
-    CRC_NAME,
-    CRC_PROPERTY_BYTES,
-    HEADS,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    Blank,
-    Broken,
-    check,
-)
 from onelog.store.segment import Segment
 
-Ints = npt.NDArray[np.int64]
-
 _READ_BYTES = 8 << 20
-_RECORDS_MAX = 32_768
+_STRETCH_BYTES = 4 << 20
+"""The records of one stretch begin within so many bytes."""
 _HELD_BYTES_MIN = 64 << 10
-_FIXED = np.dtype(
-    [
-        ("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("log", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-    ]
-)  # fmt: skip
-"""The part of a record before its first address, which has the same place in all of them."""
-_HEAD_BYTES = np.array([head.size for head in HEADS])
 _TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _MULTI_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
 _CRC_NAME = np.frombuffer(CRC_NAME, np.uint8)
@@ -115,21 +94,6 @@ class Stretch:
     """Topics that were deleted here, and the log offset of the record that says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Where things are in the bytes that were read, and what the fixed fields say."""
-
-    at: Ints
-    fixed: npt.NDArray[np.void]
-    store_ms: Ints
-    body_at: Ints
-    topic_at: Ints
-    name_at: Ints
-    properties_at: Ints
-    end: Ints
-    plausible: npt.NDArray[np.bool_]
-
-
 class RecordWalk:
     """Reads segments from front to back."""
 
@@ -149,37 +113,31 @@ class RecordWalk:
 
         Returns them, the place after them, and what stopped it there if it was not a limit.
         """
-        data, starts = self._follow_lengths(segment, at, limit)
-        if not starts:
-            if at >= limit:
-                return None, at, None
-            return None, at, self._what_stops(segment, at, data)
-        fields = _find_fields(data, np.array(starts), segment.start + at)
-        count = self._count_whole(segment, at, data, fields)
+        data, layout, plausible = self._follow_lengths(segment, at, limit)
+        count = self._count_whole(segment, at, data, layout, plausible) if len(layout) else 0
         if count == 0:
-            return None, at, self._what_stops(segment, at, data)
-        after = at + int(fields.end[count - 1])
-        return self._stretch(segment.start + at, data, fields, count), after, None
+            return None, at, None if at >= limit else self._what_stops(segment, at, data)
+        after = at + int(layout.end[count - 1])
+        return self._stretch(segment.start + at, data, layout.rows(slice(0, count))), after, None
 
-    def _follow_lengths(self, segment: Segment, at: int, limit: int) -> tuple[bytes, list[int]]:
-        """Bytes from `at` on, and where in them records start, if the lengths can be trusted."""
+    def _follow_lengths(self, segment: Segment, at: int, limit: int) -> tuple[bytes, Layout, Mask]:
+        """Bytes from `at` on, the records in them, and which of these could be whole."""
         data = self._bytes_from(segment, at)
-        starts: list[int] = []
-        here = 0
-        unpack = BLANK.unpack_from
-        stop = limit - at
-        while here < stop and len(starts) < _RECORDS_MAX and here + BLANK.size <= len(data):
-            size, magic = unpack(data, here)
-            if size < RECORD_BYTES_MIN or (magic != MAGIC_V1 and magic != MAGIC_V2):
-                break
-            if here + size > len(data):
-                if starts or at + size > segment.size:
-                    break
+        if limit > at and len(data) >= BLANK.size:
+            size = int.from_bytes(data[:4], "big")
+            if len(data) < size <= segment.size - at:
                 # One record is larger than what is read at once.
                 data = segment.read_around(at, size)
-            starts.append(here)
-            here += size
-        return data, starts
+        raw = np.frombuffer(data, np.uint8)
+        last = min(limit - at - 1, len(data) - RECORD_BYTES_MIN, _STRETCH_BYTES)
+        layout, whole = lay_out(raw, starts(raw, last))
+        # What is cut off by the end of the bytes comes with the next ones.
+        inside = layout.end <= len(data)
+        layout, whole = layout.rows(inside), whole[inside]
+        plausible = whole.copy()
+        plausible[whole] = ~layout.rows(whole).is_odd()
+        plausible &= layout.log_offset == segment.start + at + layout.at
+        return data, layout, plausible
 
     def _bytes_from(self, segment: Segment, at: int) -> bytes:
         """What follows from `at` on; what was read last and not used, behind damage, will do."""
@@ -194,26 +152,27 @@ class RecordWalk:
         self._held = segment, at, data
         return data
 
-    def _count_whole(self, segment: Segment, at: int, data: bytes, fields: _Fields) -> int:
+    def _count_whole(
+        self, segment: Segment, at: int, data: bytes, layout: Layout, plausible: Mask
+    ) -> int:
         """How many of the records, from the first on, are whole."""
-        count = len(fields.at)
+        count = len(layout)
         view = memoryview(data)
-        for row in np.flatnonzero(~fields.plausible).tolist():
-            if not isinstance(self._check(segment, at, view, int(fields.at[row])), Message):
+        for row in np.flatnonzero(~plausible).tolist():
+            if not isinstance(self._check(segment, at, view, int(layout.at[row])), Message):
                 count = row
                 break
-        bodies = zip(fields.body_at[:count].tolist(), fields.topic_at[:count].tolist(), strict=True)
+        bodies = zip(layout.body_at[:count].tolist(), layout.topic_at[:count].tolist(), strict=True)
         found = np.array([crc32(data[start:end]) for start, end in bodies], np.uint32)
-        wrong = (found & CRC_MASK) != fields.fixed["crc"][:count]
-        wrong |= self._wrong_own_crc(data, fields, count)
+        wrong = (found & CRC_MASK) != layout.body_crc[:count]
+        wrong |= self._wrong_own_crc(data, layout, count)
         return int(wrong.argmax()) if wrong.any() else count
 
-    def _wrong_own_crc(self, data: bytes, fields: _Fields, count: int) -> npt.NDArray[np.bool_]:
+    def _wrong_own_crc(self, data: bytes, layout: Layout, count: int) -> Mask:
         """Which of the first `count` records have a wrong checksum of their own, or lack one."""
         wrong = np.full(count, self.require_crc)
-        raw = np.frombuffer(data, np.uint8)
-        end = fields.end[:count]
-        long_enough = end - fields.properties_at[:count] - 2 >= CRC_PROPERTY_BYTES
+        raw, end = layout.raw, layout.end[:count]
+        long_enough = end - layout.properties_at[:count] - 2 >= CRC_PROPERTY_BYTES
         rows = np.flatnonzero(long_enough & (raw[end - CRC_PROPERTY_BYTES] == _CRC_NAME[0]))
         if not len(rows):
             return wrong
@@ -222,7 +181,7 @@ class RecordWalk:
         named = (texts[:, : len(_CRC_NAME)] == _CRC_NAME).all(axis=1)
         rows, ends, texts = rows[named], ends[named], texts[named]
         digits = texts[:, len(_CRC_NAME) : -1].astype(np.int64) - ord("0")
-        whole = zip(fields.at[rows].tolist(), ends.tolist(), strict=True)
+        whole = zip(layout.at[rows].tolist(), ends.tolist(), strict=True)
         found = np.array([crc32(data[start:until]) for start, until in whole], np.uint32)
         right = (digits @ _CRC_DIGITS == (found & CRC_MASK)) & (texts[:, -1] == 2)
         wrong[rows] = ~(right & ((digits >= 0) & (digits <= 9)).all(axis=1))
@@ -248,16 +207,13 @@ class RecordWalk:
                 return Broken(segment.start + at, str(error))
         return found
 
-    def _stretch(self, log_at: int, data: bytes, fields: _Fields, count: int) -> Stretch:
-        fixed = fields.fixed[:count]
-        names = zip(fields.name_at.tolist(), fields.properties_at[:count].tolist(), strict=False)
+    def _stretch(self, log_at: int, data: bytes, layout: Layout) -> Stretch:
+        names = zip(layout.name_at.tolist(), layout.properties_at.tolist(), strict=True)
         topic = np.array([self._topics[data[a:b]] for a, b in names], np.int64)
-        tails = zip(fields.properties_at.tolist(), fields.end[:count].tolist(), strict=False)
+        tails = zip(layout.properties_at.tolist(), layout.end.tolist(), strict=True)
         properties = [data[a + 2 : b] for a, b in tails]
         tags = [property_bytes(text, _TAGS_NEEDLE) for text in properties]
-        store_ms = fields.store_ms[:count]
-        log = fixed["log"].astype(np.int64)
-        flags = fixed["sys_flag"].astype(np.int64)
+        store_ms, log, flags = layout.store_ms, layout.log_offset, layout.sys_flag
         code = np.array([tags_code(text) if text else 0 for text in tags], np.int64)
         for row in np.flatnonzero(topic == self._topics.of(SCHEDULE_TOPIC)).tolist():
             code[row] = self._tags_codes.of(SCHEDULE_TOPIC, properties[row], int(store_ms[row]))
@@ -267,15 +223,15 @@ class RecordWalk:
         special += np.flatnonzero(flags & SysFlag.INNER_BATCH).tolist()
         plain[special] = False
         rows = np.flatnonzero(plain)
-        queue = (topic << 32) + fixed["queue_id"]
-        offset = fixed["queue_offset"].astype(np.int64)
+        queue = (topic << 32) + layout.queue_id
+        offset = layout.queue_offset
         if special:
             rows, more_queue, more_offset = self._place_special(
-                sorted(set(special)), rows, data, fields, queue, offset
+                sorted(set(special)), rows, layout, queue, offset
             )
         else:
             more_queue, more_offset = queue[rows], offset[rows]
-        size = fixed["size"].astype(np.int64)
+        size = layout.end - layout.at
         places = Places(more_queue, more_offset, log[rows], size[rows], code[rows])
         topics = [self._topics.names[number] for number in topic.tolist()]
         deleted = []
@@ -288,15 +244,14 @@ class RecordWalk:
             if is_deletion(int(flags[row]), properties[row]):
                 deleted.append((topics[row], int(log[row])))
         hashes, key_row = hashes_of(topics, keyed)
-        end = log_at + int(fields.end[count - 1])
+        end = log_at + int(layout.end[-1])
         return Stretch(log, store_ms, end, places, key_row, hashes, topics, tags, deleted)
 
     def _place_special(
         self,
         special: list[int],
         rows: Ints,
-        data: bytes,
-        fields: _Fields,
+        layout: Layout,
         queue: Ints,
         offset: Ints,
     ) -> tuple[Ints, Ints, Ints]:
@@ -306,8 +261,7 @@ class RecordWalk:
         """
         all_rows, all_queues, all_offsets = [rows], [queue[rows]], [offset[rows]]
         for row in special:
-            message = _message(data, fields, row, int(fields.fixed["log"][row]))
-            for target in targets(message):
+            for target in targets(decode_message(layout.raw.data, int(layout.at[row]))):
                 number = (self._topics.of(target.topic) << 32) + target.queue_id
                 all_rows.append(np.full(target.entries, row))
                 all_queues.append(np.full(target.entries, number))
@@ -320,51 +274,3 @@ class RecordWalk:
             np.concatenate(all_queues)[order],
             np.concatenate(all_offsets)[order],
         )
-
-
-def _find_fields(data: bytes, at: Ints, log_at: int) -> _Fields:
-    """The places of all fields, and which records could be whole."""
-    raw = np.frombuffer(data, np.uint8)
-    fixed = sliding_window_view(raw, _FIXED.itemsize)[at].view(_FIXED).ravel()
-    head_bytes = _HEAD_BYTES[fixed["sys_flag"].astype(np.int64) >> 4 & 3]
-    born_bytes = np.where(fixed["sys_flag"].astype(np.int64) & SysFlag.BORN_HOST_V6, 20, 8)
-    store_ms = _integers(raw, at + _FIXED.itemsize + born_bytes, ">i8")
-    end = at + fixed["size"]
-    body_at = at + head_bytes
-    # Where lengths are wrong, look at the record's own start instead of outside of the bytes.
-    plausible = body_at < end
-    body_bytes = _integers(raw, np.where(plausible, body_at - 4, at), ">u4")
-    topic_at = body_at + body_bytes
-    is_v1 = fixed["magic"] == MAGIC_V1
-    name_at = topic_at + np.where(is_v1, 1, 2)
-    plausible &= name_at + 2 < end
-    safe_topic = np.where(plausible, topic_at, at)
-    topic_bytes = np.where(is_v1, raw[safe_topic], _integers(raw, safe_topic, ">u2"))
-    properties_at = np.where(plausible, name_at + topic_bytes, at)
-    plausible &= (properties_at + 2 <= end) & (topic_bytes > 0)
-    properties_at = np.where(plausible, properties_at, at)
-    properties_bytes = _integers(raw, properties_at, ">u2")
-    plausible &= properties_at + 2 + properties_bytes == end
-    plausible &= (raw[properties_at - 1] != 0) & ((properties_bytes == 0) | (raw[end - 1] != 0))
-    plausible &= (fixed["log"] == log_at + at) & (fixed["queue_offset"] >= 0)
-    plausible &= fixed["queue_id"] >= 0
-    return _Fields(at, fixed, store_ms, body_at, topic_at, name_at, properties_at, end, plausible)
-
-
-def _integers(raw: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
-    """The big-endian integers at these places."""
-    width = np.dtype(kind).itemsize
-    values: Ints = sliding_window_view(raw, width)[at].view(kind).ravel().astype(np.int64)
-    return values
-
-
-def _message(data: bytes, fields: _Fields, row: int, log_offset: int) -> Message:
-    """The record of one row, as `targets` wants it."""
-    fixed = fields.fixed[row]
-    name = data[int(fields.name_at[row]) : int(fields.properties_at[row])]
-    properties = data[int(fields.properties_at[row]) + 2 : int(fields.end[row])]
-    return Message(
-        name.decode("utf-8", "replace"), int(fixed["queue_id"]), fixed["queue_offset"].item(),
-        LogOffset(log_offset), memoryview(b""), properties, 0, int(fixed["sys_flag"]), 0, b"",
-        int(fields.store_ms[row]), b"", 0, 0, 0, int(fixed["size"]),
-    )  # fmt: skip

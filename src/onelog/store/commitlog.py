@@ -32,19 +32,15 @@ from onelog.errors import (
     StoreVersionError,
 )
 from onelog.message import Appended, LogOffset, Message, NewMessage, NewRun
-from onelog.store.record import (
-    BLANK,
-    MAGIC_BLANK,
-    MAGIC_START,
-    RECORD_BYTES_MIN,
-    Blank,
-    Broken,
-    check,
+from onelog.record.decode import Blank, Broken, check, require_message
+from onelog.record.encode import (
     encode,
     encode_run,
-    require_message,
+    encode_run_of_queue,
+    is_plain_run,
+    run_bytes_max,
 )
-from onelog.store.runs import encode_run_of_queue, is_plain_run, run_bytes_max
+from onelog.record.layout import BLANK, MAGIC_BLANK, MAGIC_START, RECORD_BYTES_MIN
 from onelog.store.segment import (
     Buffer,
     Segment,

@@ -25,20 +25,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct
 
 import numpy as np
 
 from onelog.errors import StoreCorruptError, StoreVersionError
+from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
 from onelog.store.segment import disk_error, file_name, numbered_files, sync_file
 from onelog.store.spare_queues import SpareQueues
 
-ENTRY = Struct(">qiq")
-ENTRY_BYTES = ENTRY.size
-ENTRY_DTYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
-PADDING_SIZE = 0x7FFFFFFF
-"""The size in an entry that stands for a message which is in no log any more."""
-PADDING = ENTRY.pack(0, PADDING_SIZE, 0)
 _GONE = ENTRY.pack(-1, 0, 0)
 _READ_ENTRIES = 4_096
 _BEGIN_BYTES = 200 * ENTRY_BYTES
@@ -471,7 +465,7 @@ class ConsumeQueue:
             rows = np.frombuffer(self.read_entries(offset, count), ENTRY_DTYPE)
             if len(rows) < count:
                 return end  # Retention took them meanwhile.
-            real = (rows["size"] != PADDING_SIZE) & (rows["at"] >= log_start)
+            real = (rows["size"] != PADDING_SIZE) & (rows["log"] >= log_start)
             if real.any():
                 return offset + int(real.argmax())
             offset += len(rows)

@@ -15,6 +15,7 @@ from onelog.errors import ConfigError, MessageError
 from onelog.message import (
     DELAY_LEVEL,
     INNER_COUNT,
+    INNER_COUNT_MAX,
     LIGHT_QUEUE_PREFIX,
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
@@ -31,7 +32,6 @@ from onelog.message import (
 )
 
 TOPIC_DELETED = "INNER_TOPIC_DELETED"
-INNER_COUNT_MAX = 1_000_000
 EXTRA_QUEUES_MAX = 1_000
 TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _NEVER_SHARED = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
@@ -158,11 +158,7 @@ def targets(message: Message) -> Iterator[Target]:
     """Every queue position that a stored record occupies."""
     if not is_dispatched(message.sys_flag):
         return
-    count = 1
-    if message.sys_flag & _INNER_BATCH:
-        stated = property_value(message.properties, INNER_COUNT) or ""
-        if stated.isascii() and stated.isdigit():
-            count = min(max(1, int(stated)), INNER_COUNT_MAX)
+    count = message.inner_count
     yield Target(message.topic, message.queue_id, message.queue_offset, count)
     if message.topic.startswith(_NEVER_SHARED):
         return

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from onelog.config import StoreConfig
 from onelog.errors import NotAStoreError, StoreCorruptError, StoreError, StoreVersionError
+from onelog.record.entries import ENTRY_BYTES as QUEUE_ENTRY_BYTES
 from onelog.store.checkpoint import check_version
-from onelog.store.consumequeue import ENTRY_BYTES as QUEUE_ENTRY_BYTES
 from onelog.store.keyindex import ENTRY_BYTES, ENTRY_DTYPE, HEADER, SLOT_BYTES
 from onelog.store.segment import FILE_NAME, disk_error, numbered_files
 

@@ -41,9 +41,11 @@ from onelog.message import (
     SysFlag,
     tags_code,
 )
+from onelog.record.entries import ENTRY, ENTRY_BYTES
+from onelog.record.layout import CRC_PROPERTY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import remember_damage
 from onelog.store.dispatch import (
     TAGS_NEEDLE,
@@ -56,7 +58,6 @@ from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues, check_queue_id
 from onelog.store.reader import StoreReader
-from onelog.store.record import CRC_PROPERTY_BYTES
 from onelog.store.recovery import RecoveryReport, recover
 from onelog.store.retention import Retention, RetentionRound, SpaceUsage, space_usage
 from onelog.store.segment import disk_error, make_folders, sync_folder

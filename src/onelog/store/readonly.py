@@ -10,10 +10,11 @@ from pathlib import Path
 
 from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
+from onelog.record.entries import PADDING_SIZE
 from onelog.store.checkpoint import AbortMark, Checkpoint
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.folder import (
     geometry_advice,

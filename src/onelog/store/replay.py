@@ -24,10 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onelog.errors import MessageError
-from onelog.store.columns import Ints, Places, Stretch, TopicNumbers
-from onelog.store.consumequeue import ENTRY_BYTES, ENTRY_DTYPE, ConsumeQueue
+from onelog.message import INNER_COUNT_MAX
+from onelog.record.columns import Ints
+from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE
+from onelog.store.columns import Places, Stretch, TopicNumbers
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
-from onelog.store.dispatch import INNER_COUNT_MAX
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 
@@ -223,7 +225,7 @@ class Replay:
         order = np.argsort(queue, kind="stable")
         queue, offset, log, size = queue[order], offset[order], log[order], size[order]
         packed = np.empty(len(order), ENTRY_DTYPE)
-        packed["at"], packed["size"], packed["code"] = log, size, code[order]
+        packed["log"], packed["size"], packed["code"] = log, size, code[order]
         changes = np.diff(queue) != 0
         cuts = np.flatnonzero(changes | (np.diff(offset) != 1)) + 1
         self._write_runs(queue, offset, log, size, packed, [0, *cuts.tolist(), len(order)])

@@ -6,10 +6,10 @@ last record it is where the log ends, between two of them it is damage.
 
 from collections.abc import Iterator, Sequence
 
+from onelog.record.decode import Blank, Broken
 from onelog.store.columns import RecordWalk, Stretch
 from onelog.store.commitlog import next_record
 from onelog.store.damage import Damage
-from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
 
 

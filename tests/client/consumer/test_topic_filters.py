@@ -8,13 +8,13 @@ from onelog.client.consumer.topic_filters import topic_filter
 from onelog.core.filters.tags import subscribe
 from onelog.errors import FilterSyntaxError, InvalidTopicError
 from onelog.message import Message, NewMessage, encode_properties
-from onelog.store import record
-from onelog.wire.remoting.records import decode_records
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 
 
 def tagged(tag: str | None) -> Message:
     properties = encode_properties({"TAGS": tag} if tag else {"X": "TAGS"})
-    head, body, tail, _ = record.encode(NewMessage("t", 0, b"x", properties), 0, 0, 1, False)
+    head, body, tail, _ = encode(NewMessage("t", 0, b"x", properties), 0, 0, 1, False)
     return decode_records(head + bytes(body) + tail)[0]
 
 

@@ -15,7 +15,8 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from onelog.store.record import decode_message, encode
+from onelog.record.decode import decode_message
+from onelog.record.encode import encode
 
 NOW_MS = 1_700_000_000_000
 

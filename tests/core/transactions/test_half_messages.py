@@ -24,7 +24,8 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from onelog.store.record import decode_message, encode
+from onelog.record.decode import decode_message
+from onelog.record.encode import encode
 
 OFFSETS = st.integers(0, 2**63 - 1)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from onelog.config import Value, load
 from onelog.message import Message, encode_properties
 from onelog.net.peer import Peer
+from onelog.record.decode import decode_messages
 from onelog.server import BrokerServer, running_broker
-from onelog.store.record import decode_messages
 from onelog.wire.remoting.clients import (
     ConsumerData,
     HeartbeatData,

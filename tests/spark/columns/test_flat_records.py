@@ -6,11 +6,12 @@ from hypothesis import given
 
 from onelog.errors import WireError
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
+from onelog.record.columns import Layout, find_records
 from onelog.record.compression import Compression, compress, unpacked_body
+from onelog.record.decode import decode_records
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.flat_records import flatten, needs_flattening
-from onelog.spark.record_layout import Layout, find_records
-from onelog.wire.remoting.records import decode_records
+from onelog.spark.columns.pieces import bodies
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
@@ -108,5 +109,5 @@ def test_the_rest_stays_when_what_is_damaged_is_left_out() -> None:
     layout = laid_out(good + encoded(NewMessage("t", 0, b"bad", sys_flag=1), 2) + good)
     told: list[WireError] = []
     left = flatten(layout, needs_flattening(layout, None, True), None, True, told.append)
-    assert left.bodies().to_pylist() == [b"good", b"good"]
+    assert bodies(left).to_pylist() == [b"good", b"good"]
     assert len(told) == 1

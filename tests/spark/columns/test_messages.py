@@ -11,11 +11,10 @@ from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError, WireError
 from onelog.message import NewMessage, SysFlag, encode_properties
+from onelog.record.decode import decode_message, decode_records
 from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns import messages as columns
 from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, spark_schema
-from onelog.store.record import decode_message
-from onelog.wire.remoting.records import decode_records
 from tests.spark.record_samples import (
     INT64,
     QUICK,

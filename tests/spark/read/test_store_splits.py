@@ -7,10 +7,10 @@ import pytest
 
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreError
+from onelog.record.entries import ENTRY_BYTES, PADDING
 from onelog.spark.read import store_splits
 from onelog.spark.read.offsets import QueueRange
 from onelog.spark.read.store_splits import LogSplit, QueueSplit, SplitBy, plan
-from onelog.store.consumequeue import ENTRY_BYTES, PADDING
 from onelog.store.readonly import open_readonly
 from tests.spark.store_rows import all_ranges, rows_by_reader, rows_from_files, write_rich_store
 from tests.store.samples import SAMPLE, overwrite

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from onelog.message import Message
-from onelog.store.consumequeue import ENTRY
+from onelog.record.entries import ENTRY
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import Verification, verify
 from tests.store.log_records import scan_log

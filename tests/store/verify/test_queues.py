@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onelog.message import Message
+from onelog.record.entries import ENTRY
 from onelog.store.checkpoint import Checkpoint
-from onelog.store.consumequeue import ENTRY
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import Verification, verify

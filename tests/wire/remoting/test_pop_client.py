@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.message import NewMessage, encode_properties
-from onelog.store import record
+from onelog.record.encode import encode
 from onelog.wire.remoting.pop import (
     BATCH_SPAN_MAX,
     PopRequest,
@@ -49,7 +49,7 @@ def body(*places: tuple[str, int, int], times: int = 0, **properties: str) -> by
         message = NewMessage(
             topic, queue_id, b"body", encode_properties(properties), reconsume_times=times
         )
-        head, written, tail, _ = record.encode(message, offset, 0, 1_700_000_000_000, False)
+        head, written, tail, _ = encode(message, offset, 0, 1_700_000_000_000, False)
         pieces += (head, bytes(written), tail)
     return b"".join(pieces)
 

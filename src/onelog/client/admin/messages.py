@@ -23,9 +23,9 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import Message, decode_host, parse_message_id
+from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.records import decode_records
 from onelog.wire.remoting.stats import ConsumeStats
 
 TOOLS_GROUP = "TOOLS_CONSUMER"

@@ -15,11 +15,11 @@ from onelog.client.consumer.push.fetching import Fetching, Membership, Source
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
 from onelog.net.peer import Peer
+from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.records import decode_records
 from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
 

@@ -25,10 +25,10 @@ from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, Send
 from onelog.errors import ConfigError, MessageError, OnelogError
 from onelog.message import SysFlag, parse_message_id
 from onelog.net.peer import Peer
+from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.records import decode_records
 
 if TYPE_CHECKING:
     from onelog.client.producer.asynchronous import AsyncProducer

@@ -19,7 +19,7 @@ from onelog.message import (
     decode_host,
     decode_properties,
 )
-from onelog.store.consumequeue import PADDING_SIZE
+from onelog.record.entries import PADDING_SIZE
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 

@@ -26,10 +26,10 @@ from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import decode_properties
-from onelog.store.consumequeue import ENTRY
+from onelog.record.decode import decode_message
+from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, ReadStatus
-from onelog.store.record import decode_message
 
 BULK_COUNT_MAX = 1 << 16
 """Messages in one answer to a bulk reader."""
@@ -37,9 +37,6 @@ SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
 _WARM_BYTES = 64 << 20
 """How close to the log's end nothing is asked about the page cache."""
-_REMOVED_SIZE = 0x7FFFFFFF
-"""The size in the padding before a queue's first entry."""
-_ENTRY_TYPE = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _COLUMN_BYTES = 1_000 * ENTRY.size
 _PROBE_SHIFT = 16
 """The page cache is asked about 64 KiB at a time: the kernel reads ahead, and evicts, in pieces."""
@@ -350,7 +347,7 @@ class _Scan:
         return end
 
     def _add(self, at: int, size: int) -> bool:
-        if size == _REMOVED_SIZE:
+        if size == PADDING_SIZE:
             return True
         if self.size and self.size + size > self._bytes_max:
             return False
@@ -400,7 +397,7 @@ def candidates(
             continue
         for begin in range(0, len(raw), _COLUMN_BYTES):
             part = raw[begin : begin + _COLUMN_BYTES]
-            column = np.frombuffer(part, _ENTRY_TYPE)["code"].astype(np.int64)
+            column = np.frombuffer(part, ENTRY_DTYPE)["code"].astype(np.int64)
             # Not np.isin, which for some hundred codes takes a millisecond per thousand entries.
             nearest = np.searchsorted(wanted, column).clip(max=len(wanted) - 1)
             for index in np.flatnonzero(wanted[nearest] == column).tolist():
@@ -412,7 +409,7 @@ def candidates(
 def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscription) -> bool:
     """Whether a record's properties meet the subscription's condition."""
     assert subscription.predicate is not None
-    if size == _REMOVED_SIZE:
+    if size == PADDING_SIZE:
         return False
     try:
         record = store.read_record(at, size)

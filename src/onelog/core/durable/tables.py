@@ -31,8 +31,8 @@ import msgspec
 from onelog.clock import Clock
 from onelog.errors import StoreCorruptError, StoreError
 from onelog.message import NewMessage
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 

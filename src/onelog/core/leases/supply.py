@@ -17,8 +17,8 @@ from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import Fate, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message, decode_properties
+from onelog.record.decode import decode_message
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_message
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""

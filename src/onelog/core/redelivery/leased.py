@@ -12,13 +12,8 @@ through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig, Topics
 from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, Retry
-from onelog.message import (
-    RECORD_CRC,
-    Message,
-    NewMessage,
-    decode_properties,
-    encode_properties,
-)
+from onelog.message import Message, NewMessage, decode_properties, encode_properties
+from onelog.record.properties import written_again
 
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
@@ -54,17 +49,7 @@ class LeaseRetry:
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         properties.setdefault(FIRST_POP_TIME, str(popped_ms))
         properties[ORIGIN_GROUP] = group
-        # The store writes its checksum anew; one that is carried along would be a wrong one.
-        properties.pop(RECORD_CRC, None)
-        return NewMessage(
-            target,
-            0,
-            message.body,
-            encode_properties(properties),
-            message.flag,
-            message.sys_flag,
-            message.born_ms,
-            message.born_host,
-            self._store_host,
-            message.reconsume_times + 1,
-        )
+        return written_again(
+            message, target, 0, encode_properties(properties),
+            store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip

@@ -27,12 +27,12 @@ from onelog.core.schedule.records import DELAY_MS, DELAY_SECONDS, DELIVER_MS, DU
 from onelog.errors import InvalidGroupError, TopicPermissionError
 from onelog.message import (
     DELAY_LEVEL,
-    RECORD_CRC,
     Message,
     NewMessage,
     decode_properties,
     encode_properties,
 )
+from onelog.record.properties import written_again
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,6 @@ class Retry:
         properties = decode_properties(message.properties)
         properties.setdefault(ORIGIN_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
-        # The store writes its checksum anew; one that is carried along would be a wrong one.
-        properties.pop(RECORD_CRC, None)
         for name in (DELAY_LEVEL, DELAY_SECONDS, DELAY_MS, DELIVER_MS):
             properties.pop(name, None)  # A wish of its sender, which has been fulfilled.
         allowed = group.retry_times_max if retries_max is None else retries_max
@@ -83,18 +81,11 @@ class Retry:
             target = self._dead_letter_topic(group_name)
         else:
             _postpone(properties, group, delay_level, message.reconsume_times)
-        return NewMessage(
-            target.name,
-            self._random.randrange(max(1, target.write_queues)),
-            message.body,
-            encode_properties(properties),
-            message.flag,
-            message.sys_flag,
-            message.born_ms,
-            message.born_host,
-            self._store_host,
-            message.reconsume_times + 1,
-        )
+        return written_again(
+            message, target.name, self._random.randrange(max(1, target.write_queues)),
+            encode_properties(properties), store_host=self._store_host,
+            reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
 
     def _retry_topic(self, group: GroupConfig, sys_flag: int) -> TopicConfig:
         name = retry_topic(group.name)

@@ -18,8 +18,8 @@ from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
 from onelog.message import property_bytes
+from onelog.record.decode import decode_message
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_message
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, S
 from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
-    RECORD_CRC,
     SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     Message,
@@ -34,7 +33,8 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
-from onelog.store.consumequeue import PADDING_SIZE
+from onelog.record.entries import PADDING_SIZE
+from onelog.record.properties import written_again
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -256,17 +256,6 @@ def restore(message: Message) -> NewMessage:
     queue_id = properties.get(REAL_QUEUE_ID, "")
     if not topic or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
         raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
-    for name in (DELAY_LEVEL, *_TIMES, RECORD_CRC):
+    for name in (DELAY_LEVEL, *_TIMES):
         properties.pop(name, None)
-    return NewMessage(
-        topic,
-        int(queue_id),
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-    )
+    return written_again(message, topic, int(queue_id), encode_properties(properties))

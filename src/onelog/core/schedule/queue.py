@@ -18,9 +18,10 @@ from onelog.core.schedule.records import TAIL_BYTES
 from onelog.core.schedule.sorted_files import Columns
 from onelog.errors import OffsetOutOfRangeError, StoreError
 from onelog.message import Message
-from onelog.store.consumequeue import ENTRY_DTYPE, PADDING_SIZE
+from onelog.record.decode import decode_message
+from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
+from onelog.record.layout import CRC_PROPERTY_BYTES
 from onelog.store.message_store import MessageStore
-from onelog.store.record import CRC_PROPERTY_BYTES, decode_message
 
 _HEAD = np.frombuffer(timed_messages.TAIL_HEAD, np.uint8)
 _DIGITS = slice(len(_HEAD), TAIL_BYTES - 1)
@@ -79,10 +80,10 @@ class TimerQueue:
         assert queue is not None
         raw = b"".join(queue.raw_entries(begin, count_max))
         entries = np.frombuffer(raw, ENTRY_DTYPE)
-        end, last_at = begin + len(entries), int(entries["at"][-1])
+        end, last_at = begin + len(entries), int(entries["log"][-1])
         is_there = entries["size"] != PADDING_SIZE
         offsets, entries = np.arange(begin, end)[is_there], entries[is_there]
-        at = entries["at"].astype(np.int64)
+        at = entries["log"].astype(np.int64)
         tails = self._tails(at, at + entries["size"] - self._behind_tail)
         digits = tails[:, _DIGITS] - ord("0")  # Unsigned: what is no digit is over 9.
         is_plain = (

@@ -24,7 +24,6 @@ from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    RECORD_CRC,
     UNIQUE_KEY,
     Message,
     NewMessage,
@@ -32,7 +31,8 @@ from onelog.message import (
     encode_properties,
     property_bytes,
 )
-from onelog.store.record import CRC_PROPERTY_BYTES
+from onelog.record.layout import CRC_NAME, CRC_PROPERTY_BYTES
+from onelog.record.properties import written_again
 
 DELAY_SECONDS = "TIMER_DELAY_SEC"
 DELAY_MS = "TIMER_DELAY_MS"
@@ -60,7 +60,6 @@ _OWN = re.compile(
 )
 """What a scheduled message of ours ends with."""
 _RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
-_CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _HALF_TOPIC = HALF_TOPIC.encode()
 TAIL_HEAD = b"\x02" + _DUE_NEEDLE + b"0"
 TAIL_BYTES = len(TAIL_HEAD) + 13 + 1
@@ -234,7 +233,7 @@ def _due_ms(message: Message, properties: dict[str, str]) -> int:
 
 def _own_end(properties: bytes) -> re.Match[bytes] | None:
     """What we have put at the end of a scheduled message, if it is one of ours."""
-    if properties[-CRC_PROPERTY_BYTES:].startswith(_CRC_NEEDLE):
+    if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_NAME):
         properties = properties[:-CRC_PROPERTY_BYTES]
     at = properties.rfind(_TOPIC_NEEDLE)
     return _OWN.match(properties, at) if at == 0 or properties[at - 1] == 2 else None
@@ -260,7 +259,7 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
         properties = decode_properties(message.properties)
         topic, queue_id = _own_place(properties)
         due = properties.get(DUE_MS, "").lstrip("0")
-        for name in (*_RESERVED, DUE_MS, RECORD_CRC):
+        for name in (*_RESERVED, DUE_MS):
             properties.pop(name, None)
         kept = encode_properties(properties)
     times = (
@@ -268,39 +267,17 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
     ).encode()
     if len(kept) + len(times) <= PROPERTIES_BYTES_MAX:
         kept += times
-    return NewMessage(
-        topic,
-        queue_id,
-        message.body,
-        kept,
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-    )
+    return written_again(message, topic, queue_id, kept, prepared_offset=message.prepared_offset)
 
 
 def renewed(message: Message) -> NewMessage:
     """The scheduled message once more."""
     properties = decode_properties(message.properties)
     _own_place(properties)
-    properties.pop(RECORD_CRC, None)
     times = properties.get(ROLL_TIMES, "")
     properties[ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
     properties[ROLL_FROM] = str(message.queue_offset)
-    return NewMessage(
-        TIMER_TOPIC,
-        0,
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_ms,
-        message.born_host,
-        message.store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-    )
+    return written_again(
+        message, TIMER_TOPIC, 0, encode_properties(properties),
+        prepared_offset=message.prepared_offset,
+    )  # fmt: skip

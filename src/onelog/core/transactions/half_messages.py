@@ -23,7 +23,6 @@ from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    RECORD_CRC,
     TRANSACTION_MASK,
     UNIQUE_KEY,
     Message,
@@ -31,6 +30,12 @@ from onelog.message import (
     SysFlag,
     property_bytes,
     property_value,
+)
+from onelog.record.properties import (
+    with_property,
+    without_property,
+    without_stores_own,
+    written_again,
 )
 
 HALF_MARK = "TRAN_MSG"
@@ -52,7 +57,6 @@ _CHECKS_NEEDLE = CHECK_TIMES.encode() + b"\x01"
 _PREPARED_OFFSET_NEEDLE = PREPARED_QUEUE_OFFSET.encode() + b"\x01"
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _TRANSACTION_ID_NEEDLE = TRANSACTION_ID.encode() + b"\x01"
-_CRC_NEEDLE = RECORD_CRC.encode() + b"\x01"
 _OPERATION_PROPERTIES = b"TAGS\x01" + REMOVE_TAG + b"\x02"
 
 
@@ -69,12 +73,14 @@ def prepared(message: NewMessage) -> NewMessage:
             f"a message of a transaction names its producer group in {PRODUCER_GROUP}"
         )
     # Of an earlier transaction, in a message that is sent on: the broker counts from 0.
-    properties = _without(_without(properties, _CHECKS_NEEDLE), _PREPARED_OFFSET_NEEDLE)
+    properties = without_property(
+        without_property(properties, _CHECKS_NEEDLE), _PREPARED_OFFSET_NEEDLE
+    )
     unique_key = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
     if unique_key:
-        properties = _with(properties, _TRANSACTION_ID_NEEDLE, unique_key)
-    properties = _with(properties, _TOPIC_NEEDLE, message.topic.encode())
-    properties = _with(properties, _QUEUE_NEEDLE, b"%d" % message.queue_id)
+        properties = with_property(properties, _TRANSACTION_ID_NEEDLE, unique_key)
+    properties = with_property(properties, _TOPIC_NEEDLE, message.topic.encode())
+    properties = with_property(properties, _QUEUE_NEEDLE, b"%d" % message.queue_id)
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLargeError(
             f"properties of {len(properties)} bytes, with the message's own topic, are over the "
@@ -102,81 +108,35 @@ def committed(half: Message, checks: int) -> NewMessage:
     properties = _properties(half, checks)
     topic, queue_id = own_place(properties)
     for needle in (_MARK_NEEDLE, _TOPIC_NEEDLE, _QUEUE_NEEDLE):
-        properties = _without(properties, needle)
-    return NewMessage(
-        topic,
-        queue_id,
-        half.body,
-        properties,
-        half.flag,
-        half.sys_flag & ~TRANSACTION_MASK | _COMMITTED,
-        half.born_ms,
-        half.born_host,
-        half.store_host,
-        half.reconsume_times,
-        half.log_offset,
-    )
+        properties = without_property(properties, needle)
+    return written_again(
+        half, topic, queue_id, properties, prepared_offset=half.log_offset,
+        sys_flag=half.sys_flag & ~TRANSACTION_MASK | _COMMITTED,
+    )  # fmt: skip
 
 
 def asked_about(half: Message, checks: int) -> NewMessage:
     """The message as its producer knows it, for the `checks`-th question what became of it."""
     properties = _properties(half, checks)
-    return _copy(half, *own_place(properties), properties)
+    return written_again(half, *own_place(properties), properties)
 
 
 def checked_out(half: Message, checks: int) -> NewMessage:
     """A half message that nobody will be asked about any more."""
-    return _copy(half, CHECKED_OUT_TOPIC, 0, _properties(half, checks))
+    return written_again(half, CHECKED_OUT_TOPIC, 0, _properties(half, checks))
 
 
 def resumed(given_up: Message) -> NewMessage:
     """A half message, from one that was checked out, with all checks before it again."""
-    properties = _without(_properties(given_up, 0), _CHECKS_NEEDLE)
+    properties = without_property(_properties(given_up, 0), _CHECKS_NEEDLE)
     own_place(properties)
-    return _copy(given_up, HALF_TOPIC, 0, properties)
-
-
-def _copy(half: Message, topic: str, queue_id: int, properties: bytes) -> NewMessage:
-    return NewMessage(
-        topic,
-        queue_id,
-        half.body,
-        properties,
-        half.flag,
-        half.sys_flag,
-        half.born_ms,
-        half.born_host,
-        half.store_host,
-        half.reconsume_times,
-    )
+    return written_again(given_up, HALF_TOPIC, 0, properties)
 
 
 def _properties(half: Message, checks: int) -> bytes:
-    # The store writes its checksum anew; one that is carried along would be a wrong one.
-    properties = _without(half.properties, _CRC_NEEDLE)
+    properties = without_stores_own(half.properties)
     if checks and len(properties) + len(_CHECKS_NEEDLE) + 12 <= PROPERTIES_BYTES_MAX:
-        properties = _with(properties, _CHECKS_NEEDLE, b"%d" % checks)
-    return properties
-
-
-def _with(properties: bytes, needle: bytes, value: bytes) -> bytes:
-    """The properties with this one, whatever its value was; the needle is its name and 0x01."""
-    properties = _without(properties, needle)
-    if properties and properties[-1] != 2:
-        properties += b"\x02"
-    return properties + needle + value + b"\x02"
-
-
-def _without(properties: bytes, needle: bytes) -> bytes:
-    """The properties without this one, however often it is there."""
-    at = properties.find(needle)
-    while at >= 0:
-        if at and properties[at - 1] != 2:
-            at = properties.find(needle, at + 1)
-            continue
-        end = properties.find(b"\x02", at) + 1
-        properties = properties[:at] + (properties[end:] if end else b"")
-        at = properties.find(needle, at)
+        properties = with_property(properties, _CHECKS_NEEDLE, b"%d" % checks)
     return properties
 
 

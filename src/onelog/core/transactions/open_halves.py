@@ -28,8 +28,8 @@ from onelog.core.schedule.levels import REAL_TOPIC
 from onelog.core.transactions import half_messages
 from onelog.errors import OnelogError, StoreCorruptError, StoreError
 from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
-from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,14 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from onelog.errors import WireError
-from onelog.message import Message, SysFlag
+from onelog.message import Message, QueueOffset, SysFlag
+from onelog.record.columns import Layout, Mask, find_records
 from onelog.record.compression import unpacked_body
+from onelog.record.decode import decode_message
+from onelog.record.encode import encode_stored
 from onelog.record.inner_batch import split_batch
-from onelog.spark.record_layout import Layout, Mask, find_records
+from onelog.record.layout import CRC_MASK
 from onelog.store.dispatch import Target, targets
-from onelog.store.record import CRC_MASK, HEADS, MAGIC_V2, decode_message
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
 _COMPRESSED = SysFlag.COMPRESSED.value
@@ -36,7 +38,7 @@ class _Part(NamedTuple):
     """One message of a record."""
 
     flag: int
-    body: bytes | memoryview
+    body: memoryview
     properties: bytes
 
 
@@ -83,14 +85,22 @@ def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[by
             )
         try:
             body = unpacked_body(message)
-            parts = [_Part(message.flag, body, message.properties)]
+            parts = [_Part(message.flag, memoryview(body), message.properties)]
             if is_batch:
-                parts = [_Part(*part) for part in split_batch(body)]
+                parts = [
+                    _Part(flag, memoryview(inner), own) for flag, inner, own in split_batch(body)
+                ]
         except WireError as error:
             raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
     for target in _places(message, topic):
         for index, part in enumerate(parts):
-            yield _packed(message, target, target.queue_offset + index, part)
+            yield encode_stored(
+                message._replace(
+                    topic=target.topic, queue_id=target.queue_id,
+                    queue_offset=QueueOffset(target.queue_offset + index), body=part.body,
+                    properties=part.properties, flag=part.flag, sys_flag=message.sys_flag & _LEFT,
+                )
+            )  # fmt: skip
 
 
 def _places(message: Message, topic: str | None) -> list[Target]:
@@ -103,17 +113,3 @@ def _places(message: Message, topic: str | None) -> list[Target]:
             f"but was read from a queue of {topic!r}"
         )
     return found
-
-
-def _packed(message: Message, target: Target, queue_offset: int, part: _Part) -> bytes:
-    head = HEADS[message.sys_flag >> 4 & 3]
-    name = target.topic.encode()
-    size = head.size + len(part.body) + 2 + len(name) + 2 + len(part.properties)
-    packed = head.pack(
-        size, MAGIC_V2, crc32(part.body) & CRC_MASK, target.queue_id, part.flag, queue_offset,
-        message.log_offset, message.sys_flag & _LEFT, message.born_ms, message.born_host,
-        message.store_ms, message.store_host, message.reconsume_times, message.prepared_offset,
-        len(part.body),
-    )  # fmt: skip
-    lengths = len(name).to_bytes(2, "big"), len(part.properties).to_bytes(2, "big")
-    return b"".join((packed, part.body, lengths[0], name, lengths[1], part.properties))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from onelog.client.producer.unique_id import unique_id
-from onelog.spark.record_layout import Bytes
+from onelog.record.columns import Bytes
 
 ID_BYTES = 32
 IDS_PER_MS = 1 << 16

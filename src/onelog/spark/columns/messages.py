@@ -35,11 +35,12 @@ from pyspark.sql.types import (
 
 from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
+from onelog.record.columns import Ints, Layout, Mask, find_records, integers
+from onelog.record.decode import decode_records
+from onelog.record.layout import CRC_MASK
+from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
 from onelog.spark.columns.properties import PropertyColumns, as_text
-from onelog.spark.record_layout import Ints, Layout, Mask, find_records, integers
-from onelog.store.record import CRC_MASK
-from onelog.wire.remoting.records import decode_records
 
 _log = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ class RecordDecoder:
     def _batch(self, layout: Layout, selection: Selection) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {}
         if self._needs_bodies:
-            bodies = layout.bodies()
+            bodies = pieces.bodies(layout)
             whole = _body_is_whole(layout, bodies)
             if not whole.all():
                 self.skip_or_raise(_crc_complaint(layout, whole), int((~whole).sum()))
@@ -229,8 +230,9 @@ def _typed(bodies: BodyColumns, found: pa.Array, layout: Layout) -> dict[str, pa
         at, row = layout.rows(slice(error.row, error.row + 1)), error.row
         raise UndecodableError(
             f"the body of the message at offset {int(at.queue_offset[0])} of queue "
-            f"{int(at.queue_id[0])} of {as_text(at.topics())[0]}, {len(found[row].as_py())} bytes, "
-            f"cannot be decoded: {error}. With mode=permissive such messages get nulls and a reason"
+            f"{int(at.queue_id[0])} of {as_text(pieces.topics(at))[0]}, {len(found[row].as_py())} "
+            f"bytes, cannot be decoded: {error}. With mode=permissive such messages get nulls and "
+            "a reason"
         ) from None
 
 
@@ -266,7 +268,7 @@ def _select(layout: Layout, selection: Selection) -> Layout:
     if not wanted.all():
         layout = layout.rows(wanted)
     if filters.tags is not None and len(layout):
-        tags = PropertyColumns(layout.properties()).column(TAGS)
+        tags = PropertyColumns(pieces.properties(layout)).column(TAGS)
         is_in = pc.is_in(tags, pa.array(sorted(filters.tags), pa.string()))
         layout = layout.rows(is_in.to_numpy(zero_copy_only=False))
     return layout
@@ -314,13 +316,13 @@ class _Batch:
 
     @functools.cached_property
     def properties(self) -> PropertyColumns:
-        return PropertyColumns(self.layout.properties())
+        return PropertyColumns(pieces.properties(self.layout))
 
 
 def _topics(batch: _Batch) -> pa.Array:
     if batch.selection.topic is not None:
         return pa.repeat(batch.selection.topic, len(batch.layout))
-    return as_text(batch.layout.topics())
+    return as_text(pieces.topics(batch.layout))
 
 
 def _times(ms: Ints) -> pa.Array:

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onelog.message import decode_properties
-from onelog.spark.record_layout import Bytes, Ints, Mask, integers, pieces
+from onelog.record.columns import Bytes, Ints, Mask, integers
+from onelog.spark.columns.pieces import pieces
 
 _NAME_END = 1
 _VALUE_END = 2

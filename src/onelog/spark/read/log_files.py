@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreError
+from onelog.record.entries import ENTRY_DTYPE
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.folder import look, queue_file_entries
 from onelog.store.segment import Segment, file_name, numbered_files
 
-ENTRY = np.dtype([("log", ">i8"), ("size", ">i4"), ("code", ">i8")])
 EntryArray = npt.NDArray[np.void]
 
 _QUEUE_MAPS_MAX = 64
@@ -95,7 +95,7 @@ def entries_of(queue: ConsumeQueue, start: int, end: int, at_once: int) -> Itera
     while start < end:
         count = min(at_once, end - start)
         try:
-            parts = [np.frombuffer(raw, ENTRY) for raw in queue.raw_entries(start, count)]
+            parts = [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(start, count)]
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise error.__cause__ from None

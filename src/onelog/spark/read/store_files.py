@@ -27,24 +27,19 @@ from onelog.message import (
     SysFlag,
     tags_code,
 )
+from onelog.record.columns import Ints, Layout, Mask, lay_out, leading_records
+from onelog.record.decode import Blank, Broken, check, decode_message
+from onelog.record.entries import PADDING_SIZE
+from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
+from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.properties import as_text
 from onelog.spark.read.log_files import EntryArray, LogFiles, QueueFiles, entries_of
 from onelog.spark.read.offsets import QueueRange
 from onelog.spark.read.store_splits import LogSplit, QueueSplit, StoreSplit, plan
-from onelog.spark.record_layout import Ints, Layout, Mask, lay_out, leading_records
-from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.dispatch import targets
 from onelog.store.readonly import occupies
-from onelog.store.record import (
-    BLANK,
-    CRC_PROPERTY_BYTES,
-    RECORD_BYTES_MIN,
-    Blank,
-    Broken,
-    check,
-    decode_message,
-)
 from onelog.store.segment import Segment
 
 __all__ = ["LogSplit", "QueueSplit", "StoreSplit", "plan", "read"]
@@ -251,10 +246,7 @@ def _unsure(layout: Layout) -> Mask:
     raw, end = layout.raw, layout.end
     has_crc = end - layout.properties_at - 2 >= CRC_PROPERTY_BYTES
     has_crc &= raw[end - CRC_PROPERTY_BYTES] == _CRC_PROPERTY_FIRST
-    ends_in_zero = (end - layout.properties_at > 2) & (raw[end - 1] == 0)
-    unsure: Mask = has_crc | ends_in_zero | (raw[layout.properties_at - 1] == 0)
-    unsure |= layout.name_at == layout.properties_at
-    unsure |= (layout.queue_offset < 0) | (layout.queue_id < 0)
+    unsure: Mask = has_crc | layout.is_odd()
     return unsure
 
 
@@ -379,7 +371,7 @@ class _Scan:
 
     def _range_of(self, layout: Layout) -> Ints:
         """The number of the range whose queue each record names; -1 for none."""
-        found = pc.index_in(as_text(layout.topics()), self._topics)
+        found = pc.index_in(as_text(pieces.topics(layout)), self._topics)
         topic = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         key = (topic << 32) + layout.queue_id
         place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
@@ -387,7 +379,7 @@ class _Scan:
 
     def _shared(self, layout: Layout) -> Iterator[tuple[int, int]]:
         """The rows of records that have a place in further queues, with the ranges of these."""
-        encoded = layout.properties()
+        encoded = pieces.properties(layout)
         text = encoded.buffers()[2]
         if text is None or _MULTI_DISPATCH_NEEDLE not in text.to_pybytes():
             return

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from onelog.errors import DataLossError
+from onelog.record.entries import PADDING_SIZE
 from onelog.spark.read.log_files import LogFiles, QueueFiles, entries_of
 from onelog.spark.read.offsets import QueueRange, split
-from onelog.store.consumequeue import PADDING_SIZE, ConsumeQueue
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.folder import look
 
 _log = logging.getLogger(__name__)

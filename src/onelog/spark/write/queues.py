@@ -17,7 +17,7 @@ from onelog.client.message import Queue
 from onelog.client.producer.staged import PART_COUNT
 from onelog.errors import MessageError
 from onelog.message import java_hash
-from onelog.spark.record_layout import Ints, Mask
+from onelog.record.columns import Ints, Mask
 from onelog.spark.write.rows import BROKER, KEY, MESSAGE, QUEUE, content
 
 ANYWHERE = -1

@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from onelog.client.message import RESERVED_PROPERTIES
 from onelog.errors import MessageError
 from onelog.message import PROPERTIES_BYTES_MAX
+from onelog.record.columns import Bytes, Ints, Mask
 from onelog.spark.columns.message_ids import ID_BYTES, MessageIds
 from onelog.spark.columns.properties import as_text
-from onelog.spark.record_layout import Bytes, Ints, Mask
 
 SINK_COLUMNS = frozenset(
     "body value topic key keys tags properties flag queue partition broker".split()

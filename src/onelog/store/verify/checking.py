@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from onelog.message import Message
+from onelog.record.columns import Ints
+from onelog.record.decode import Blank, Broken
 from onelog.store.checkpoint import AbortMark, Checkpoint
-from onelog.store.columns import Ints, Places, RecordWalk, Stretch, TopicNumbers
+from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import next_record
 from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
@@ -20,7 +22,6 @@ from onelog.store.folder import (
     segment_bytes,
 )
 from onelog.store.readonly import occupies
-from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.index import IndexCheck, IndexWalk

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onelog.message import TAGS, Message, java_hash, property_bytes
-from onelog.store.columns import Ints, Stretch
+from onelog.record.columns import Ints
+from onelog.record.decode import Broken
+from onelog.store.columns import Stretch
 from onelog.store.folder import IndexGeometry
 from onelog.store.keyhash import key_hash, message_keys
 from onelog.store.keyindex import ENTRY_DTYPE, HEADER, SLOT_BYTES
-from onelog.store.record import Broken
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
 

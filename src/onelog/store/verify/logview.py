@@ -10,8 +10,8 @@ from pathlib import Path
 
 from onelog.errors import StoreError
 from onelog.message import Message
+from onelog.record.decode import Blank, Broken
 from onelog.store.commitlog import record_at
-from onelog.store.record import Blank, Broken
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
 

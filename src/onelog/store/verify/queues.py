@@ -18,17 +18,16 @@ import numpy.typing as npt
 
 from onelog.errors import StoreFailedError
 from onelog.message import Message
-from onelog.store.columns import Ints
-from onelog.store.consumequeue import ENTRY_BYTES, PADDING_SIZE
+from onelog.record.columns import Ints
+from onelog.record.decode import Broken
+from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.readonly import occupies
-from onelog.store.record import Broken
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
 
 Entries = npt.NDArray[np.void]
 
-_ENTRY = np.dtype([("log", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BLOCK_ENTRIES = 65_536
 _LOOKED_AT_MAX = 100
 """Entries of one gap that are looked at one by one; the rest is told in one line."""
@@ -92,7 +91,7 @@ class QueueCheck:
 
     def read(self, low: int, high: int) -> Entries:
         """Entries as the files have them; zeros where they have nothing."""
-        rows = np.zeros(high - low, _ENTRY)
+        rows = np.zeros(high - low, ENTRY_DTYPE)
         at = low
         while at < high:
             file, slot = divmod(at, self._file_entries)
@@ -105,7 +104,7 @@ class QueueCheck:
                     self._files.discard(file)  # Retention took it.
                     part = b""
                 whole = len(part) // ENTRY_BYTES
-                rows[at - low : at - low + whole] = np.frombuffer(part, _ENTRY, whole)
+                rows[at - low : at - low + whole] = np.frombuffer(part, ENTRY_DTYPE, whole)
             at += here
         return rows
 

@@ -32,9 +32,9 @@ import msgspec
 
 from onelog.errors import InvalidReceiptError, InvalidRequestError, WireError
 from onelog.message import LIGHT_QUEUE_PREFIX, Buffer, Message, property_value
+from onelog.record.decode import decode_records
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
-from onelog.wire.remoting.records import decode_records
 
 ORDERED_QUEUE = 999
 """The revive queue in receipts of ordered messages."""

@@ -7,12 +7,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from onelog.client.consumer.push.process_queue import ProcessQueue
 from onelog.client.message import ReceivedMessage
 from onelog.message import NewMessage
-from onelog.store import record
-from onelog.wire.remoting.records import decode_records
+from onelog.record.decode import decode_records
+from onelog.record.encode import encode
 
 
 def fetched(offset: int, size: int = 10) -> ReceivedMessage:
-    head, body, tail, _ = record.encode(NewMessage("t", 0, b"x" * size), offset, 0, 1, False)
+    head, body, tail, _ = encode(NewMessage("t", 0, b"x" * size), offset, 0, 1, False)
     return ReceivedMessage(decode_records(head + bytes(body) + tail)[0], "broker-a")
 
 

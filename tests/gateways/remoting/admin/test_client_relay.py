@@ -10,7 +10,7 @@ from onelog.core.membership.members import Client, ConsumerData
 from onelog.gateways.remoting.admin import client_relay
 from onelog.message import message_id
 from onelog.net.peer import Peer
-from onelog.store.record import decode_messages
+from onelog.record.decode import decode_messages
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command

@@ -8,8 +8,8 @@ import pytest
 
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.message import decode_properties
+from onelog.record.decode import decode_message
 from onelog.server import BrokerServer
-from onelog.store.record import decode_message
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.gateways.remoting.live import Client, bodies, broker, client, messages

@@ -27,11 +27,11 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import QueueOffset
+from onelog.record.decode import decode_records
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.records import decode_records
 from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 FETCH_COUNT = 256

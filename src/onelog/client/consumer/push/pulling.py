@@ -24,11 +24,11 @@ from onelog.errors import OnelogError, WireError
 from onelog.message import Message as Record
 from onelog.message import QueueOffset
 from onelog.net.line import Following, Line
+from onelog.record.decode import decode_records
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.records import decode_records
 from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 PULL_COUNT = 256

@@ -23,8 +23,8 @@ from onelog.gateways.remoting.bodies import (
     subscription_body,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.record.entries import ENTRY
 from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
-from onelog.store.consumequeue import ENTRY
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command

@@ -12,7 +12,7 @@ from onelog.core.transactions.checkback import Check, CheckBack
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import UNIQUE_KEY, Appended, SysFlag, message_id, property_value
-from onelog.store.record import encode
+from onelog.record.encode import encode
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command

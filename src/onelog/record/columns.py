@@ -1,11 +1,9 @@
 """Where the fields of many records lie: found with a few passes over arrays, not record by record.
 
 Records are followed by their lengths, and what stands at a fixed place in each of them is then
-taken from all together (`store.record` draws the bytes). Pieces of different lengths, as bodies
-are, leave as an Arrow array: the bytes are taken for an array whose elements are the pieces and
-the gaps between them in turn, without a copy, and Arrow gathers every second element.
+taken from all together (`layout` draws the bytes).
 
-Invariant: `find_records` finds records where, and only where, `wire.remoting.records` reads them;
+Invariant: `find_records` finds records where, and only where, `decode_records` reads them;
 checksums of bodies are not looked at here.
 """
 
@@ -15,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from onelog.message import SysFlag
-from onelog.store.record import HEADS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from onelog.record.layout import HEADS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -29,7 +25,6 @@ _SIZE = Struct(">I")
 _ALIKE_MIN = 8
 """So many sizes that are the same as the one before make it worth to look for more at once."""
 _LOOK_MIN = 64
-_ARROW_BYTES_MAX = 0x7FFFFFFF
 _HEAD_FIELDS = {
     "size": (">u4", 0), "magic": (">u4", 4), "body_crc": (">u4", 8), "queue_id": (">i4", 12),
     "flag": (">i4", 16), "queue_offset": (">i8", 20), "log_offset": (">i8", 28),
@@ -122,29 +117,22 @@ class Layout:
         found: Ints = self.at + _STORE_HOST_AT[self.sys_flag >> 4 & 3]
         return found
 
-    def bodies(self) -> pa.Array:
-        """The bodies, as they are stored."""
-        return pieces(self.raw, self.body_at, self.topic_at)
-
-    def topics(self) -> pa.Array:
-        """The names of the topics, still bytes."""
-        return pieces(self.raw, self.name_at, self.properties_at)
-
     def is_of(self, topic: str) -> Mask:
         """Which records name this topic."""
         name = topic.encode()
         same: Mask = self.properties_at - self.name_at == len(name)
-        if name and same.all():
+        if name and same.any():
             # Equal lengths: zeros at the end, which such strings do not have, make no difference.
-            same = fixed(self.raw, self.name_at, np.dtype(f"S{len(name)}")) == name
-        elif same.any():
-            found = pc.equal(self.topics(), pa.scalar(name, pa.binary()))
-            same = found.to_numpy(zero_copy_only=False)
+            same[same] = fixed(self.raw, self.name_at[same], np.dtype(f"S{len(name)}")) == name
         return same
 
-    def properties(self) -> pa.Array:
-        """The properties, still encoded."""
-        return pieces(self.raw, self.properties_at + 2, self.end)
+    def is_odd(self) -> Mask:
+        """Which whole records no broker writes: those that a write which was cut off may leave."""
+        raw, end, properties_at = self.raw, self.end, self.properties_at
+        odd: Mask = (raw[properties_at - 1] == 0) | (self.name_at == properties_at)
+        odd |= (end - properties_at > 2) & (raw[end - 1] == 0)
+        odd |= (self.queue_offset < 0) | (self.queue_id < 0)
+        return odd
 
 
 def _field(head: npt.NDArray[np.void], name: str) -> Ints:
@@ -180,30 +168,6 @@ def _step(at: Ints) -> int:
     return step if bool((at[1:] - at[:-1] == step).all()) else 0
 
 
-def pieces(raw: Bytes, start: Ints, stop: Ints) -> pa.Array:
-    """The bytes of `raw` from each start to its stop, copied together; pieces are in order."""
-    count = len(start)
-    if not count:
-        return pa.array([], pa.binary())
-    low = int(start[0])
-    size = int(stop[0]) - low
-    if size > 0 and count * size <= _ARROW_BYTES_MAX and (stop - start == size).all():
-        content = fixed(raw, start, np.dtype(f"V{size}"))
-        bounds = np.arange(0, size * count + 1, size, dtype=np.int32)
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(content))]
-        return pa.Array.from_buffers(pa.binary(), count, buffers)
-    wide = int(stop[-1]) - low > _ARROW_BYTES_MAX
-    bounds = np.empty(2 * count, np.int64 if wide else np.int32)
-    np.subtract(start, low, out=bounds[0::2], casting="unsafe")
-    np.subtract(stop, low, out=bounds[1::2], casting="unsafe")
-    found = pa.Array.from_buffers(
-        pa.large_binary() if wide else pa.binary(),
-        2 * count - 1,
-        [None, pa.py_buffer(bounds), pa.py_buffer(raw[low:])],
-    ).take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-    return found.cast(pa.binary()) if wide else found
-
-
 def find_records(raw: Bytes) -> Layout | None:
     """The records that fill `raw`; None if it is not whole records from front to back."""
     layout = leading_records(raw)
@@ -216,11 +180,11 @@ def leading_records(raw: Bytes, limit: int | None = None) -> Layout:
     last = len(raw) - RECORD_BYTES_MIN
     if limit is not None:
         last = min(last, limit - 1)
-    layout, whole = lay_out(raw, _starts(raw, last))
+    layout, whole = lay_out(raw, starts(raw, last))
     return layout if whole.all() else layout.rows(slice(0, int(np.argmin(whole))))
 
 
-def _starts(raw: Bytes, last: int) -> Ints:
+def starts(raw: Bytes, last: int) -> Ints:
     """Where records start, by their sizes, up to `last`; ends where a size cannot be one.
 
     Sizes are followed one by one, until several are the same: then all that are like them are
@@ -228,23 +192,23 @@ def _starts(raw: Bytes, last: int) -> Ints:
     """
     # A search for the magic in all bytes at once is slower, from records of 300 bytes on by far.
     runs: list[Ints] = []
-    starts: list[int] = []
+    some: list[int] = []
     view, unpack = raw.data, _SIZE.unpack_from
     at, before, alike = 0, 0, 0
     while at <= last:
         (size,) = unpack(view, at)
         if size < RECORD_BYTES_MIN:
             break
-        starts.append(at)
+        some.append(at)
         at += size
         if size == before:
             alike += 1
             if alike == _ALIKE_MIN:
                 count = _alike(raw, at, size, last)
-                runs += [np.array(starts, np.int64), np.arange(at, at + count * size, size)]
-                starts, at, alike = [], at + count * size, 0
+                runs += [np.array(some, np.int64), np.arange(at, at + count * size, size)]
+                some, at, alike = [], at + count * size, 0
         before = size
-    return np.concatenate([*runs, np.array(starts, np.int64)])
+    return np.concatenate([*runs, np.array(some, np.int64)])
 
 
 def _alike(raw: Bytes, at: int, size: int, last: int) -> int:

@@ -8,20 +8,17 @@ from hypothesis import strategies as st
 
 from onelog.errors import StoreCorruptError
 from onelog.message import Message, NewMessage, SysFlag, encode_host, encode_properties
-from onelog.store.record import (
-    BLANK,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
+from onelog.record.decode import (
     Blank,
     Broken,
     check,
     decode_message,
     decode_messages,
-    encode,
     require_message,
     store_time_ms,
 )
+from onelog.record.encode import encode
+from onelog.record.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 HOSTS = st.sampled_from([encode_host("10.1.2.3", 10911), encode_host("2001:db8::7", 65535)])
 MESSAGES = st.builds(

@@ -8,15 +8,9 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.message import NewMessage
-from onelog.spark.record_layout import (
-    Ints,
-    find_records,
-    integers,
-    lay_out,
-    leading_records,
-    pieces,
-)
-from onelog.wire.remoting.records import decode_records
+from onelog.record.columns import Ints, find_records, integers, lay_out, leading_records
+from onelog.record.decode import decode_records
+from onelog.spark.columns.pieces import bodies, pieces, properties, topics
 from tests.spark.record_samples import QUICK, any_messages, encoded, records
 
 
@@ -46,9 +40,9 @@ def test_every_field_of_every_record_is_found(data: bytes) -> None:
         ]  # fmt: skip
         host_at = int(layout.store_host_at[row])
         assert data[host_at : host_at + len(message.store_host)] == message.store_host
-    assert layout.bodies().to_pylist() == [bytes(each.body) for each in messages]
-    assert [name.decode() for name in layout.topics().to_pylist()] == [m.topic for m in messages]
-    assert layout.properties().to_pylist() == [each.properties for each in messages]
+    assert bodies(layout).to_pylist() == [bytes(each.body) for each in messages]
+    assert [name.decode() for name in topics(layout).to_pylist()] == [m.topic for m in messages]
+    assert properties(layout).to_pylist() == [each.properties for each in messages]
 
 
 @QUICK
@@ -72,9 +66,9 @@ def test_records_may_lie_anywhere_in_the_bytes(data: bytes, drawn: st.DataObject
     at = len(front) + np.cumsum([0, *(message.size for message in decode_records(data))])[:-1]
     layout, whole = lay_out(as_bytes(front + data + back), at)
     assert whole.all()
-    assert layout.properties().to_pylist() == [m.properties for m in decode_records(data)]
+    assert properties(layout).to_pylist() == [m.properties for m in decode_records(data)]
     every_second = layout.rows(slice(0, None, 2))
-    assert every_second.bodies().to_pylist() == layout.bodies().to_pylist()[::2]
+    assert bodies(every_second).to_pylist() == bodies(layout).to_pylist()[::2]
 
 
 def test_a_record_that_is_not_whole_is_told_from_its_neighbours() -> None:
@@ -83,7 +77,7 @@ def test_a_record_that_is_not_whole_is_told_from_its_neighbours() -> None:
     damaged[87] += 1
     layout, whole = lay_out(as_bytes(record + damaged + record), ints(*np.arange(3) * len(record)))
     assert whole.tolist() == [True, False, True]
-    assert layout.rows(whole).bodies().to_pylist() == [b"body", b"body"]
+    assert bodies(layout.rows(whole)).to_pylist() == [b"body", b"body"]
 
 
 @QUICK
@@ -97,7 +91,7 @@ def test_records_of_one_size_in_a_row_are_found_like_others(runs: list[tuple[int
     layout = find_records(as_bytes(data))
     assert layout is not None
     messages = decode_records(data)
-    assert layout.bodies().to_pylist() == [bytes(each.body) for each in messages]
+    assert bodies(layout).to_pylist() == [bytes(each.body) for each in messages]
     assert layout.queue_id.tolist() == [each.queue_id for each in messages]
     ends = np.cumsum([each.size for each in messages])
     assert layout.end.tolist() == ends.tolist()
