@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
 from onelog.spark.columns.messages import RowFilters
+from onelog.spark.options import SplitBy
 from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange
-from onelog.spark.read.store_splits import SplitBy
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
