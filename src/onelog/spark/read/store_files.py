@@ -18,7 +18,6 @@ written or created.
 
 import bisect
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +47,13 @@ from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.properties import as_text
 from onelog.spark.options import SplitBy
-from onelog.spark.read.offsets import QueueRange, split
+from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.dispatch import targets
 from onelog.store.folder import look, queue_file_entries
 from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 
-_log = logging.getLogger(__name__)
 EntryArray = npt.NDArray[np.void]
 
 _QUEUE_MAPS_MAX = 64
@@ -141,9 +139,7 @@ class _Reading:
 
     def lost(self, what: str) -> None:
         """Messages that are not there any more."""
-        if self.fail_on_data_loss:
-            raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
-        _log.warning("data is lost, going on with what there is: %s", what)
+        lose(what, fail=self.fail_on_data_loss)
 
 
 # -- by queue ------------------------------------------------------------------------------------
@@ -587,14 +583,12 @@ def _stretches(store: Path, ranges: Sequence[QueueRange], fail: bool) -> list[_S
             first = queue.first_not_before(lambda entry: entry[0] < log_start)
         first, end = max(first, each.start), min(each.end, queue.end)
         if first > each.start or end < each.end:
-            what = (
+            lose(
                 f"queue {each.queue.queue_id} of {each.queue.topic} holds {queue.start} to "
                 f"{queue.end} in {store}, of which what is before {first} is deleted; {each.start} "
-                f"to {each.end} was to be read"
+                f"to {each.end} was to be read",
+                fail=fail,
             )
-            if fail:
-                raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
-            _log.warning("data is lost, going on with what there is: %s", what)
         stretch = _stretch(QueueRange(each.queue, first, end), queue) if first < end else None
         if stretch is not None:
             found.append(stretch)
