@@ -18,9 +18,8 @@ from rich.progress import (
 
 from onelog.commands.terminal import console, show_count, show_text
 from onelog.config import StoreConfig
-from onelog.store.verify import Verification
+from onelog.store.verify import OnProgress, Verification
 from onelog.store.verify import verify as verify_store
-from onelog.store.verify.checking import OnProgress
 
 
 def verify(
