@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.producer.synchronous import Producer

@@ -44,15 +44,12 @@ class Session(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived. A `WireError` from here closes the connection."""
-        ...
 
     def writable(self) -> None:
         """The peer reads again, after the connection was `congested`."""
-        ...
 
     def connection_lost(self) -> None:
         """The connection is gone, for whatever reason. Called once."""
-        ...
 
 
 class _Gone:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.traces import MessageTrace, Step, StepKind
 from onelog.client.connection.instance import Instance
 from onelog.client.extras import trace_hook

@@ -31,15 +31,12 @@ class ConsumerOffsets(Protocol):
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
-        ...
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
         """Keep positions, without waiting for it; one that gets lost is written again."""
-        ...
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Keep positions, and come back when they are kept, as far as that is possible."""
-        ...
 
 
 class BrokerOffsets:

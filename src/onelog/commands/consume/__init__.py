@@ -60,9 +60,13 @@ def consume(
 
     Ctrl-C ends it. With `--json` each line is an object, which `onelog produce --as json` reads.
     """
-    from onelog.commands.consume.printing import Printer
-    from onelog.commands.consume.reading import Plan, read_queues
-    from onelog.commands.consume.sharing import share_orderly, share_topic
+    from onelog.commands.consume.reading import (
+        Plan,
+        Printer,
+        read_queues,
+        share_orderly,
+        share_topic,
+    )
     from onelog.errors import InvalidRequestError
 
     if orderly and group is None:

@@ -21,10 +21,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from onelog.commands.demo.server import running_server
-from onelog.commands.demo.shop import Shop
-from onelog.commands.job.board_view import board_table
+from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.job.running import until_interrupted
+from onelog.commands.job.views import board_table
 from onelog.commands.spark_options import spark_session
 from onelog.commands.terminal import console, show_bytes, show_count
 from onelog.errors import ConfigError, OnelogError

@@ -51,8 +51,7 @@ async def show_letters(
 ) -> None:
     """List the dead letters of a group: where from, how often tried, when born."""
     from onelog.commands.dlq import views
-    from onelog.commands.dlq.selection import first
-    from onelog.commands.message.search import span
+    from onelog.commands.message.search import first, span
 
     since_ms = span(since, None, session.utc)[0] if since else 0
     letters = await first(

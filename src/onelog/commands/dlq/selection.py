@@ -1,27 +1,13 @@
 """Which dead letters the options of `onelog dlq` mean, and doing it with them."""
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from rich.progress import MofNCompleteColumn
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from onelog.client.admin.dead_letters import Letter, OnProgress, Resending
+from onelog.client.admin.dead_letters import Resending
 from onelog.client.connection.nodes import at_once
 from onelog.commands.message.search import span
 from onelog.commands.session import Session
+from onelog.commands.terminal import progress_counts
 from onelog.errors import MessageNotFoundError
-
-
-async def first(count: int, letters: AsyncGenerator[Letter, None]) -> list[Letter]:
-    """The first few of many."""
-    listed: list[Letter] = []
-    async with aclosing(letters):
-        async for letter in letters:
-            listed.append(letter)
-            if len(listed) == count:
-                break
-    return listed
 
 
 async def resend(
@@ -60,24 +46,10 @@ async def resend_all(
         count = (await letters.box(group)).count
         where = to_topic or "their own topics"
         session.confirm(f"Send {count:,} dead letters of {group} to {where}?", yes)
-    with _progress() as on_progress:
+    with progress_counts("resending", MofNCompleteColumn()) as on_progress:
         return await letters.resend_all(
             group, to_topic=to_topic, again=again, dry_run=dry_run, on_progress=on_progress
         )
-
-
-@contextmanager
-def _progress() -> Iterator[OnProgress]:
-    """A bar on stderr, if somebody looks."""
-    screen = Console(stderr=True)
-    columns = (
-        TextColumn("resending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
-    ) as progress:
-        task = progress.add_task("resending", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 async def drop(session: Session, group: str, until: str | None, dry_run: bool, yes: bool) -> int:

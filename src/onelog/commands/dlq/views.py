@@ -41,22 +41,19 @@ def boxes_document(boxes: Sequence[Box]) -> list[dict[str, Any]]:
 
 def boxes_table(boxes: Sequence[Box], utc: bool) -> Table:
     """Groups with dead letters, one per line."""
-    made = table(
+    return table(
         f"consumer groups with dead letters: {show_count(len(boxes))}",
         "group", ">letters", ">kept", "last one", "brokers",
+        rows=(
+            (
+                show_text(box.group), show_count(box.count), show_count(box.kept),
+                show_time(box.updated_ms, utc=utc),
+                ", ".join(sorted({queue.broker for queue in box.queues})),
+            )
+            for box in boxes
+        ),
+        footer={0: "total", 1: show_count(sum(box.count for box in boxes))},
     )  # fmt: skip
-    for box in boxes:
-        made.add_row(
-            show_text(box.group),
-            show_count(box.count),
-            show_count(box.kept),
-            show_time(box.updated_ms, utc=utc),
-            ", ".join(sorted({queue.broker for queue in box.queues})),
-        )
-    made.show_footer = True
-    made.columns[0].footer = "total"
-    made.columns[1].footer = show_count(sum(box.count for box in boxes))
-    return made
 
 
 def letter_document(letter: Letter) -> dict[str, Any]:
@@ -73,23 +70,21 @@ def letter_document(letter: Letter) -> dict[str, Any]:
 
 def letters_table(letters: Sequence[Letter], group: str, utc: bool) -> Table:
     """Dead letters, one per line."""
-    made = table(
+    return table(
         f"dead letters of {show_text(group)}: {show_count(len(letters))}",
         "given up", ">offset", "from topic", "reason", "born", "keys", "id", "body",
+        rows=(
+            (
+                show_time(message.store_ms, utc=utc), str(message.queue_offset),
+                show_text(letter.origin_topic or "?"),
+                reason(letter) + (", resent" if letter.is_resent else ""),
+                show_time(message.born_ms, utc=utc), show_text(" ".join(message.keys) or "-"),
+                message.message_id, message_views.short_body(message),
+            )
+            for letter in letters
+            for message in (letter.found.message,)
+        ),
     )  # fmt: skip
-    for letter in letters:
-        message = letter.found.message
-        made.add_row(
-            show_time(message.store_ms, utc=utc),
-            str(message.queue_offset),
-            show_text(letter.origin_topic or "?"),
-            reason(letter) + (", resent" if letter.is_resent else ""),
-            show_time(message.born_ms, utc=utc),
-            show_text(" ".join(message.keys) or "-"),
-            message.message_id,
-            message_views.short_body(message),
-        )
-    return made
 
 
 def reason(letter: Letter) -> str:

@@ -57,17 +57,16 @@ def sales_board(
     as_json: Json = False,
 ) -> None:
     """Revenue and orders per category and window of time, live."""
-    from onelog.commands.job import board_view
-
     options = {"startingOffsets": start, "maxOffsetsPerTrigger": str(rows_per_batch)}
     with spark_session("onelog job sales-board", master, remote) as spark:
+        from onelog.commands.job import views
         from onelog.spark.jobs import sales_board as job
 
         query = job.start(
             spark, link, orders, folder, result_topic=result_topic,
             window_seconds=window, late_seconds=late, every=every, **options,
         )  # fmt: skip
-        board_view.show(query, folder, orders, page, every, as_json)
+        views.show_board(query, folder, orders, page, every, as_json)
 
 
 @app.command("redistribute")
@@ -159,9 +158,8 @@ def reconcile(
     as_json: Json = False,
 ) -> None:
     """Compare two topics by key and content; the exit code is 1 if they differ."""
-    from onelog.commands.job import views
-
     with spark_session("onelog job reconcile", master, remote) as spark:
+        from onelog.commands.job import views
         from onelog.spark.jobs import reconcile as job
 
         other = {**link, "nameserver": second_nameserver} if second_nameserver else None
@@ -192,9 +190,10 @@ def clean_logs(
     as_json: Json = False,
 ) -> None:
     """Make log lines uniform and safe to read; without --to, only count what they say."""
-    from onelog.commands.job import running, views
+    from onelog.commands.job import running
 
     with spark_session("onelog job clean-logs", master, remote) as spark:
+        from onelog.commands.job import views
         from onelog.spark.jobs import clean_logs as job
 
         if to is None:
@@ -221,9 +220,8 @@ def trace_latency(
     as_json: Json = False,
 ) -> None:
     """How long sending, waiting and consuming took, in percentiles, from message traces."""
-    from onelog.commands.job import views
-
     with spark_session("onelog job trace-latency", master, remote) as spark:
+        from onelog.commands.job import views
         from onelog.spark.jobs import trace_latency as job
 
         found = job.report(spark, link, trace_topic, **_from(since))
@@ -262,20 +260,19 @@ def triage(
     as_json: Json = False,
 ) -> None:
     """Why messages died, in groups with samples; and sending chosen ones again, once each."""
-    from onelog.commands.job import triaging
-
     with spark_session("onelog job triage", master, remote) as spark:
+        from onelog.commands.job import views
         from onelog.spark.jobs import triage as job
 
         letters = job.letters(
             spark, link, group, reason_property=reason_property, with_traces=traces,
             expect_json=expect_json,
         )  # fmt: skip
-        chosen = triaging.only(letters, where)
+        chosen = views.only_where(letters, where)
         if resend:
-            triaging.resend(link, group, chosen, to_topic, dry_run, yes, as_json)
+            views.resend_letters(link, group, chosen, to_topic, dry_run, yes, as_json)
         else:
-            triaging.show(group, chosen, samples, as_json)
+            views.show_heaps(group, chosen, samples, as_json)
 
 
 def _from(since: str | None) -> dict[str, str]:

@@ -48,7 +48,7 @@ def sync_topics(
     as_json: Json = False,
 ) -> None:
     """Bring the tables of topics up to date: each message once, also after a crash."""
-    from onelog.commands.lake import syncing
+    from onelog.commands.lake import tables
 
     options = {
         **link, "startingOffsets": start, "decode": decode, "schema": schema,
@@ -57,15 +57,15 @@ def sync_topics(
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     with spark_session("onelog lake sync", master, remote) as spark:
-        syncing.run(topics, to, spark, given, form, every, as_json)
+        tables.sync(topics, to, spark, given, form, every, as_json)
 
 
 @app.command("list")
 def list_tables(folder: Folder, as_json: Json = False) -> None:
     """List the tables of a folder, with their sizes."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.show_tables(folder, as_json)
+    tables.show_tables(folder, as_json)
 
 
 @app.command("compact")
@@ -75,9 +75,9 @@ def compact_tables(
     mib: Annotated[int, typer.Option(min=1, help="How large files should become.")] = 128,
 ) -> None:
     """Join small files into larger ones (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.compact(folder, only or [], mib << 20)
+    tables.compact(folder, only or [], mib << 20)
 
 
 @app.command("vacuum")
@@ -89,9 +89,9 @@ def vacuum_tables(
     ] = 168,
 ) -> None:
     """Delete files that are no part of their table any more (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.vacuum(folder, only or [], hours)
+    tables.vacuum(folder, only or [], hours)
 
 
 @app.command("retain")
@@ -101,6 +101,6 @@ def retain_days(
     only: Only = None,
 ) -> None:
     """Drop old days from tables; `vacuum` deletes their files later (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.retain(folder, only or [], days)
+    tables.retain(folder, only or [], days)
