@@ -16,11 +16,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from onelog.client.connection.address import parse_address
-from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
+from onelog.client.message import Message, Receipt, ReceivedMessage
 from onelog.client.options import milliseconds
+from onelog.client.producer.outgoing import Where
 from onelog.errors import (
     ClientClosedError,
     InvalidAddressError,
@@ -68,16 +69,10 @@ class Requests:
             if not waiting.done():
                 waiting.set_exception(ClientClosedError("the client was closed before the reply"))
 
-    async def request(
-        self,
-        message: Message,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> ReceivedMessage:
+    async def request(self, message: Message, **where: Unpack[Where]) -> ReceivedMessage:
         """Send a message and wait for the reply to it; `RequestTimeoutError` if none comes."""
         instance = self._producer.instance
+        timeout = where.get("timeout")
         limit_ms = instance.timeout_ms if timeout is None else milliseconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         extra = {
@@ -90,9 +85,7 @@ class Requests:
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._be_present()
-                await self._producer.dispatch(
-                    message, order_key=order_key, queue=queue, timeout=timeout, extra=extra
-                )
+                await self._producer.dispatch(message, **where, extra=extra)
                 return await reply
         except TimeoutError:
             raise RequestTimeoutError(
