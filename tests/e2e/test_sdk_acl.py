@@ -15,7 +15,7 @@ from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.client.credentials import Credentials
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.options import ProducerOptions
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import Producer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import NotPermittedError
 from tests.e2e.onelog_peer import COMMAND

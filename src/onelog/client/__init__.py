@@ -19,8 +19,11 @@ from onelog.client.consumer.allocation import (
     ByRoom,
 )
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
-from onelog.client.consumer.pull.synchronous import PullConsumer
+from onelog.client.consumer.pull.consumer import (
+    AsyncPullConsumer,
+    PullConsumer,
+    PullConsumerOptions,
+)
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.credentials import Credentials
 from onelog.client.extras.idempotent import (
@@ -34,8 +37,7 @@ from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
 from onelog.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.client.producer.transactions import TransactionReceipt, TransactionState
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from onelog.client.extras import trace_hook
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import ConfigError, MessageNotFoundError, OnelogError
 from onelog.wire.remoting.records import unpacked_body

@@ -40,7 +40,7 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 
 if TYPE_CHECKING:
-    from onelog.client.producer.asynchronous import AsyncProducer
+    from onelog.client.producer.producer import AsyncProducer
 
 CLUSTER = "CLUSTER"
 CORRELATION_ID = "CORRELATION_ID"

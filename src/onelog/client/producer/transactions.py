@@ -31,7 +31,7 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.records import decode_records
 
 if TYPE_CHECKING:
-    from onelog.client.producer.asynchronous import AsyncProducer
+    from onelog.client.producer.producer import AsyncProducer
 
 CHECKS_AT_ONCE = 16
 CHECKS_WAITING_MAX = 2_000

@@ -22,7 +22,7 @@ from onelog.client.admin.topics import TopicChange
 from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
 from onelog.commands.bench import Mode
-from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Said
+from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
 from onelog.commands.clients import ClientSession, progress_bar
 from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
@@ -141,24 +141,9 @@ def _processes(count: int) -> str:
     return "one process" if count == 1 else f"{count} processes"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure."""
-
-    mode: Mode
-    seconds: float
-    size: int
-    concurrency: int
-    processes: int
-    batch_size: int
-    backlog: int
-    queues: int
-    topic: str | None
-
-
 def run(session: ClientSession, plan: Plan) -> None:
     """Measure, and show the result."""
-    if plan.mode is Mode.ROUNDTRIP and plan.size < STAMP_BYTES:
+    if plan.mode == Mode.ROUNDTRIP.value and plan.size < STAMP_BYTES:
         raise InvalidRequestError(f"--mode roundtrip needs bodies of {STAMP_BYTES} bytes or more")
     result = asyncio.run(_Bench(session, plan).measure())
     session.show(document(result), result_table(result))
@@ -180,7 +165,7 @@ class _Bench:
             if plan.topic is None:
                 change = TopicChange(read_queues=plan.queues, write_queues=plan.queues)
                 await admin.topics.create(self._wrap(self._topic), change)
-            if plan.mode is Mode.CONSUME:
+            if plan.mode == Mode.CONSUME.value:
                 await self._fill()
             async with contextlib.AsyncExitStack() as stack:
                 workers = [
@@ -192,9 +177,9 @@ class _Bench:
                 outcomes = await self._work(workers)
             stored = None
             # What others send to their topic meanwhile cannot be told from what we send.
-            if plan.topic is None and plan.mode is not Mode.CONSUME:
+            if plan.topic is None and plan.mode != Mode.CONSUME.value:
                 stored = await self._settled(admin) - before
-            return Result(plan.mode.value, self._topic, plan.size, outcomes, stored)
+            return Result(plan.mode, self._topic, plan.size, outcomes, stored)
 
     def _wrap(self, name: str) -> str:
         return wrapped(self._session.options.get("namespace", ""), name)
@@ -261,7 +246,7 @@ class _Bench:
         for worker in workers:
             assert worker.stdin is not None
             worker.stdin.write(b"go\n")
-        showing = asyncio.create_task(_show_time(plan.mode.value, plan.seconds))
+        showing = asyncio.create_task(_show_time(plan.mode, plan.seconds))
         try:
             async with asyncio.timeout(plan.seconds + END_SECONDS_MAX):
                 last = await at_once(_hear, workers)
@@ -272,18 +257,7 @@ class _Bench:
         return [said.outcome for said in last if said.outcome is not None]
 
     def _job(self, number: int) -> Job:
-        plan = self._plan
-        return Job(
-            plan.mode.value,
-            self._session.given,
-            self._topic,
-            self._name,
-            number,
-            plan.seconds,
-            plan.size,
-            plan.concurrency,
-            plan.batch_size,
-        )
+        return Job(self._plan, self._session.given, self._topic, self._name, number)
 
 
 @contextlib.asynccontextmanager

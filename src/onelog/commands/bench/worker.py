@@ -1,6 +1,18 @@
-"""A process of `onelog bench`: does one job, and says what came of it (see `job`).
+"""A process of `onelog bench`: does one job, and says what came of it.
 
-Measured as `python -m onelog.commands.bench.worker`.
+Run as `python -m onelog.commands.bench.worker`. The processes tell each other JSON lines:
+
+    bench -> worker   a `Job`
+    worker -> bench   `Said` with `ready`, once it is connected and warm
+    bench -> worker   a line, when all are ready
+    worker -> bench   `Said` with the `outcome`; or, at any time, with an `error`
+
+`Latencies` counts many durations in little room, in steps of about one percent: step i holds
+durations from 2**(i/64) to 2**((i+1)/64) nanoseconds, and a percentile is the upper end of its
+step.
+
+Invariants: durations up to `NANOSECONDS_MAX` are known to 1.1 percent, and what several processes
+counted can be added.
 """
 
 import asyncio
@@ -38,20 +50,30 @@ PROBE_SECONDS = 0.2
 _clock = time.monotonic_ns
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    mode: str
+    seconds: float
+    size: int
+    concurrency: int
+    processes: int
+    batch_size: int
+    backlog: int
+    queues: int
+    topic: str | None
+
+
 class Job(msgspec.Struct, frozen=True):
     """What one worker does."""
 
-    mode: str
+    plan: Plan
     client: dict[str, Any]
     """The options of the command line about clients."""
     topic: str
     group: str
     number: int
     """Which of the workers this is."""
-    seconds: float
-    size: int
-    concurrency: int
-    batch_size: int
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -155,7 +177,7 @@ class Work:
     async def repeat(self, step: Callable[[], Awaitable[int]], *, timed: bool = True) -> None:
         """Do one thing again and again, in many tasks, until the time is over."""
         self.began_ns = _clock()
-        deadline_ns = self.began_ns + round(self.job.seconds * 1e9)
+        deadline_ns = self.began_ns + round(self.job.plan.seconds * 1e9)
 
         async def go_on() -> None:
             add = self.latencies.add if timed else _ignore
@@ -169,7 +191,7 @@ class Work:
                     add(_clock() - began_ns)
                     self.messages += count
 
-        await asyncio.gather(*(go_on() for _ in range(self.job.concurrency)))
+        await asyncio.gather(*(go_on() for _ in range(self.job.plan.concurrency)))
         self.ended_ns = _clock()
 
     def outcome(self, cpu_seconds: float) -> Outcome:
@@ -197,7 +219,7 @@ Measured = Callable[[], Awaitable[None]]
 async def sending(work: Work) -> AsyncIterator[Measured]:
     """Messages one by one, one-way, or in batches."""
     job = work.job
-    topic, body = job.topic, bytes(job.size)
+    topic, body = job.topic, bytes(job.plan.size)
     async with AsyncProducer(job.group, **work.options) as producer:
 
         async def send() -> int:
@@ -209,14 +231,14 @@ async def sending(work: Work) -> AsyncIterator[Measured]:
             return 1
 
         async def send_batch() -> int:
-            await producer.send_batch([Message(topic, body) for _ in range(job.batch_size)])
-            return job.batch_size
+            await producer.send_batch([Message(topic, body) for _ in range(job.plan.batch_size)])
+            return job.plan.batch_size
 
-        step = {"send": send, "oneway": send_oneway, "batch": send_batch}[job.mode]
+        step = {"send": send, "oneway": send_oneway, "batch": send_batch}[job.plan.mode]
         for _ in await producer.queues(topic):
             await send()
         # That a one-way message was handed over says nothing about how long it takes.
-        yield lambda: work.repeat(step, timed=job.mode != "oneway")
+        yield lambda: work.repeat(step, timed=job.plan.mode != "oneway")
 
 
 @contextlib.asynccontextmanager
@@ -231,13 +253,13 @@ async def consuming(work: Work) -> AsyncIterator[Measured]:
         work.messages += 1
 
     async with AsyncPushConsumer(
-        job.group, **work.options, start="first", concurrency=job.concurrency
+        job.group, **work.options, start="first", concurrency=job.plan.concurrency
     ) as consumer:
         consumer.subscribe(job.topic, listener=hear)
 
         async def run() -> None:
             began_ns = _clock()
-            deadline_ns = began_ns + round(job.seconds * 1e9)
+            deadline_ns = began_ns + round(job.plan.seconds * 1e9)
             await consumer.start()
             while _clock() < deadline_ns:
                 await asyncio.sleep(0.05)
@@ -265,12 +287,12 @@ async def echoing(work: Work) -> AsyncIterator[Measured]:
     def stamped() -> tuple[bytes, asyncio.Future[None]]:
         stamp = job.number.to_bytes(8) + next(numbers).to_bytes(8)
         heard = waiting[stamp] = asyncio.get_running_loop().create_future()
-        return stamp.ljust(job.size, b"\0"), heard
+        return stamp.ljust(job.plan.size, b"\0"), heard
 
     async with (
         AsyncProducer(job.group, **work.options) as producer,
         AsyncPushConsumer(
-            f"{job.group}-{job.number}", **work.options, concurrency=job.concurrency
+            f"{job.group}-{job.number}", **work.options, concurrency=job.plan.concurrency
         ) as consumer,
     ):
         consumer.subscribe(job.topic, listener=hear)
@@ -307,7 +329,7 @@ async def work_on(job: Job, say: Callable[[Said], None], told: Callable[[], obje
     """Do a job: get ready, say so, do it when told, and say what came of it."""
     work = Work(job)
     try:
-        async with MODES[job.mode](work) as run:
+        async with MODES[job.plan.mode](work) as run:
             say(Said(ready=True))
             await asyncio.to_thread(told)
             cpu_before = time.process_time()

@@ -6,51 +6,46 @@ import typer
 
 from onelog.commands.clients import ClientSession, Rate, client_command
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Whose messages to print.")]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", "-g", help="Consume as a member of this group, and commit."),
-]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")]
-FromBeginning = Annotated[
-    bool,
-    typer.Option("--from-beginning", help="Begin with the oldest message (a group: if it is new)."),
-]
-Since = Annotated[
-    str | None,
-    typer.Option(help="Begin with those stored from this time on: 2026-05-01 10:30:00, 15m."),
-]
-Tag = Annotated[
-    str, typer.Option("--tag", help="Only messages with these tags: 'paid || refunded'.")
-]
-Sql = Annotated[
-    str | None, typer.Option(help="Only those whose properties meet a condition: 'a > 3'.")
-]
-Key = Annotated[str | None, typer.Option("--key", help="Print only those with this key.")]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop after so many.")]
-Orderly = Annotated[
-    bool, typer.Option("--orderly", help="With --group: each queue by one member, in its order.")
-]
-Bodies = Annotated[
-    bool, typer.Option("--bodies", help="Print bodies and nothing else, as they are.")
-]
-
 
 @client_command
 def consume(
     session: ClientSession,
-    topic: Topic,
-    group: Group = None,
-    follow: Follow = False,
-    from_beginning: FromBeginning = False,
-    since: Since = None,
-    tag: Tag = "*",
-    sql: Sql = None,
-    key: Key = None,
-    count: Count = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Whose messages to print.")],
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Consume as a member of this group, and commit."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")
+    ] = False,
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning", help="Begin with the oldest message (a group: if it is new)."
+        ),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Begin with those stored from this time on: 2026-05-01 10:30:00, 15m."),
+    ] = None,
+    tag: Annotated[
+        str, typer.Option("--tag", help="Only messages with these tags: 'paid || refunded'.")
+    ] = "*",
+    sql: Annotated[
+        str | None, typer.Option(help="Only those whose properties meet a condition: 'a > 3'.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Print only those with this key.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     rate: Rate = None,
-    orderly: Orderly = False,
-    bodies: Bodies = False,
+    orderly: Annotated[
+        bool,
+        typer.Option("--orderly", help="With --group: each queue by one member, in its order."),
+    ] = False,
+    bodies: Annotated[
+        bool, typer.Option("--bodies", help="Print bodies and nothing else, as they are.")
+    ] = False,
 ) -> None:
     """Print messages: all that are there, or with `--follow` those that come.
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from onelog.client.connection.address import Address
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import NotPermittedError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
