@@ -39,13 +39,6 @@ Remote = Annotated[
 ]
 
 
-def linked(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a function for typer of one whose first argument is how to reach the cluster."""
-    return for_typer(
-        command, _LINK, lambda options, given: command(source_options(options), **given)
-    )
-
-
 class Job(NamedTuple):
     """What a job on Spark gets: a session, and how the data source reaches the cluster."""
 
@@ -69,7 +62,7 @@ def on_spark(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def linked_by_environment(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that can only tell the environment of another program."""
+    """Make a function for typer of one that tells the environment of a program how to connect."""
     return for_typer(
         command, _LINK_OF_CHILD, lambda options, given: command(source_options(options), **given)
     )

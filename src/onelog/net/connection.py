@@ -86,6 +86,9 @@ class Outbox:
 class Connection(asyncio.Protocol):
     """A connected socket and its session."""
 
+    flush_bytes = FLUSH_BYTES
+    """What `write` does not hold back until the end of the tick."""
+
     def __init__(
         self,
         make_session: Callable[["Connection"], Session],
@@ -131,7 +134,7 @@ class Connection(asyncio.Protocol):
             self._outbox.add(self)
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes >= FLUSH_BYTES:
+        if self._out_bytes >= self.flush_bytes:
             self.flush()
 
     def send(self, buffers: Sequence[Buffer]) -> None:

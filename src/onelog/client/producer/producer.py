@@ -37,7 +37,7 @@ from onelog.client.connection.routes import QUEUES
 from onelog.client.hooks import SendContext
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
 from onelog.client.options import Compression as FormName
-from onelog.client.options import ProducerOptions, check_names, milliseconds
+from onelog.client.options import ProducerOptions, check_names, milliseconds, whole
 from onelog.client.producer.delivery import Delivery
 from onelog.client.producer.outgoing import (
     FORMS,
@@ -95,15 +95,15 @@ class AsyncProducer:
         self.delivery = Delivery(
             self.instance,
             group,
-            retries=_whole("retries", options.get("retries", RETRIES), 0),
-            queues=_whole("queues", options.get("queues", QUEUES), 1),
+            retries=whole("retries", options.get("retries", RETRIES), 0),
+            queues=whole("queues", options.get("queues", QUEUES), 1),
             avoid_faults=options.get("avoid_faults", False),
         )
         self._hooks = tuple(options.get("hooks", ()))
-        self._body_bytes_max = _whole(
+        self._body_bytes_max = whole(
             "body_bytes_max", options.get("body_bytes_max", BODY_BYTES_MAX), 1
         )
-        self._compress_over = _whole(
+        self._compress_over = whole(
             "compress_over_bytes", options.get("compress_over_bytes", COMPRESS_OVER_BYTES), 0
         )
         self._form = _form(options.get("compression", "zlib"))
@@ -271,9 +271,11 @@ class AsyncProducer:
         timeout: timedelta | float | None = None,
     ) -> Receipt:
         """Answer a request that a consumer got; `ReplyFailedError` if it did not arrive."""
-        return await self._requests.reply(
-            request, body, tags=tags, keys=keys, properties=properties, timeout=timeout
-        )
+
+        def made(topic: str) -> Message:
+            return Message(topic, body, tags=tags, keys=keys, properties=properties or {})
+
+        return await self._requests.reply(request, made, timeout)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues that a topic's messages can go to now."""
@@ -453,14 +455,6 @@ def _form(name: FormName) -> Compression:
     if name not in FORMS:
         raise ConfigError(f"compression must be zlib, lz4 or zstd, not {name!r}")
     return FORMS[name]
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, and {value} is not")
-    return value
 
 
 class _Sending:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Unpack
 
@@ -98,14 +98,10 @@ class Requests:
     async def reply(
         self,
         request: ReceivedMessage,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        timeout: timedelta | float | None = None,
+        made: Callable[[str], Message],
+        timeout: timedelta | float | None,
     ) -> Receipt:
-        """Answer a request; `ReplyFailedError` if the answer did not arrive."""
+        """Answer a request with the message that is made for a topic; see `Producer.reply`."""
         asked = request.all_properties
         missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO) if name not in asked]
         if missing:
@@ -121,11 +117,10 @@ class Requests:
         if TTL in asked:
             extra[TTL] = asked[TTL]
         topic = f"{asked[CLUSTER]}_REPLY_TOPIC"
-        message = Message(topic, body, tags=tags, keys=keys, properties=properties or {})
         queues = await self._producer.queues(topic)
         try:
             return await self._producer.dispatch(
-                message,
+                made(topic),
                 queue=next((each for each in queues if each.broker == request.broker), None),
                 timeout=timeout,
                 extra=extra,

@@ -6,6 +6,16 @@ import typer
 
 from onelog.commands.clients import ClientSession, Rate, client_command
 
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")]
+FromBeginning = Annotated[
+    bool,
+    typer.Option("--from-beginning", help="Begin with the oldest message (a group: if it is new)."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(help="Begin with those stored from this time on: 2026-05-01 10:30:00, 15m."),
+]
+
 
 @client_command
 def consume(
@@ -15,19 +25,9 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="Consume as a member of this group, and commit."),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")
-    ] = False,
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning", help="Begin with the oldest message (a group: if it is new)."
-        ),
-    ] = False,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Begin with those stored from this time on: 2026-05-01 10:30:00, 15m."),
-    ] = None,
+    follow: Follow = False,
+    from_beginning: FromBeginning = False,
+    since: Since = None,
     tag: Annotated[
         str, typer.Option("--tag", help="Only messages with these tags: 'paid || refunded'.")
     ] = "*",

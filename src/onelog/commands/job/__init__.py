@@ -55,13 +55,13 @@ def sales_board(
     as_json: Json = False,
 ) -> None:
     """Revenue and orders per category and window of time, live."""
-    options = {"startingOffsets": start, "maxOffsetsPerTrigger": str(rows_per_batch)}
     from onelog.commands.job import views
     from onelog.spark.jobs import sales_board as work
 
     query = work.start(
-        job.spark, job.link, orders, folder, result_topic=result_topic,
-        window_seconds=window, late_seconds=late, every=every, **options,
+        job.spark, job.link, orders, folder, result_topic=result_topic, window_seconds=window,
+        late_seconds=late, every=every, startingOffsets=start,
+        maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
     views.show_board(query, folder, orders, page, every, as_json)
 

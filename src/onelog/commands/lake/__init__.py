@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from onelog.commands.spark_options import Master, Remote, linked, spark_session
+from onelog.commands.spark_options import Job, on_spark
 
 app = typer.Typer(help="Topics as lake tables: keep them fresh, and small.", no_args_is_help=True)
 
@@ -17,9 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("sync")
-@linked
+@on_spark("onelog lake sync")
 def sync_topics(
-    link: dict[str, str],
+    job: Job,
     topics: Annotated[list[str], typer.Argument(help="The topics.")],
     to: Annotated[Path, typer.Option("--to", help="The folder of the tables.")],
     form: Annotated[
@@ -43,21 +43,18 @@ def sync_topics(
     rows_per_batch: Annotated[
         int, typer.Option(min=1, help="At most so many messages in one commit.")
     ] = 1_000_000,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Bring the tables of topics up to date: each message once, also after a crash."""
     from onelog.commands.lake import tables
 
     options = {
-        **link, "startingOffsets": start, "decode": decode, "schema": schema,
+        **job.link, "startingOffsets": start, "decode": decode, "schema": schema,
         "schemaFile": None if schema_file is None else str(schema_file.absolute()),
         "maxOffsetsPerTrigger": str(rows_per_batch),
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
-    with spark_session("onelog lake sync", master, remote) as spark:
-        tables.sync(topics, to, spark, given, form, every, as_json)
+    tables.sync(topics, to, job.spark, given, form, every, as_json)
 
 
 @app.command("list")

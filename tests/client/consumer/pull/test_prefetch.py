@@ -36,7 +36,7 @@ class Between:
         self.pulls: list[dict[str, str]] = []
         self._change = change
         self._ask = reading.instance.ask
-        reading.instance.ask = self.ask  # type: ignore[method-assign,assignment]
+        reading.instance.ask = self.ask  # type: ignore[assignment]
 
     async def ask(
         self,
