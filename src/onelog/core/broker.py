@@ -19,6 +19,7 @@ from onelog.config import BrokerConfig
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.cursors.forms import MarkedTopics, named_by
 from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
 from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
 from onelog.core.cursors.warming import Warming
@@ -120,6 +121,7 @@ class Broker:
         system = _system_topics(config)
         auto_create = config.auto_create_topics
         self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
+        self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
@@ -151,7 +153,7 @@ class Broker:
         )
         self.puller = Puller(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max,
+            config.pull_cold_bytes_max, self.marked.names,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
@@ -218,7 +220,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions, self.request_modes, self.staged, self.prepared_batches,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -368,10 +370,14 @@ class Broker:
         *,
         retries_max: int | None = None,
         unit_mode: bool = False,
+        unique_key: str = "",
     ) -> None:
-        """Deliver a message to the group again later, or put it with the dead letters."""
+        """Deliver a message to the group again later, or put it with the dead letters.
+
+        Where a record holds many messages of another form, the unique key says which.
+        """
         self.groups.require(group)
-        message = self.store.message_at(log_offset)
+        message = named_by(self.store.message_at(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:

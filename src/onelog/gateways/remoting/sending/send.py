@@ -329,6 +329,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
             (session, command),
             retries_max=times if times >= 0 else None,
             unit_mode=fields.flag(ext, "unitMode"),
+            unique_key=ext.get("originMsgId", ""),
         )
 
     return session.when_warm(command, offset, act)
