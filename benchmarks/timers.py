@@ -32,6 +32,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
+from onelog.rocketmq.profile import NAMING
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -143,6 +144,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
         broker = Broker(
             BrokerConfig(), store, clock=clock, schedule=timer.schedule, call_soon=soon.append,
             post=soon.append, random=rng, offload=lambda work: void(pool.submit(work)),
+            naming=NAMING,
         )  # fmt: skip
         broker.open()
         broker.admin.create_topic(TopicConfig("far", QUEUES, QUEUES))

@@ -36,7 +36,8 @@ from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
-from onelog.rocketmq import ROCKETMQ, config_files
+from onelog.rocketmq import config_files
+from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound, Steps
@@ -156,6 +157,7 @@ class BrokerServer:
             post=lambda call: void(loop.call_soon_threadsafe(call)),
             offload=lambda work: void(loop.run_in_executor(None, work)),
             random=random,
+            naming=NAMING,
             store_host=store_host,
         )
         self.gateway = Gateway(
@@ -414,6 +416,7 @@ def export_config(loaded: Loaded) -> None:
             call_soon=void,
             post=void,
             random=Random(),
+            naming=NAMING,
         )
         broker.open(ROCKETMQ)
         config_files.export(broker)

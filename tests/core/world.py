@@ -20,7 +20,7 @@ from onelog.core.cursors.pull import PullResult
 from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
-from onelog.rocketmq import ROCKETMQ
+from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
@@ -118,6 +118,7 @@ class World:
             post=self.posted.put,
             offload=self.timer.offload,
             random=Random(7),
+            naming=NAMING,
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )

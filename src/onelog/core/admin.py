@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onelog.clock import Clock
-from onelog.core.catalog.groups import GroupConfig, Groups, check_name
+from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.membership.members import LiveGroup, Members
@@ -20,18 +20,17 @@ from onelog.core.stats import Statistic, Stats
 from onelog.errors import (
     ConsumersOfflineError,
     GroupNotFoundError,
+    InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
     StatisticNotFoundError,
 )
-from onelog.message import LIGHT_QUEUE_PREFIX
+from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 OFFSET_MAX = (1 << 63) - 1
-_KEPT_PREFIXES = ("onelog_sys_", "rmq_sys_", LIGHT_QUEUE_PREFIX)
-"""Topics that have queues without having settings: the broker's own, and light queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +128,15 @@ class Admin:
         self._stats.forget(topic)
 
     def delete_unused_topics(self) -> list[str]:
-        """Remove the queues of topics that do not exist any more."""
+        """Remove the queues of topics that do not exist any more.
+
+        The broker's own topics, and light queues, have queues without having settings.
+        """
+        kept = (OWN_PREFIX, self._topics.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         unused = [
             topic
             for topic in self._store.queues()
-            if self._topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
+            if self._topics.get(topic) is None and not topic.startswith(kept)
         ]
         for topic in unused:
             self._store.delete_topic(topic)
@@ -322,7 +325,7 @@ class Admin:
         self, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
-        check_name(target)
+        check_name(target, "group", InvalidGroupError)
         topics = [topic] if topic else self._offsets.topics_of(source)
         live = self._members.group(source)
         if live is not None and live.subscriptions and not offline:

@@ -18,16 +18,10 @@ from operator import itemgetter
 from random import Random
 from typing import Any, cast
 
-from onelog.core.catalog.topics import (
-    RETRY_PREFIX,
-    UNSENDABLE_TOPICS,
-    TopicConfig,
-    Topics,
-    check_name,
-)
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.waiting import Waiting
-from onelog.core.stats import Stats
+from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
     EmptyMessageError,
@@ -40,15 +34,8 @@ from onelog.errors import (
     StoreError,
     TopicPermissionError,
 )
-from onelog.message import (
-    LIGHT_QUEUE_PREFIX,
-    PROPERTIES_BYTES_MAX,
-    Appended,
-    AppendedRun,
-    NewMessage,
-    NewRun,
-    SysFlag,
-)
+from onelog.message import PROPERTIES_BYTES_MAX, Appended, AppendedRun, NewMessage, NewRun, SysFlag
+from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -176,7 +163,7 @@ class Publisher:
         self._receipts.append((on_stored, token, 0))
 
     def _admit_run(self, run: NewRun) -> NewRun:
-        if run.topic.startswith(RETRY_PREFIX):
+        if self._topics.naming.is_retry(run.topic):
             raise MessageError("batch request does not support retry group")
         first = self._admit(NewMessage(run.topic, run.queue_id, b"-", sys_flag=run.sys_flag))
         return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
@@ -238,12 +225,9 @@ class Publisher:
     def _admit(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
         """The message as it may be stored, or what is wrong with it."""
         topic = message.topic
-        if topic in UNSENDABLE_TOPICS:
+        if topic in self._topics.unsendable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
-        config = self._topics.get(topic)
-        if config is None:
-            check_name(topic)
-            config = self._topics.require(topic)
+        config = self._topics.require(topic)
         if not config.writable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
         self._check_size(message)
@@ -253,7 +237,7 @@ class Publisher:
             if config.write_queues == 0:
                 raise InvalidQueueError(f"topic[{topic}] has no queue to write to")
             message = message._replace(queue_id=self._random.randrange(config.write_queues))
-        if topic.startswith(RETRY_PREFIX):
+        if self._topics.naming.is_retry(topic):
             return self._redirect_retry(message, retries_max)
         if config.filter_type == "MULTI_TAG":
             return message._replace(sys_flag=message.sys_flag | SysFlag.MULTI_TAGS)
@@ -438,7 +422,7 @@ def _named(error: Exception, topic: str) -> OnelogError:
     return MessageError(f"the message cannot be stored: {error}")
 
 
-def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times: int) -> None:
+def _add(bucket: Bucket, topic: str, copies: int, size: int, times: int) -> None:
     cell = bucket.get(topic)
     if cell is None:
         bucket[topic] = [copies, size, times]

@@ -33,6 +33,7 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, queue_name
 from onelog.wire.remoting import fields
@@ -41,7 +42,6 @@ from onelog.wire.remoting.command import Buffer, Command
 from onelog.wire.remoting.extensions import BULK_BYTES, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group that exists on every broker for tools; it reads where no other is named."""
 PULL_BYTES = 2 << 20
 PULL_COUNT_MAX = 1 << 16

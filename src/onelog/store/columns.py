@@ -21,7 +21,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
-    SCHEDULE_TOPIC,
     TAGS,
     TRANSACTION_MASK,
     LogOffset,
@@ -30,6 +29,7 @@ from onelog.message import (
     property_bytes,
     tags_code,
 )
+from onelog.names import SCHEDULE_TOPIC
 from onelog.store.dispatch import TagsCodes, is_deletion, targets
 from onelog.store.keyhash import hashes_of
 from onelog.store.record import (

@@ -34,14 +34,8 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from onelog.errors import StoreCorruptError
-from onelog.message import (
-    RECORD_CRC,
-    Appended,
-    Message,
-    NewMessage,
-    SysFlag,
-    check_topic,
-)
+from onelog.message import RECORD_CRC, Appended, Message, NewMessage, SysFlag
+from onelog.names import check_name
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -69,7 +63,7 @@ CRC_NAME = RECORD_CRC.encode() + b"\x01"
 @functools.lru_cache(maxsize=65_536)
 def topic_field(topic: str) -> tuple[int, bytes]:
     """The magic that a topic's records carry, and TOPICLEN + TOPIC."""
-    name = check_topic(topic)
+    name = check_name(topic)
     if len(name) <= 127:
         return MAGIC_V1, bytes([len(name)]) + name
     return MAGIC_V2, LENGTH.pack(len(name)) + name

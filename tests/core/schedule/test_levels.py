@@ -12,13 +12,13 @@ from onelog.core.schedule.levels import restore
 from onelog.errors import MessageError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    SCHEDULE_TOPIC,
     Appended,
     NewMessage,
     SysFlag,
     decode_properties,
     encode_properties,
 )
+from onelog.names import SCHEDULE_TOPIC
 from tests.core.world import SMALL_STORE, TROUBLES, World
 
 

@@ -20,10 +20,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from onelog.client.admin.groups import Groups
-from onelog.client.admin.messages import TOOLS_GROUP, Found, Messages
+from onelog.client.admin.messages import Found, Messages
 from onelog.client.admin.positions import Positions
 from onelog.client.admin.resending import Resender, Resent, origin_topic
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, TopicKind, Topics
+from onelog.client.admin.topics import TopicKind, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
 from onelog.errors import (
@@ -37,6 +37,8 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.message import property_value
+from onelog.names import DEAD_LETTER_PREFIX
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 
 from onelog.client.admin.messages import Found, Messages
-from onelog.client.admin.topics import DEFAULT_TOPIC, RETRY_PREFIX, Topics
+from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Nodes
 from onelog.errors import (
@@ -29,6 +29,8 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
+from onelog.names import RETRY_PREFIX
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 
 RESENT_FROM = "ONELOG_RESENT_FROM"

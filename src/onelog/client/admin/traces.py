@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from onelog.client.admin.messages import TIME_MAX, Found, Messages
 from onelog.client.admin.resending import RESENT_FROM, origin_topic
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from onelog.client.admin.topics import Topics
 from onelog.client.connection.nodes import Failure, at_once
 from onelog.errors import (
     InvalidRequestError,
@@ -24,10 +24,11 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
-from onelog.message import SCHEDULE_TOPIC, Message, decode_host, property_value
+from onelog.message import Message, decode_host, property_value
+from onelog.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.wire.remoting.records import unpacked_body
 from onelog.wire.remoting.trace import (
-    TRACE_TOPIC,
     Consumed,
     Delivered,
     Outcome,
@@ -38,8 +39,6 @@ from onelog.wire.remoting.trace import (
     decode_trace,
 )
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 _INNER_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 """Where messages wait that are not to be seen yet; REAL_TOPIC says where they go."""
 _ANSWER_COUNT = 32

@@ -5,23 +5,19 @@ stay in front: `%RETRY%shop%billing`. What belongs to the system has no namespac
 rules of RocketMQ's clients. Invariant: `unwrapped(space, wrapped(space, name))` is the name.
 """
 
-_MARKS = ("%RETRY%", "%DLQ%")
-_SYSTEM = frozenset(
-    """
-    TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRACE_TOPIC
-    RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
-    """.split()
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
-_REPLY_SUFFIX = "_REPLY_TOPIC"
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
+from onelog.rocketmq.names import REPLY_SUFFIX, SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS
+
+_MARKS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_SYSTEM_PREFIXES = (SYSTEM_PREFIX, SYSTEM_GROUP_PREFIX)
 
 
 def wrapped(namespace: str, name: str) -> str:
     """A topic or group as the brokers know it."""
     mark, plain = _split(name)
-    if not namespace or plain in _SYSTEM or plain.startswith(_SYSTEM_PREFIXES):
+    if not namespace or plain in SYSTEM_TOPICS or plain.startswith(_SYSTEM_PREFIXES):
         return name
-    if plain.endswith(_REPLY_SUFFIX):
+    if plain.endswith(REPLY_SUFFIX):
         return name  # Each cluster has one, and it is the broker's.
     return name if plain.startswith(f"{namespace}%") else f"{mark}{namespace}%{plain}"
 

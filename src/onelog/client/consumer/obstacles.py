@@ -6,8 +6,8 @@ and not another one for as long as it stays the same.
 
 import logging
 
-from onelog.client.consumer.push.send_back import RETRY_PREFIX
 from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.names import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 

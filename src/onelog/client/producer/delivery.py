@@ -16,7 +16,7 @@ from onelog.client.connection.address import Address
 from onelog.client.connection.direct_sends import finish_one, send_by_line
 from onelog.client.connection.faults import Faults
 from onelog.client.connection.instance import Instance
-from onelog.client.connection.routes import DEFAULT_TOPIC, Route
+from onelog.client.connection.routes import Route
 from onelog.client.message import Message, Queue, Receipt
 from onelog.client.producer.outgoing import properties_of
 from onelog.client.producer.pending_sends import (
@@ -34,6 +34,7 @@ from onelog.client.producer.unique_id import unique_id
 from onelog.clock import SystemClock
 from onelog.errors import BrokerNotFoundError, PeerClosedError, PeerTimeoutError
 from onelog.net.peer import Peer
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.frame import BODY_COPY_MAX, encode_request
 from onelog.wire.remoting.send_request import SendTemplate
 

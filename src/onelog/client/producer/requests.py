@@ -34,6 +34,7 @@ from onelog.errors import (
 from onelog.message import LOOPBACK, LogOffset, QueueOffset, encode_host, encode_properties
 from onelog.message import Message as Record
 from onelog.net.peer import Peer
+from onelog.rocketmq.names import REPLY_SUFFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -127,7 +128,7 @@ class Requests:
         }
         if TTL in asked:
             extra[TTL] = asked[TTL]
-        topic = f"{asked[CLUSTER]}_REPLY_TOPIC"
+        topic = f"{asked[CLUSTER]}{REPLY_SUFFIX}"
         message = Message(topic, body, tags=tags, keys=keys, properties=properties or {})
         queues = await self._producer.queues(topic)
         try:

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from onelog.client import PullConsumer
-from onelog.client.admin.messages import TOOLS_GROUP
 from onelog.commands.clients import ClientSession, progress_bar
 from onelog.commands.consume.printing import Printer
 from onelog.commands.terminal import show_count
 from onelog.commands.times import parse_time
 from onelog.errors import InvalidRequestError
+from onelog.rocketmq.names import TOOLS_GROUP
 
 POLL_SECONDS = 0.2
 """How long a poll that finds nothing takes; then it is looked whether that was all."""

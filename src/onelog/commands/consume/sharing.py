@@ -8,11 +8,11 @@ import threading
 import time
 
 from onelog.client import PullConsumer, PushConsumer, ReceivedMessage, RetryLater
-from onelog.client.admin.messages import TOOLS_GROUP
 from onelog.commands.clients import ClientSession
 from onelog.commands.consume.printing import Printer
 from onelog.commands.consume.reading import POLL_SECONDS, Plan
 from onelog.commands.session import complain
+from onelog.rocketmq.names import TOOLS_GROUP
 
 BATCH_SIZE = 256
 COMMIT_SECONDS = 1.0

@@ -7,6 +7,7 @@ import typer
 
 from onelog.commands.options import Yes
 from onelog.commands.spark_options import Master, Remote, linked, spark_session
+from onelog.rocketmq.names import TRACE_TOPIC
 
 app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
 
@@ -214,7 +215,7 @@ def trace_latency(
     link: dict[str, str],
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
+    ] = TRACE_TOPIC,
     since: Since = None,
     master: Master = None,
     remote: Remote = None,

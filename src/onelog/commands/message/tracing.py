@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from onelog.commands.session import Session, connected
+from onelog.rocketmq.names import TRACE_TOPIC
 
 
 @connected
@@ -19,7 +20,7 @@ async def trace_message(
     ] = None,
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
+    ] = TRACE_TOPIC,
 ) -> None:
     """Show when a message was born, stored, delivered, consumed, retried, and by whom.
 

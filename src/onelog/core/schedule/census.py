@@ -12,12 +12,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule.levels import REAL_TOPIC
 from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
 from onelog.message import property_bytes
+from onelog.names import TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_message
 

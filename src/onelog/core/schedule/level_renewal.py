@@ -17,7 +17,8 @@ from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.levels import Delay
 from onelog.errors import MessageError
 from onelog.jobs import Job
-from onelog.message import SCHEDULE_TOPIC, NewMessage
+from onelog.message import NewMessage
+from onelog.names import SCHEDULE_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ import logging
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import HALF_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
@@ -25,7 +24,6 @@ from onelog.jobs import Job
 from onelog.message import (
     DELAY_LEVEL,
     RECORD_CRC,
-    SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     Message,
     NewMessage,
@@ -34,6 +32,7 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
+from onelog.names import HALF_TOPIC, SCHEDULE_TOPIC
 from onelog.store.consumequeue import PADDING_SIZE
 from onelog.store.message_store import MessageStore
 

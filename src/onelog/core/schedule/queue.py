@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Numbers
 from onelog.core.schedule.records import TAIL_BYTES
 from onelog.core.schedule.sorted_files import Columns
 from onelog.errors import OffsetOutOfRangeError, StoreError
 from onelog.message import Message
+from onelog.names import TIMER_TOPIC
 from onelog.store.consumequeue import ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
 from onelog.store.record import CRC_PROPERTY_BYTES, decode_message

@@ -19,7 +19,6 @@ import functools
 import re
 from typing import NamedTuple
 
-from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
 from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
@@ -32,6 +31,7 @@ from onelog.message import (
     encode_properties,
     property_bytes,
 )
+from onelog.names import HALF_TOPIC, TIMER_TOPIC
 from onelog.store.record import CRC_PROPERTY_BYTES
 
 DELAY_SECONDS = "TIMER_DELAY_SEC"

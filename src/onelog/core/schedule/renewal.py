@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
 from onelog.core.publish import Publisher
@@ -26,6 +25,7 @@ from onelog.core.schedule.timers import Timers
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import NewMessage
+from onelog.names import TIMER_TOPIC
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 

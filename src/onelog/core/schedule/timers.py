@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.waiting import Schedule
@@ -48,6 +47,7 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.names import TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

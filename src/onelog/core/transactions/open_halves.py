@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.tables import Change, Tables, in_parts, joined
 from onelog.core.schedule.levels import REAL_TOPIC
 from onelog.core.transactions import half_messages
 from onelog.errors import OnelogError, StoreCorruptError, StoreError
-from onelog.message import SCHEDULE_TOPIC, Appended, Message, property_value
+from onelog.message import Appended, Message, property_value
+from onelog.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 

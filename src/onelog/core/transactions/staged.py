@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import UNSENDABLE_TOPICS, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
@@ -317,7 +317,7 @@ class PreparedBatches:
 
     def _check_target(self, part: Part) -> None:
         config = self._topics.require(part.topic)
-        if not config.writable or part.topic in UNSENDABLE_TOPICS:
+        if not config.writable or part.topic in self._topics.unsendable:
             raise TopicPermissionError(f"sending message to topic[{part.topic}] is forbidden")
         if not 0 <= part.queue_id < config.queues:
             raise InvalidQueueError(f"request queueId[{part.queue_id}] is illegal, {config}")

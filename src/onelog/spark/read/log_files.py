@@ -18,6 +18,7 @@ from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreError
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.folder import look, queue_file_entries
+from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
 from onelog.store.segment import Segment, file_name, numbered_files
 
 ENTRY = np.dtype([("log", ">i8"), ("size", ">i4"), ("code", ">i8")])
@@ -68,13 +69,13 @@ class QueueFiles:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._folder = store / "consumequeue"
+        self._folder = store / QUEUES_FOLDER
         self._file_entries = look(store, lambda: queue_file_entries(store))
         self._budget = MapBudget(_QUEUE_MAPS_MAX)
 
     def open(self, queue: Queue) -> ConsumeQueue:
         """One queue, as it is now; without entries if it has no files."""
-        folder = self._folder / queue.topic / str(queue.queue_id)
+        folder = queue_folder(self._folder, queue.topic, queue.queue_id)
 
         def opened() -> ConsumeQueue:
             return ConsumeQueue(

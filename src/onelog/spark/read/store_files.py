@@ -18,15 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
-from onelog.message import (
-    MULTI_DISPATCH,
-    RECORD_CRC,
-    SCHEDULE_TOPIC,
-    TRANSACTION_MASK,
-    Message,
-    SysFlag,
-    tags_code,
-)
+from onelog.message import MULTI_DISPATCH, RECORD_CRC, TRANSACTION_MASK, Message, SysFlag, tags_code
+from onelog.names import SCHEDULE_TOPIC
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.properties import as_text
 from onelog.spark.read.log_files import EntryArray, LogFiles, QueueFiles, entries_of

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.errors import InvalidReceiptError, WireError
+from onelog.names import RETRY_PREFIX
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
@@ -33,7 +34,6 @@ ORDERED_QUEUE = 999
 """The revive queue in receipts of ordered messages."""
 BATCH_MAX = 65_536
 """Messages that one request may acknowledge."""
-_RETRY_PREFIX = "%RETRY%"
 _NAMES = {
     "c": "consumerGroup", "t": "topic", "r": "retry", "so": "startOffset", "q": "queueId",
     "rq": "reviveQueueId", "pt": "popTime", "it": "invisibleTime", "b": "bitSet",
@@ -82,7 +82,7 @@ class BatchAck(NamedTuple):
 
 def retry_mark(topic: str) -> str:
     """Which of the three kinds a topic is."""
-    if not topic.startswith(_RETRY_PREFIX):
+    if not topic.startswith(RETRY_PREFIX):
         return "0"
     return "2" if "+" in topic else "1"
 
@@ -94,7 +94,7 @@ def real_topic(topic: str, group: str, retry: str) -> str:
         raise InvalidReceiptError(f"a receipt has no retry mark {retry[:20]!r}")
     if retry == "0":
         return topic
-    return f"{_RETRY_PREFIX}{group}{separators[retry]}{topic}"
+    return f"{RETRY_PREFIX}{group}{separators[retry]}{topic}"
 
 
 def start_offset_info(queues: Iterable[QueueInfo]) -> str:

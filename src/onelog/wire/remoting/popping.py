@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from onelog.errors import InvalidReceiptError, InvalidRequestError, WireError
-from onelog.message import LIGHT_QUEUE_PREFIX, Message, property_value
+from onelog.message import Message, property_value
+from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.pop import Receipt, parse_receipt, real_topic, retry_mark

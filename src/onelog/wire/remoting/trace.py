@@ -28,7 +28,6 @@ from typing import NoReturn
 from onelog.errors import WireError
 from onelog.wire.remoting.command import Buffer
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where clients write their traces unless they are told another topic."""
 
 _FIELD_END = "\x01"

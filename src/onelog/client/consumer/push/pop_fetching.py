@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from onelog.client.admin.topics import RETRY_PREFIX
 from onelog.client.connection.nodes import at_once, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
@@ -35,6 +34,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.jobs import Job
+from onelog.names import RETRY_PREFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ import logging
 
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
-from onelog.core.catalog.groups import GroupConfig, check_name
+from onelog.core.catalog.groups import GroupConfig
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.membership.members import LiveGroup
 from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
@@ -24,7 +24,9 @@ from onelog.gateways.remoting.bodies import (
     subscription_body,
     version_body,
 )
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.rocketmq.names import check_group
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -86,7 +88,7 @@ def update_groups(session: BrokerSession, command: Command) -> Answer:
 
 
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
-    check_name(body.group_name)
+    check_group(body.group_name)
     current = broker.groups.get(body.group_name)
     before = None if current is None else current.attributes
     return group_from_body(body, alter(GROUP_ATTRIBUTES, before, body.attributes))
@@ -111,7 +113,9 @@ def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> An
 def group_config(session: BrokerSession, command: Command) -> Answer:
     """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
     try:
-        config = session.broker.groups.require(fields.text(command.ext, "group"))
+        config = session.broker.groups.require(
+            usable_group(session.broker, fields.text(command.ext, "group"))
+        )
     except InvalidGroupError as error:
         raise GroupNotFoundError(f"No group in this broker: {error}") from None
     return Answer(body=group_body(config).encode())
@@ -337,9 +341,11 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
 def clone_offsets(session: BrokerSession, command: Command) -> Answer:
     """CLONE_GROUP_OFFSET."""
     ext = command.ext
+    target = fields.text(ext, "destGroup")
+    check_group(target)
     session.broker.admin.clone_offsets(
         fields.text(ext, "srcGroup"),
-        fields.text(ext, "destGroup"),
+        target,
         ext.get("topic", "").strip(),
         offline=fields.flag(ext, "offline"),
     )

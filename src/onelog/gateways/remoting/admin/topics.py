@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import FilterType, TopicConfig, check_name
+from onelog.core.catalog.topics import FilterType, TopicConfig
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -25,6 +25,7 @@ from onelog.gateways.remoting.bodies import (
     version_body,
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.rocketmq.names import check_topic
 from onelog.store.consumequeue import ENTRY
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -105,7 +106,7 @@ def _filter_type(text: str) -> FilterType:
 
 def _with_attributes(broker: Broker, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
     """The topic with its attributes as they will be; raises if it may not be called so."""
-    check_name(config.name)
+    check_topic(config.name)
     _refuse_system_topic(broker, config.name)
     current = broker.topics.get(config.name)
     before = None if current is None else current.attributes

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
-from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.records import wanted_ms
 from onelog.errors import (
     FlushTimeoutError,
@@ -21,6 +21,7 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.names import create_topic, usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
 from onelog.message import (
     RECORD_CRC,
@@ -32,6 +33,7 @@ from onelog.message import (
     Part,
     property_bytes,
 )
+from onelog.names import RETRY_PREFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
@@ -181,6 +183,7 @@ def _may_have_reserved(properties: bytes) -> bool:
 
 def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, token: Token) -> None:
     if header.topic.startswith(RETRY_PREFIX):
+        usable_group(session.broker, header.topic.removeprefix(RETRY_PREFIX))
         most = header.reconsume_times_max
         session.broker.publisher.submit_retry(message, most, _stored, token)
     elif message.properties.find(_HALF_NEEDLE) >= 0:  # Half the price of `in`.
@@ -198,8 +201,8 @@ def pick_queue(session: BrokerSession, header: SendHeader) -> int:
 
 
 def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
-    return session.broker.create_topic_for_send(
-        header.topic, header.default_topic, header.default_topic_queues
+    return create_topic(
+        session.broker, header.topic, header.default_topic, header.default_topic_queues
     )
 
 
@@ -354,7 +357,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
 
     def act() -> None:
         session.broker.send_back(
-            fields.text(ext, "group"),
+            usable_group(session.broker, fields.text(ext, "group")),
             offset,
             fields.int32(ext, "delayLevel"),
             _sent_back,

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from onelog.core.catalog.topics import DEFAULT_TOPIC
 from onelog.core.transactions.staged import Committed, Part
 from onelog.errors import (
     EmptyMessageError,
@@ -25,9 +24,11 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.names import create_topic
 from onelog.gateways.remoting.sending.send import checked_parts
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.message import Appended, NewRun
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -79,7 +80,8 @@ def stage(session: BrokerSession, command: Command) -> None:
     try:
         broker.prepared_batches.stage(part, _staged, token, one_off=one_off)
     except TopicNotFoundError:
-        broker.create_topic_for_send(
+        create_topic(
+            broker,
             part.topic,
             ext.get("defaultTopic", DEFAULT_TOPIC),
             fields.int32(ext, "defaultTopicQueueNums", _QUEUES),
