@@ -38,6 +38,7 @@ from onelog.client.producer.asynchronous import AsyncProducer
 from onelog.client.producer.synchronous import Producer
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
+from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
@@ -211,7 +212,9 @@ class _Running:
             broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
             await broker.start()
             self._stack.push_async_callback(broker.close)
-            direct = Direct(broker.broker, broker.gateway, asyncio.get_running_loop().call_soon)
+            gateway = broker.gateways["broker"]
+            assert isinstance(gateway, RemotingGateway)
+            direct = Direct(broker.broker, gateway, asyncio.get_running_loop().call_soon)
             for listener in broker.listeners:
                 if isinstance(listener, MemoryListener):
                     listener.make_line = direct.line

@@ -7,6 +7,7 @@ store -> core -> gateway -> listeners -> registration       started in this orde
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,25 +15,18 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways.remoting.admin import broker as broker_admin
-from onelog.gateways.remoting.admin import client_relay
-from onelog.gateways.remoting.admin import groups as group_admin
-from onelog.gateways.remoting.admin import topics as topic_admin
-from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
-from onelog.gateways.remoting.nameservers.registrar import Registrar
-from onelog.gateways.remoting.sending import recall, reply, send, transactions
-from onelog.gateways.remoting.sending import staged as prepared
-from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
+from onelog.gateways import Changed, Gateway, House, MakeSession
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.capacity import Capacity
-from onelog.net.connection import Connection, Limits, Outbox
+from onelog.net.connection import Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
@@ -45,21 +39,19 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
-HANDLERS: dict[int, Handler] = {
-    **send.HANDLERS,
-    **pull.HANDLERS,
-    **clients.HANDLERS,
-    **topic_admin.HANDLERS,
-    **group_admin.HANDLERS,
-    **broker_admin.HANDLERS,
-    **client_relay.HANDLERS,
-    **transactions.HANDLERS,
-    **reply.HANDLERS,
-    **pop.HANDLERS,
-    **prepared.HANDLERS,
-    **recall.HANDLERS,
-    **assignment.HANDLERS,
-}
+
+
+class Listed(NamedTuple):
+    """A protocol that this server speaks: the section of its settings, which has a `port`, and the
+    class of its gateway, which is imported if that is not 0."""
+
+    section: str
+    gateway: str
+
+
+GATEWAYS = [
+    Listed("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
+]
 
 
 def void(*_: object) -> None:
@@ -81,7 +73,10 @@ class BrokerServer:
         self.config = loaded.config
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(self._loop)
         self._listeners: list[Listener] = []
+        self.left_out: dict[str, str] = {}
+        """Protocols that are not served, because another program has their usual port; and why."""
         self._tasks: list[asyncio.Task[None]] = []
         self.stalls = Stalls()
         # Few: threads that compute take turns with the loop, and many would get most of them.
@@ -103,13 +98,7 @@ class BrokerServer:
         )
         try:
             self._build()
-            outbox = Outbox(self._loop)
-            await self._listen(config.port, outbox)
-            await self._listen_for_old_clients(outbox)
-            address = f"{_bracketed(config.client_host)}:{config.port}"
-            ha_address = f"{_bracketed(config.client_host)}:{config.port + 1}"
-            self._registrar = Registrar(self.broker, address, ha_address, self.tls)
-            await self._registrar.start()
+            await self._listen_all()
         except BaseException:
             for listener in self._listeners:
                 await listener.close()
@@ -117,31 +106,6 @@ class BrokerServer:
             raise
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
-
-    async def _listen(self, port: int, outbox: Outbox) -> None:
-        config = self.config.broker
-        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
-        for kind in self._listening:
-            listener = await kind.open(
-                config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
-                tls=self.tls,
-            )  # fmt: skip
-            self._listeners.append(listener)
-
-    async def _listen_for_old_clients(self, outbox: Outbox) -> None:
-        """The second port, which clients up to 4.4 send to; it gives the same answers."""
-        config = self.config.broker
-        if config.second_port is None:
-            return
-        try:
-            await self._listen(config.second_port, outbox)
-        except ListenError as error:
-            if config.vip_port != -1:
-                raise
-            log.warning("%s: clients older than 4.5 cannot send to this broker", error)
-
-    def _session(self, connection: Connection) -> BrokerSession:
-        return BrokerSession(connection, self.gateway)
 
     def _build(self) -> None:
         config = self.config.broker
@@ -160,26 +124,44 @@ class BrokerServer:
             naming=NAMING,
             store_host=store_host,
         )
-        self.gateway = Gateway(
-            self.broker,
-            self._clock,
-            Loaded(self.config, self.loaded.sources),
-            store_host,
-            self._offload,
-            random,
-            self.reconfigure,
-            HANDLERS,
-            self._clock.now_ms(),
-            self.tls,
-            stalls=self.stalls,
-        )
-        self.gateway.look_up = self._look_up
-        self.gateway.retain = self._retain_once
-        self.broker.members.on_group_change.append(clients.notify_members)
-        self.broker.on_channel_expired.append(_drop)
-        self.broker.checkback.ask = transactions.ask_producer
-        self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
+        self.house = House(
+            self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
+            self._offload, self._look_up, random, self.reconfigure, self._retain_once,
+            self._listen, self.tls, self.stalls,
+        )  # fmt: skip
+        self.gateways = {
+            listed.section: _imported(listed.gateway)(self.house)
+            for listed in GATEWAYS
+            if value_of(self.config, f"{listed.section}.port")
+        }
         self.broker.open(ROCKETMQ)
+
+    async def _listen_all(self) -> None:
+        """Open the ports. One that another program has is left out, if nobody asked for it."""
+        for section, gateway in self.gateways.items():
+            try:
+                await gateway.listen()
+            except ListenError as error:
+                sources = [
+                    source
+                    for key, source in self.loaded.sources.items()
+                    if key.startswith(f"{section}.") and key.endswith("port")
+                ]
+                advice = f"stop the program that has the port, or set {section}.port to another"
+                if len(self.gateways) == 1 or any(source != "default" for source in sources):
+                    raise ListenError(f"{error}: {advice}, or to 0 to do without") from None
+                self.left_out[section] = f"{error}; {advice}"
+                log.warning("%s is not served: %s", section, self.left_out[section])
+
+    async def _listen(self, port: int, make_session: MakeSession) -> None:
+        config = self.config.broker
+        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+        for kind in self._listening:
+            listener = await kind.open(
+                config.host, port, make_session, clock=self._clock, outbox=self._outbox,
+                limits=limits, tls=self.tls,
+            )  # fmt: skip
+            self._listeners.append(listener)
 
     def _offload(
         self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
@@ -240,11 +222,12 @@ class BrokerServer:
 
     def _change(self, changes: dict[str, str]) -> None:
         self.config = self._changed(changes)
-        sources = {**self.gateway.loaded.sources, **dict.fromkeys(changes, "changed while running")}
-        self.gateway.loaded = Loaded(self.config, sources)
+        sources = {**self.house.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        self.house.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
-        self.gateway.refresh()
+        for gateway in self.gateways.values():
+            gateway.refresh(self.house.loaded)
 
     async def _retain_forever(self) -> None:
         job = Job("retention")
@@ -294,8 +277,8 @@ class BrokerServer:
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
             last_first.callback(self.broker.close)
-            last_first.push_async_callback(self.gateway.routes.close)
-            last_first.push_async_callback(self._registrar.close)
+            for gateway in self.gateways.values():
+                last_first.push_async_callback(gateway.close)
         log.info("broker %s stopped", self.config.broker.name)
 
 
@@ -310,10 +293,11 @@ async def _in_steps(steps: Steps) -> RetentionRound:
         await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
 
 
-def _drop(channel: object) -> None:
-    """A client was silent for too long."""
-    if isinstance(channel, BrokerSession):
-        channel.connection.close()
+def _imported(place: str) -> Callable[[House], Gateway]:
+    """A class, from its module and name."""
+    module, _, name = place.partition(":")
+    found: Callable[[House], Gateway] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _with_port(config: Config, port: int) -> Config:
@@ -399,6 +383,20 @@ async def running_nameserver(
         yield server
     finally:
         await server.close()
+
+
+def nth_broker(loaded: Loaded, number: int) -> Loaded:
+    """The settings of one of several brokers, each of whose ports are one above the last one's.
+
+    But for RocketMQ's: those are further apart, and each broker is told its own.
+    """
+    config = loaded.config
+    for section, _ in GATEWAYS[1:]:
+        settings = getattr(config, section)
+        if settings.port:
+            settings = replace(settings, port=settings.port + number)
+            config = replace(config, **{section: settings})
+    return Loaded(config, loaded.sources)
 
 
 def export_config(loaded: Loaded) -> None:

@@ -15,7 +15,7 @@ from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
-from tests.gateways.remoting.live import broker
+from tests.gateways.remoting.live import broker, remoting
 
 
 async def nameserver(folder: Path, port: int = 0) -> NameServer:
@@ -63,14 +63,16 @@ async def test_a_bug_does_not_end_the_registrations(
 ) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
-        body, failures = server._registrar.body, [OSError(24, "Too many open files")]
+        registrar = remoting(server)._registrar
+        assert registrar is not None
+        body, failures = registrar.body, [OSError(24, "Too many open files")]
 
         def failing() -> RegisterBrokerBody:
             if failures:
                 raise failures.pop()
             return body()
 
-        monkeypatch.setattr(server._registrar, "body", failing)
+        monkeypatch.setattr(registrar, "body", failing)
         server.broker.admin.create_topic(TopicConfig("unlucky", 1, 1))
         assert await eventually(lambda: not failures)
         server.broker.admin.create_topic(TopicConfig("lucky", 1, 1))
