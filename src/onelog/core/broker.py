@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
+from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.names import Naming
@@ -95,6 +96,7 @@ class Broker:
         post: Post,
         random: Random,
         naming: Naming,
+        access: Access | None = None,
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
@@ -113,6 +115,7 @@ class Broker:
         self.tables = Tables(store, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         self.naming = naming
+        self.access = access or Access()
         self.topics = Topics(
             self.tables, self.versions, naming, naming.system_topics(config),
             auto_create=config.auto_create_topics,

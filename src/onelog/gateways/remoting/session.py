@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, TypeVar
 
 from onelog.config import Loaded
+from onelog.core.access import Principal
 from onelog.core.schedule.census import TimerCensus
 from onelog.errors import (
     BatchFencedError,
@@ -196,6 +197,7 @@ class BrokerSession(RemotingSession):
         # Chosen once for all requests: those in a hurry need not ask who they are from.
         self._handlers = gateway.handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
+        self.principal = Principal("", "remoting", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def handle(self, command: Command) -> None:
