@@ -21,19 +21,11 @@ from onelog.gateways import House
 from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.message import LogOffset, NewMessage
 from onelog.net import capacity as capacity_module
+from onelog.net.capacity import checked_capacity, make_capacity
 from onelog.net.connection import Connection
 from onelog.net.peer import Peer
 from onelog.net.tls import client_context, write_self_signed
-from onelog.server import (
-    GATEWAYS,
-    BrokerServer,
-    Listed,
-    checked_capacity,
-    make_capacity,
-    nth_broker,
-    running_broker,
-    running_nameserver,
-)
+from onelog.server import GATEWAYS, BrokerServer, nth_broker, running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.frame import encode_request
 from tests.gateways.remoting.live import SMALL, bodies, broker, client, remoting
@@ -119,7 +111,7 @@ class EchoSession:
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = [*GATEWAYS, Listed("nameserver", f"{__name__}:Echo")]
+    listed = [*GATEWAYS, ("nameserver", f"{__name__}:Echo")]
     monkeypatch.setattr("onelog.server.GATEWAYS", listed)
 
 

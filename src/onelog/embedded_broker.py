@@ -40,10 +40,11 @@ from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
 from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.capacity import make_capacity
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
 from onelog.net.memory import MemoryListener, host_address, host_name
-from onelog.server import BrokerServer, make_capacity
+from onelog.server import BrokerServer
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911

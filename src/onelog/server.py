@@ -15,17 +15,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from onelog.clock import SystemClock
-from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
+from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
-from onelog.net.capacity import Capacity
+from onelog.net.capacity import Capacity, checked_capacity, make_capacity
 from onelog.net.connection import Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
@@ -39,19 +38,11 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
-
-
-class Listed(NamedTuple):
-    """A protocol that this server speaks: the section of its settings, which has a `port`, and the
-    class of its gateway, which is imported if that is not 0."""
-
-    section: str
-    gateway: str
-
-
 GATEWAYS = [
-    Listed("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
+    ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
 ]
+"""Per protocol: the section of its settings, and the class that serves it, which is imported if the
+`port` of the section is not 0."""
 
 
 def void(*_: object) -> None:
@@ -91,8 +82,8 @@ class BrokerServer:
         config = self.config.broker
         await self.tls.open()
         if config.port == 0:
-            self.config = _with_port(self.config, _free_port(config.host))
-            config = self.config.broker
+            config = replace(config, port=_free_port(config.host))
+            self.config = replace(self.config, broker=config)
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
         )
@@ -130,9 +121,9 @@ class BrokerServer:
             self._listen, self.tls, self.stalls,
         )  # fmt: skip
         self.gateways = {
-            listed.section: _imported(listed.gateway)(self.house)
-            for listed in GATEWAYS
-            if value_of(self.config, f"{listed.section}.port")
+            section: _imported(place)(self.house)
+            for section, place in GATEWAYS
+            if value_of(self.config, f"{section}.port")
         }
         self.broker.open(ROCKETMQ)
 
@@ -142,16 +133,18 @@ class BrokerServer:
             try:
                 await gateway.listen()
             except ListenError as error:
-                sources = [
-                    source
-                    for key, source in self.loaded.sources.items()
-                    if key.startswith(f"{section}.") and key.endswith("port")
-                ]
-                advice = f"stop the program that has the port, or set {section}.port to another"
-                if len(self.gateways) == 1 or any(source != "default" for source in sources):
-                    raise ListenError(f"{error}: {advice}, or to 0 to do without") from None
-                self.left_out[section] = f"{error}; {advice}"
-                log.warning("%s is not served: %s", section, self.left_out[section])
+                reason = f"{error}: stop who has the port, or set {section}.port to another one"
+                if self._is_port_asked_for(section):
+                    raise ListenError(reason) from None
+                self.left_out[section] = reason
+        if len(self.left_out) == len(self.gateways):
+            raise ListenError("; ".join(self.left_out.values()))
+
+    def _is_port_asked_for(self, section: str) -> bool:
+        return any(
+            key.startswith(f"{section}.") and key.endswith("port") and source != "default"
+            for key, source in self.loaded.sources.items()
+        )
 
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
@@ -300,10 +293,6 @@ def _imported(place: str) -> Callable[[House], Gateway]:
     return found
 
 
-def _with_port(config: Config, port: int) -> Config:
-    return replace(config, broker=replace(config.broker, port=port))
-
-
 def _free_port(host: str) -> int:
     """A port that nobody uses now. Records name the port, so it must be known before listening."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -323,33 +312,6 @@ def _resolve(host: str) -> str:
     except OSError as error:
         raise ConfigError(f"broker.advertised_host {host!r} is no address: {error}") from None
     return str(found[0][4][0])
-
-
-def make_capacity(config: NetConfig) -> Capacity:
-    """What the peers of this process may take together; a broker and a name server share one."""
-    return Capacity(
-        config.connections_max,
-        config.unread_bytes_max,
-        config.unsent_bytes_max,
-        config.frame_timeout_ms,
-    )
-
-
-def checked_capacity(loaded: Loaded) -> Capacity:
-    """`make_capacity`; who asked for more connections than there are files is told."""
-    config = loaded.config.net
-    capacity = make_capacity(config)
-    if config.connections_max > capacity.files_for_connections:
-        is_wanted = loaded.sources["net.connections_max"] != "default"
-        log.log(
-            logging.WARNING if is_wanted else logging.INFO,
-            "net.connections_max = %d does not fit the limit of %d open files, of which the store "
-            "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
-            config.connections_max,
-            capacity.files_max,
-            capacity.files_for_connections,
-        )
-    return capacity
 
 
 @contextlib.asynccontextmanager

@@ -197,7 +197,8 @@ def addresses(host: str, port: int) -> tuple[str, str]:
 
 
 async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
-    from onelog.server import checked_capacity, running_broker, tune_process
+    from onelog.net.capacity import checked_capacity
+    from onelog.server import running_broker, tune_process
 
     capacity = checked_capacity(loaded)
     async with _nameserver(loaded, capacity) as (shown, address):
