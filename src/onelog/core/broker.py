@@ -116,13 +116,8 @@ class Broker:
         self.versions = Versions(clock)
         self.naming = naming
         self.access = access or Access()
-        self.topics = Topics(
-            self.tables, self.versions, naming, naming.system_topics(config),
-            auto_create=config.auto_create_topics,
-        )  # fmt: skip
-        self.groups = Groups(
-            self.tables, self.versions, naming, auto_create=config.auto_create_groups
-        )
+        self.topics = Topics(self.tables, self.versions, naming, config)
+        self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.locks = Locks(clock, config.lock_expiry_ms)
@@ -295,9 +290,8 @@ class Broker:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
         self.config = config
-        self.topics.auto_create = config.auto_create_topics
         self.groups.auto_create = config.auto_create_groups
-        self.topics.replace_system_topics(self.naming.system_topics(config))
+        self.topics.reconfigure(config)
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.filter_time.budget_ms = config.filter_budget_ms

@@ -15,10 +15,12 @@ Invariants: `Backlog.total` is what its peers keep, and at most `bytes_max` when
 
 import logging
 from collections.abc import Hashable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onelog.clock import Clock, SystemClock
-from onelog.config import Loaded, NetConfig
+
+if TYPE_CHECKING:
+    from onelog.config import Loaded, NetConfig
 
 CONNECTIONS_MAX = 20_000
 UNREAD_BYTES_MAX = 512 << 20
@@ -214,7 +216,7 @@ def file_limit() -> int:
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-def make_capacity(config: NetConfig) -> Capacity:
+def make_capacity(config: "NetConfig") -> Capacity:
     """What the peers of this process may take together; a broker and a name server share one."""
     return Capacity(
         config.connections_max,
@@ -224,7 +226,7 @@ def make_capacity(config: NetConfig) -> Capacity:
     )
 
 
-def checked_capacity(loaded: Loaded) -> Capacity:
+def checked_capacity(loaded: "Loaded") -> Capacity:
     """`make_capacity`; who asked for more connections than there are files is told."""
     config = loaded.config.net
     capacity = make_capacity(config)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
 from onelog.core.durable.tables import Change, DataVersion, Tables, Versions, in_parts, joined
 from onelog.core.redelivery.policy import parse_policy
@@ -69,12 +70,12 @@ class Groups:
     name = "groups"
 
     def __init__(
-        self, tables: Tables, versions: Versions, naming: Naming, *, auto_create: bool = True
+        self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
     ) -> None:
         self._tables = tables
         self._versions = versions
         self._naming = naming
-        self.auto_create = auto_create
+        self.auto_create = config.auto_create_groups
         self._groups: dict[str, GroupConfig] = {}
         self._system = {name: GroupConfig(name) for name in naming.system_groups}
 

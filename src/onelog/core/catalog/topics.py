@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
@@ -105,21 +106,15 @@ class Topics:
     name = "topics"
 
     def __init__(
-        self,
-        tables: Tables,
-        versions: Versions,
-        naming: Naming,
-        system: list[TopicConfig],
-        *,
-        auto_create: bool = True,
+        self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
     ) -> None:
         self._tables = tables
         self._versions = versions
         self.naming = naming
-        self._system = system
-        self.auto_create = auto_create
+        self._system = naming.system_topics(config)
+        self.auto_create = config.auto_create_topics
         self._topics: dict[str, TopicConfig] = {}
-        self.system_names = naming.reserved_topics.union(config.name for config in system)
+        self.system_names = naming.reserved_topics.union(each.name for each in self._system)
         self.unsendable = OWN_TOPICS | WAITING_TOPICS | naming.unsendable_topics
         """Topics that clients may not send to."""
         self.on_change: list[TopicListener] = []
@@ -151,11 +146,13 @@ class Topics:
         for config in self._system:
             self._topics.setdefault(config.name, config)
 
-    def replace_system_topics(self, system: list[TopicConfig]) -> None:
+    def reconfigure(self, config: BrokerConfig) -> None:
         """The configuration changed: system topics that nobody touched follow it."""
-        for config in self._system:
-            if self._topics.get(config.name) == config and config not in system:
-                del self._topics[config.name]
+        self.auto_create = config.auto_create_topics
+        system = self.naming.system_topics(config)
+        for each in self._system:
+            if self._topics.get(each.name) == each and each not in system:
+                del self._topics[each.name]
         changed = [config for config in system if config not in self._system]
         gone = {config.name for config in self._system} - {config.name for config in system}
         self._system = system
