@@ -1,11 +1,20 @@
 """Names and keys."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onelog
 from onelog.errors import InvalidGroupError, InvalidTopicError
 from onelog.names import NAME_BYTES_MAX, check_name, join_key, split_key
+
+SOURCE = Path(onelog.__file__).parent
+SPELLED = re.compile(
+    r"""["'](%RETRY%|%DLQ%|%LMQ%|SCHEDULE_TOPIC|TBW102|RMQ_SYS_|rmq_sys_|SELF_TEST_|CID_RMQ_)"""
+)
 
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 tricky = st.text("@~01ab%", min_size=1, max_size=12)
@@ -70,3 +79,12 @@ def test_names_of_rocketmq_are_in_a_key_as_they_are(parts: list[str]) -> None:
 def test_keys_of_earlier_versions_are_read() -> None:
     assert split_key("%RETRY%g@g") == ["%RETRY%g", "g"]
     assert split_key("orders@a@b") == ["orders", "a@b"]
+
+
+def test_names_of_rocketmqs_system_are_spelled_in_two_files_only() -> None:
+    spelled = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if SPELLED.search(path.read_text())
+    }
+    assert spelled == {"names.py", "rocketmq/names.py"}

@@ -13,6 +13,7 @@ That is why they are down here, where the store knows them, too. All other names
 a meaning for are in `rocketmq.names`.
 """
 
+import hashlib
 import re
 
 from onelog.errors import InvalidTopicError, OnelogError
@@ -27,6 +28,8 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Where half messages wait; what was decided about them; those that nobody decides about."""
+CHECKER_GROUP = "CID_RMQ_SYS_TRANS"
+"""Whose positions say which half messages are decided."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
@@ -56,6 +59,16 @@ def check_name(
     if _CONTROL.search(name):
         raise error(f"{what} name {name!r} has a control character")
     return encoded
+
+
+def fitting(name: str) -> str:
+    """The name of a topic that is derived from others; of one too long, its begin and a digest."""
+    encoded = name.encode()
+    if len(encoded) <= NAME_BYTES_MAX:
+        return name
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
+    begin = encoded[: NAME_BYTES_MAX - len(digest) - 1].decode(errors="ignore")
+    return f"{begin}~{digest}"
 
 
 def join_key(*names: str) -> str:

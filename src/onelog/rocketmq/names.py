@@ -8,6 +8,7 @@ import re
 from onelog.errors import InvalidGroupError, InvalidTopicError
 from onelog.names import (
     CHECKED_OUT_TOPIC,
+    CHECKER_GROUP,
     DEAD_LETTER_PREFIX,
     HALF_TOPIC,
     NAME_BYTES_MAX,
@@ -46,7 +47,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    f"{SYSTEM_GROUP_PREFIX}TRANS",
+    CHECKER_GROUP,
 )
 GROUPS_ON_DEMAND = frozenset(("DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"))
 

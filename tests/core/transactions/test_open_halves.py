@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from onelog.core.transactions import half_messages
-from onelog.core.transactions.open_halves import GROUP as CHECKER
 from onelog.errors import TransactionNotFoundError
 from onelog.message import Message, NewMessage, decode_properties, encode_properties
 from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from onelog.names import CHECKER_GROUP as CHECKER
 from onelog.rocketmq import config_files
 from onelog.rocketmq.config_files import parse
 from onelog.store.message_store import MessageStore

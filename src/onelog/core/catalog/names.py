@@ -1,21 +1,18 @@
 """What a broker calls the topics that it makes for groups, and which names are not for users.
 
 Whoever assembles a broker hands this in: the names are a protocol's (RocketMQ's are in
-`rocketmq.naming`), what is done with them is the core's.
+`rocketmq.profile`), what is done with them is the core's.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onelog.config import BrokerConfig
-from onelog.names import NAME_BYTES_MAX, OWN_PREFIX
+from onelog.names import OWN_PREFIX, fitting
 
 if TYPE_CHECKING:
     from onelog.core.catalog.topics import TopicConfig
-
-_DIGEST_BYTES = 8
 
 
 def _none(_: BrokerConfig) -> "list[TopicConfig]":
@@ -45,26 +42,16 @@ class Naming:
 
     def retry_topic(self, group: str) -> str:
         """Where a group's failed messages wait for their next delivery."""
-        return _fitting(self.retry_prefix + group)
+        return fitting(self.retry_prefix + group)
 
     def lease_retry_topic(self, group: str, topic: str) -> str:
         """Where the messages of a topic wait that a group leased and did not acknowledge."""
-        return _fitting(f"{self.retry_prefix}{group}_{topic}")
+        return fitting(f"{self.retry_prefix}{group}_{topic}")
 
     def dead_letter_topic(self, group: str) -> str:
         """Where a group's messages end that failed too often."""
-        return _fitting(self.dead_letter_prefix + group)
+        return fitting(self.dead_letter_prefix + group)
 
     def is_retry(self, topic: str) -> bool:
         """Whether messages wait in this topic for their next delivery."""
         return topic.startswith(self.retry_prefix)
-
-
-def _fitting(name: str) -> str:
-    """The name of a derived topic; of one that would be too long, its begin and a digest."""
-    encoded = name.encode()
-    if len(encoded) <= NAME_BYTES_MAX:
-        return name
-    digest = hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest()
-    begin = encoded[: NAME_BYTES_MAX - len(digest) - 1].decode(errors="ignore")
-    return f"{begin}~{digest}"

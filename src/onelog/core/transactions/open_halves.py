@@ -27,13 +27,12 @@ from onelog.core.schedule.levels import REAL_TOPIC
 from onelog.core.transactions import half_messages
 from onelog.errors import OnelogError, StoreCorruptError, StoreError
 from onelog.message import Appended, Message, property_value
-from onelog.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from onelog.names import CHECKER_GROUP, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 
 log = logging.getLogger(__name__)
 
-GROUP = "CID_RMQ_SYS_TRANS"
 _POSITION = "position"
 _PARTS_TOGETHER = 4
 _OPS_PER_READ = 1_000
@@ -127,8 +126,8 @@ class OpenTransactions:
 
     def _rocketmq_position(self) -> tuple[int, int]:
         """Where RocketMQ was, or the start of everything."""
-        half = self._offsets.get(GROUP, HALF_TOPIC, 0)
-        op = self._offsets.get(GROUP, OP_HALF_TOPIC, 0)
+        half = self._offsets.get(CHECKER_GROUP, HALF_TOPIC, 0)
+        op = self._offsets.get(CHECKER_GROUP, OP_HALF_TOPIC, 0)
         return half or 0, op or 0
 
     def _ended_since(self, op_offset: int) -> set[int]:
@@ -241,8 +240,10 @@ class OpenTransactions:
         if changes or has_changed:
             self._tables.write([*changes, (self.name, _POSITION, [half_end, op_end])])
             lowest = min(self.places.keys() | ending(), default=half_end)
-            self._offsets.commit(GROUP, HALF_TOPIC, 0, lowest)
-            self._offsets.commit(GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end))
+            self._offsets.commit(CHECKER_GROUP, HALF_TOPIC, 0, lowest)
+            self._offsets.commit(
+                CHECKER_GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end)
+            )
 
     def _unrecorded_parts(
         self, half_end: int, ending: Callable[[], AbstractSet[int]]

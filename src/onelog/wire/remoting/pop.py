@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.errors import InvalidReceiptError, WireError
-from onelog.names import RETRY_PREFIX
+from onelog.names import RETRY_PREFIX, fitting
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.command import Buffer
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
@@ -94,7 +94,7 @@ def real_topic(topic: str, group: str, retry: str) -> str:
         raise InvalidReceiptError(f"a receipt has no retry mark {retry[:20]!r}")
     if retry == "0":
         return topic
-    return f"{RETRY_PREFIX}{group}{separators[retry]}{topic}"
+    return fitting(f"{RETRY_PREFIX}{group}{separators[retry]}{topic}")
 
 
 def start_offset_info(queues: Iterable[QueueInfo]) -> str:
