@@ -32,6 +32,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import Buffer
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_name
 from onelog.wire.remoting import fields
@@ -40,7 +41,6 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.fields import BULK_BYTES, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group that exists on every broker for tools; it reads where no other is named."""
 PULL_BYTES = 2 << 20
 PULL_COUNT_MAX = 1 << 16

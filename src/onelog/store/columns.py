@@ -20,7 +20,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
-    SCHEDULE_TOPIC,
     TAGS,
     TRANSACTION_MASK,
     Message,
@@ -28,6 +27,7 @@ from onelog.message import (
     property_bytes,
     tags_code,
 )
+from onelog.names import SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK

@@ -26,6 +26,7 @@ from onelog.errors import NotAStoreError, StoreCorruptError, StoreError, StoreVe
 from onelog.record.entries import ENTRY_BYTES as QUEUE_ENTRY_BYTES
 from onelog.store.checkpoint import check_version
 from onelog.store.keyindex import ENTRY_BYTES, ENTRY_DTYPE, HEADER, SLOT_BYTES
+from onelog.store.queue_folders import QUEUES_FOLDER, queue_folders
 from onelog.store.segment import FILE_NAME, disk_error, numbered_files
 
 T = TypeVar("T")
@@ -118,20 +119,6 @@ def _looks_worth(error: BaseException) -> int:
 # -- sizes -------------------------------------------------------------------------------------
 
 
-def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
-    """The (topic, queue id, folder) of each queue in a store."""
-    root = folder / "consumequeue"
-    if not root.is_dir():
-        return
-    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if not topic.is_dir():
-            continue
-        found = [e for e in os.scandir(topic) if e.name.isascii() and e.name.isdigit()]
-        for queue in sorted(found, key=lambda entry: int(entry.name)):
-            if queue.is_dir():
-                yield topic.name, int(queue.name), Path(queue.path)
-
-
 def segment_bytes(folder: Path) -> int:
     """The size of a store's segments; the default if there are none."""
     log = folder / "commitlog"
@@ -141,7 +128,7 @@ def segment_bytes(folder: Path) -> int:
 
 def queue_file_entries(folder: Path) -> int:
     """How many entries a store's queue files have; the default if there are none."""
-    size = _file_bytes(numbered_files(path) for _, _, path in queue_folders(folder))
+    size = _file_bytes(numbered_files(path) for _, _, path in queue_folders(folder / QUEUES_FOLDER))
     if size is None:
         return _DEFAULTS.queue_file_entries
     if size % QUEUE_ENTRY_BYTES:

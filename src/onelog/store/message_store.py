@@ -32,7 +32,6 @@ from onelog.errors import (
 )
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     Appended,
     AppendedRun,
@@ -41,6 +40,7 @@ from onelog.message import (
     SysFlag,
     tags_code,
 )
+from onelog.names import SCHEDULE_TOPIC
 from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import CRC_PROPERTY_BYTES
@@ -57,6 +57,7 @@ from onelog.store.dispatch import (
 )
 from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
 from onelog.store.keyindex import KeyIndex
+from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues, check_queue_id
 from onelog.store.reader import StoreReader
 from onelog.store.recovery import RecoveryReport, recover
@@ -650,7 +651,7 @@ def _without_lost_keys(message: NewMessage) -> NewMessage:
 def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
     spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
-    return Queues(folder / "consumequeue", entries, spares=spares, unsynced=unsynced)
+    return Queues(folder / QUEUES_FOLDER, entries, spares=spares, unsynced=unsynced)
 
 
 def check_is_store(folder: Path) -> None:

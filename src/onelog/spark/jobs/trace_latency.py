@@ -17,9 +17,10 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from onelog.errors import WireError
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.spark.jobs import topics
 from onelog.spark.jobs.topics import Link
-from onelog.wire.remoting.trace import TRACE_TOPIC, Consumed, Delivered, Published, decode_trace
+from onelog.wire.remoting.trace import Consumed, Delivered, Published, decode_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -38,6 +38,7 @@ from onelog.errors import (
     PeerTimeoutError,
     TopicNotFoundError,
 )
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.spark.brokers import Patience
 from onelog.spark.link import Link
 from onelog.spark.options import WriteOptions
@@ -270,7 +271,7 @@ class _Task:
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
         ext: Mapping[str, object] = {
-            "a": "onelog_spark", "b": queue.topic, "c": "TBW102", "d": 4, "e": queue.queue_id,
+            "a": "onelog_spark", "b": queue.topic, "c": DEFAULT_TOPIC, "d": 4, "e": queue.queue_id,
             "f": 0, "g": time.time_ns() // 1_000_000, "h": 0, "i": "", "j": 0, "k": "false",
             "m": "true", "n": queue.broker,
         }  # fmt: skip

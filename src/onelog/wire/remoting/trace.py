@@ -28,7 +28,6 @@ from operator import attrgetter
 from onelog.errors import WireError
 from onelog.message import Buffer
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where clients write their traces unless they are told another topic."""
 
 _FIELD_END = "\x01"
