@@ -24,8 +24,8 @@ NAMES = frozenset(
         "groupName", "srcGroup", "destGroup", "compareGroup", "clientId", "clientID", "clientAddr",
         "attemptId", "extraInfo", "recallHandle", "msgId", "originMsgId", "transactionId",
         "brokerName", "brokerAddr", "haServerAddr", "cluster", "clusterName", "namespace",
-        "__ZONE_NAME", "statsName", "statsKey", "query", "attempt", "expType", "expressionType", "boundaryType",
-        "topicFilterType", "dataVersion",
+        "__ZONE_NAME", "statsName", "statsKey", "query", "attempt", "expType", "expressionType",
+        "boundaryType", "topicFilterType", "dataVersion",
     )
 )  # fmt: skip
 """The fields that are kept, looked up or logged by their value."""
