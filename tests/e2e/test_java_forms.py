@@ -36,12 +36,13 @@ async def read_by_java(folder: Path, client: str, batch: NewMessage) -> list[Fac
 
 async def test_a_kafka_batch_of_a_thousand_messages(tmp_path: Path, client: str) -> None:
     sent = neutrals(COUNT)
+    if client.startswith("4."):  # These stop at a message without a body, RocketMQ's own too.
+        sent = [each._replace(body=each.body or b"none") for each in sent]
     read = await read_by_java(tmp_path, client, kafka_batch(sent))
     assert [each["offset"] for each in read] == list(range(COUNT))
-    assert [each["body"] and base64.b64decode(each["body"]) for each in read] == [
-        each.body for each in sent
-    ]
-    assert [each["keys"] for each in read] == [each.key and each.key.decode() for each in sent]
+    bodies = [each.get("body") and base64.b64decode(each["body"]) for each in read]
+    assert bodies == [each.body for each in sent]
+    assert [each.get("keys") for each in read] == [each.key and each.key.decode() for each in sent]
     assert [each["tags"] for each in read] == ["even", "odd"] * (COUNT // 2)
     assert [each["born_ms"] for each in read] == [each.time_ms for each in sent]
     assert len({each["id"] for each in read}) == COUNT

@@ -11,6 +11,7 @@ from onelog.message import Message, NewMessage
 from onelog.record.decode import decode_records
 from onelog.record.forms import FORM_CODE, Form, rocketmq
 from onelog.record.forms.neutral import Neutral
+from onelog.store.verify import verify
 from tests.core.leasing import GROUP, LEASE_MS, TICK_MS, TOPIC, bodies, reading
 from tests.core.world import World
 from tests.record.forms.samples import kafka_batch, neutrals
@@ -108,6 +109,9 @@ def test_entries_of_other_forms_are_the_same_after_recovery(orders: World) -> No
             path.unlink()
     orders.start()
     assert [orders.store.place("orders", 0, offset) for offset in range(12)] == before
+    orders.close()
+    assert verify(orders.folder).problems_total == 0
+    orders.start()
 
 
 def test_one_message_of_a_batch_is_sent_back_alone(orders: World) -> None:

@@ -14,6 +14,8 @@ not fit is kept under a name that says what it was, and its value is bytes in ba
     __header.N.NAME   header number N, counted from 0, NAME in URL quotes: one with a binary, empty
                       or null value, a name that was there before, or a name not its sender's to set
 
+RocketMQ's Java clients before 5.0 stop at a message whose body is empty; later ones read it.
+
 Names that brokers and clients set for themselves (`OWN`) are no headers of the sender.
 
 One thing is lost: properties end at 32,767 bytes. Headers that do not fit are left out, from the

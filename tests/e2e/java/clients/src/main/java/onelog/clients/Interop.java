@@ -213,7 +213,7 @@ final class Interop {
         facts.put("id", message.getMsgId());
         byte[] body = message.getBody();
         facts.put("body", body == null ? null : Base64.getEncoder().encodeToString(body));
-        facts.put("number", body == null || body.length < Long.BYTES ? -1 : Payload.number(body));
+        facts.put("number", Payload.number(body));
         facts.put("tags", message.getTags());
         facts.put("keys", message.getKeys());
         facts.put("flag", message.getFlag());
