@@ -13,7 +13,7 @@ from onelog.record.decode import Blank, Broken
 from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.dispatch import TagsCodes, targets
-from onelog.store.keyhash import key_hash, message_keys
+from onelog.store.keyindex import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.segment import Segment
 from tests.store.log_records import scan_log

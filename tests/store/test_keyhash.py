@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.store.keyhash import _ALIKE_MIN, hashes_of, key_hash, message_keys
+from onelog.store.keyindex import _ALIKE_MIN, hashes_of, key_hash, message_keys
 
 COUNT = _ALIKE_MIN + 1
 

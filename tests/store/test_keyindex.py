@@ -19,8 +19,7 @@ from onelog.message import (
     encode_properties,
     java_hash,
 )
-from onelog.store.keyhash import key_hash, key_hashes, message_keys
-from onelog.store.keyindex import HEADER, KeyIndex
+from onelog.store.keyindex import HEADER, KeyIndex, key_hash, key_hashes, message_keys
 
 ALWAYS = (0, 1 << 60)
 

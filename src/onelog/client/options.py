@@ -139,6 +139,15 @@ def milliseconds(name: str, given: timedelta | float) -> int:
     return max(1, round(seconds * 1000))
 
 
+def whole(name: str, value: object, least: int) -> int:
+    """A number, as users write it; `ConfigError` if it is too small."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, and {value} is not")
+    return value
+
+
 def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
     """`TypeError` for an option that `kind` does not have, or that is None."""
     known = kind.__annotations__

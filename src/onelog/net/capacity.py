@@ -36,11 +36,9 @@ class Peer(Hashable, Protocol):
     @property
     def remote_address(self) -> str:
         """The peer's address as people write it."""
-        ...
 
     def abort(self) -> None:
         """Close now."""
-        ...
 
 
 class Listening(Protocol):
@@ -49,7 +47,6 @@ class Listening(Protocol):
     @property
     def open_count(self) -> int:
         """Its sockets, whatever state they are in."""
-        ...
 
 
 class RepeatedWarning:

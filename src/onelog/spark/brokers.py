@@ -10,13 +10,12 @@ their order, or raises or reports what is missing.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicKind
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
@@ -24,7 +23,6 @@ from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.message import Queue
 from onelog.errors import (
-    DataLossError,
     GroupNotFoundError,
     NameserversUnreachableError,
     OnelogError,
@@ -35,7 +33,7 @@ from onelog.errors import (
 )
 from onelog.message import Buffer
 from onelog.spark.link import Link
-from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, queue_name
+from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_name
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -62,8 +60,6 @@ _NO_POSITION = frozenset({ResponseCode.QUERY_NOT_FOUND.value})
 _NO_QUEUE = frozenset({ResponseCode.SYSTEM_ERROR.value})
 _OFFSET_RESET = "OFFSET_RESET"
 _REMOVED = "MESSAGE_WAS_REMOVING"
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -360,16 +356,11 @@ class _Reading:
             except TopicNotFoundError as error:
                 # A broker that is started again is away from the name servers for a moment.
                 if not patience.wait():
-                    self._deleted(error)
+                    topic = self._wanted.queue.topic
+                    lose(f"topic {topic} was deleted while it was read: {error}", fail=self._fail)
                     return None
             self._brokers.refresh_route(self._wanted.queue.topic)
             self._ask(offset)
-
-    def _deleted(self, error: OnelogError) -> None:
-        what = f"topic {self._wanted.queue.topic} was deleted while it was read: {error}"
-        if self._fail:
-            raise DataLossError(f"data is lost: {what}") from None
-        log.warning("data is lost: %s", what)
 
     def _pass_over(self, answer: Command, offset: int, following: int) -> int:
         """Where to go on after an answer without messages; raises if some are missing."""
@@ -379,16 +370,12 @@ class _Reading:
             return max(following, offset + 1)  # None of them has one of the tags.
         end = self._wanted.end
         go_on = min(following, end) if following > offset else end
-        what = (
+        lose(
             f"offsets {offset} to {go_on - 1} of queue {queue_name(self._wanted.queue)} of "
             f"{self._wanted.queue.topic} are gone; the broker has "
-            f"{answer.ext.get('minOffset', '?')} to {answer.ext.get('maxOffset', '?')}"
+            f"{answer.ext.get('minOffset', '?')} to {answer.ext.get('maxOffset', '?')}",
+            fail=self._fail,
         )
-        if self._fail:
-            raise DataLossError(
-                f"data is lost: {what}. To go on with what there is, set failOnDataLoss=false"
-            )
-        log.warning("data is lost, going on with what there is: %s", what)
         return go_on
 
 

@@ -32,7 +32,7 @@ from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.layout import BLANK, CRC_MASK, CRC_NAME, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.store.dispatch import TagsCodes, is_deletion, targets
-from onelog.store.keyhash import hashes_of
+from onelog.store.keyindex import hashes_of
 from onelog.store.segment import Segment
 
 _READ_BYTES = 8 << 20

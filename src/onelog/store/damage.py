@@ -1,4 +1,7 @@
-"""Damage that recovery found in the log and left there: what is remembered of it.
+"""Damage in the log: reading on over it, and what is remembered of it.
+
+What is no whole record is told and stepped over. What it means is for the reader to say: behind the
+last record it is where the log ends, between two of them it is damage. Recovery leaves it there:
 
     onelog-damage.json = {"damage": [[start, end, reason], ...]}, in log offsets
 
@@ -9,9 +12,14 @@ for people (`onelog store inspect`); nothing depends on it, and it may be delete
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from onelog.record.decode import Blank, Broken
+from onelog.store.columns import RecordWalk, Stretch
+from onelog.store.commitlog import next_record
+from onelog.store.segment import Segment
 
 _log = logging.getLogger(__name__)
 
@@ -76,3 +84,19 @@ def remember_damage(store: Path, found: Iterable[Damage], log_start: int) -> tup
         except OSError as error:
             _log.warning("%s cannot be written: %s", path, error)
     return known
+
+
+def scan(segments: Sequence[Segment], start: int, walk: RecordWalk) -> Iterator[Stretch | Damage]:
+    """Whole records from log offset `start` on, many at a time, and what lies between them."""
+    for segment in segments:
+        at = max(0, start - segment.start)
+        while at < segment.size:
+            stretch, at, stop = walk.read(segment, at, segment.size)
+            if stretch is not None:
+                yield stretch
+            if isinstance(stop, Blank):
+                break
+            if isinstance(stop, Broken):
+                found = next_record(segment, at, walk.require_crc)
+                yield Damage(segment.start + at, segment.start + found, stop.reason)
+                at = found

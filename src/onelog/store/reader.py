@@ -20,8 +20,7 @@ from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import RECORD_BYTES_MIN, STORE_TIME_END
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, Entry
-from onelog.store.keyhash import message_keys
-from onelog.store.keyindex import KeyIndex
+from onelog.store.keyindex import KeyIndex, message_keys
 from onelog.store.queues import Queues
 
 OFFSET_MAX = (1 << 63) - 1

@@ -15,6 +15,7 @@ from onelog.store.checkpoint import AbortMark, Checkpoint
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.damage import scan
 from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.folder import (
     geometry_advice,
@@ -26,7 +27,6 @@ from onelog.store.folder import (
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
-from onelog.store.scan import scan
 from onelog.store.segment import file_name, numbered_files
 
 _log = logging.getLogger(__name__)
@@ -92,18 +92,27 @@ def _skip_deleted(queue: ConsumeQueue, log: CommitLog) -> None:
 def _settle_end(queue: ConsumeQueue, log: CommitLog) -> int:
     """Let a queue end with an entry that leads to its record; returns where that one starts.
 
-    Behind it may be entries that lead nowhere: of a crash that nobody has recovered from yet, or of
-    an earlier one that RocketMQ recovered from, for it does not clear what it cuts. After a clean
-    stop of OneLog there are none: what leads nowhere then is damage, and must show.
+    After a clean stop of OneLog there is nothing to settle: what leads nowhere then is damage, and
+    must show.
     """
-    low, high = queue.start, queue.end
-    if low < high and not entry_is_real(queue, high - 1, log):
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
-        queue.end = queue.reserved = low
+    queue.end = queue.reserved = real_end(queue, log)
     last = queue.last_entry()
     return last[0] if last else 0
+
+
+def real_end(queue: ConsumeQueue, log: CommitLog) -> int:
+    """Where a queue ends with an entry that leads to its record.
+
+    Behind it may be entries that lead nowhere: of a crash that nobody has recovered from yet, or of
+    an earlier one that RocketMQ recovered from, for it does not clear what it cuts.
+    """
+    low, high = queue.start, queue.end
+    if low == high or entry_is_real(queue, high - 1, log):
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
+    return low
 
 
 def entry_is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:

@@ -30,13 +30,12 @@ from onelog.store.checkpoint import Checkpoint
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.damage import Damage, Damages
+from onelog.store.damage import Damage, Damages, scan
 from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
-from onelog.store.readonly import entry_is_real
+from onelog.store.readonly import real_end
 from onelog.store.replay import Replay
-from onelog.store.scan import scan
 from onelog.store.segment import Segment, file_name
 
 _log = logging.getLogger(__name__)
@@ -103,7 +102,8 @@ def recover(
     began = time.monotonic()
     if not crashed and not checkpoint.ours:
         for queue in queues:
-            drop_stale_entries(queue, log)
+            if (end := real_end(queue, log)) < queue.end:
+                queue.cut(end)
     start = _replay_start(log, queues, checkpoint, crashed)
     # No queues, or a checkpoint that knows of more log than there is: everything is made anew.
     rebuilt = start < checkpoint.safe_offset or not any(True for _ in queues)
@@ -224,22 +224,6 @@ def _start_by_time(log: CommitLog, checkpoint: Checkpoint) -> int:
         if isinstance(first, Message) and first.store_ms <= safe_ms:
             return segment.start
     return int(log.start)
-
-
-def drop_stale_entries(queue: ConsumeQueue, log: CommitLog) -> None:
-    """Cut entries behind a queue's real end.
-
-    RocketMQ does not clear what it cuts after a crash, so old entries may stand behind the end. An
-    entry is real if the record it points at says that it belongs there.
-    """
-    last = queue.last_entry()
-    if last is None or entry_is_real(queue, queue.end - 1, log):
-        return
-    low, high = queue.start, queue.end - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
-    queue.cut(low)
 
 
 def _cut(log: CommitLog, end: int) -> int:

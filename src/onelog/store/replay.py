@@ -18,6 +18,7 @@ Invariant: replaying what was appended gives the queues and the index that appen
 
 import bisect
 import itertools
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ _ROWS_MAX = 1 << 19
 """Entries that are collected before they are written: a queue is then written to once."""
 
 
-class _Run(NamedTuple):
+class _Streak(NamedTuple):
     """Entries with consecutive offsets, in the order of the log."""
 
     offset: int
@@ -67,7 +68,7 @@ class _Cursor:
         # The queue's end says what comes next, unless its beginning may have been deleted.
         self.known = queue.end > queue.start or not replay.may_begin_anywhere
         self.last_log = 0
-        self.held: _Run | None = None
+        self.held: _Streak | None = None
         """A record that is out of order: what follows will tell."""
 
     def put(self, entries: bytes, last_log: int) -> None:
@@ -77,26 +78,28 @@ class _Cursor:
         self.last_log = last_log
         self.known = True
 
-    def take(self, run: _Run) -> None:
-        """Enter a run, or hold it back until there is more to go by."""
+    def take(self, streak: _Streak) -> None:
+        """Enter entries, or hold it back until there is more to go by."""
         held = self.held
-        confirmed = not run.is_single
+        confirmed = not streak.is_single
         if held is not None:
-            if run.offset == held.end:
+            if streak.offset == held.end:
                 self.held = None
-                run = run._replace(
-                    offset=held.offset, entries=held.entries + run.entries, first_log=held.first_log
+                streak = streak._replace(
+                    offset=held.offset,
+                    entries=held.entries + streak.entries,
+                    first_log=held.first_log,
                 )
                 confirmed = True
             else:
                 # What the one that is left out would have been is missing.
-                confirmed = confirmed or run.offset == self.queue.end + held.end - held.offset
-                self.settle(run.offset)
+                confirmed = confirmed or streak.offset == self.queue.end + held.end - held.offset
+                self.settle(streak.offset)
         end = self.queue.end
-        if confirmed or (run.offset == end and (self.known or not end)):
-            self._place(run)
+        if confirmed or (streak.offset == end and (self.known or not end)):
+            self._place(streak)
         else:
-            self.held = run
+            self.held = streak
 
     def settle(self, following: int | None) -> None:
         """Decide about what is held back, by the offset that follows it in the log, if one does."""
@@ -118,53 +121,45 @@ class _Cursor:
         else:
             self.replay.doubt(self.queue, held, end)
 
-    def _place(self, run: _Run) -> None:
+    def _place(self, streak: _Streak) -> None:
         queue = self.queue
-        gap = run.offset - queue.end
+        gap = streak.offset - queue.end
         if gap < 0:
-            queue.back_to(run.offset)
+            queue.back_to(streak.offset)
         elif gap and self.known:
-            limit = INNER_COUNT_MAX + self.replay.damaged_between(self.last_log, run.first_log)
+            limit = INNER_COUNT_MAX + self.replay.damaged_between(self.last_log, streak.first_log)
             if gap > limit:
-                self.replay.doubt(queue, run, queue.end)
+                self.replay.doubt(queue, streak, queue.end)
                 return
             self.replay.entries_missing += gap
-        if run.offset > queue.end:
-            queue.pad_to(run.offset)
-        self.put(run.entries, run.last_log)
+        if streak.offset > queue.end:
+            queue.pad_to(streak.offset)
+        self.put(streak.entries, streak.last_log)
 
 
+@dataclass(slots=True)
 class Replay:
     """Enters records of the log into the queues and the index, from a place in the log on."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        index: KeyIndex,
-        topics: TopicNumbers,
-        damages: Damages,
-        *,
-        may_begin_anywhere: bool,
-    ) -> None:
-        """`may_begin_anywhere`: the first messages of a queue may have gone with the log's."""
-        self._queues = queues
-        self._index = index
-        self._topics = topics
-        self._damages = damages
-        self.may_begin_anywhere = may_begin_anywhere
-        self._cursors: dict[int, _Cursor] = {}
-        self._collected: list[Places] = []
-        self._rows = 0
-        self._damaged_at: list[int] = []
-        self._damaged_total: list[int] = [0]
-        self.entries_missing = 0
-        self.records = 0
+    queues: Queues
+    index: KeyIndex
+    topics: TopicNumbers
+    damages: Damages
+    may_begin_anywhere: bool
+    """Whether the first messages of a queue may have gone with the log's."""
+    entries_missing: int = 0
+    records: int = 0
+    _cursors: dict[int, "_Cursor"] = field(default_factory=dict)
+    _collected: list[Places] = field(default_factory=list)
+    _rows: int = 0
+    _damaged_at: list[int] = field(default_factory=list)
+    _damaged_total: list[int] = field(default_factory=lambda: [0])
 
     def enter(self, stretch: Stretch) -> None:
         """Take the next records of the log."""
         self.records += len(stretch.log)
         rows = stretch.key_row
-        self._index.enter(stretch.key_hash, stretch.log[rows], stretch.store_ms[rows])
+        self.index.enter(stretch.key_hash, stretch.log[rows], stretch.store_ms[rows])
         self._collected.append(stretch.places)
         self._rows += len(stretch.places.log)
         for topic, log_offset in stretch.deleted:
@@ -174,7 +169,7 @@ class Replay:
 
     def skip(self, damage: Damage) -> None:
         """The log has damage here."""
-        self._damages.add(damage)
+        self.damages.add(damage)
         self._damaged_at.append(damage.start)
         self._damaged_total.append(self._damaged_total[-1] + damage.size)
 
@@ -183,13 +178,13 @@ class Replay:
         low, high = (bisect.bisect_left(self._damaged_at, at) for at in (first_log, last_log))
         return self._damaged_total[high] - self._damaged_total[low]
 
-    def doubt(self, queue: ConsumeQueue, run: _Run, expected: int) -> None:
+    def doubt(self, queue: ConsumeQueue, streak: _Streak, expected: int) -> None:
         """Leave a record, or several, out of its queue."""
         reason = (
-            f"says that it is message {run.offset} of queue {queue.queue_id} of topic "
+            f"says that it is message {streak.offset} of queue {queue.queue_id} of topic "
             f"{queue.topic!r}, where {expected} is next"
         )
-        self._damages.add(Damage(run.first_log, run.last_log + run.last_size, reason))
+        self.damages.add(Damage(streak.first_log, streak.last_log + streak.last_size, reason))
 
     def finish(self) -> None:
         """The log has ended: write what is left."""
@@ -199,7 +194,7 @@ class Replay:
 
     def _forget(self, topic: str, log_offset: int) -> None:
         """A topic was deleted: take out what it had before that."""
-        number = self._topics.of(topic)
+        number = self.topics.of(topic)
         for row, places in enumerate(self._collected):
             keep = (places.queue >> 32 != number) | (places.log > log_offset)
             if not keep.all():
@@ -207,8 +202,8 @@ class Replay:
                 self._collected[row] = Places(*(column[keep] for column in columns))
         for queue in [each for each in self._cursors if each >> 32 == number]:
             del self._cursors[queue]
-        if topic in self._queues.by_topic:
-            self._queues.delete_topic(topic)
+        if topic in self.queues.by_topic:
+            self.queues.delete_topic(topic)
 
     def _write(self) -> None:
         """Enter what was collected, queue by queue."""
@@ -228,9 +223,9 @@ class Replay:
         packed["log"], packed["size"], packed["code"] = log, size, code[order]
         changes = np.diff(queue) != 0
         cuts = np.flatnonzero(changes | (np.diff(offset) != 1)) + 1
-        self._write_runs(queue, offset, log, size, packed, [0, *cuts.tolist(), len(order)])
+        self._write_streaks(queue, offset, log, size, packed, [0, *cuts.tolist(), len(order)])
 
-    def _write_runs(
+    def _write_streaks(
         self,
         queue: Ints,
         offset: Ints,
@@ -248,15 +243,15 @@ class Replay:
         for (start, end), number, first, first_log, last_log, last_size in rows:
             cursor = self._cursors.get(number)
             if cursor is None:
-                topic = self._topics.names[number >> 32]
+                topic = self.topics.names[number >> 32]
                 try:
-                    found = self._queues.get(topic, number & 0xFFFFFFFF)
+                    found = self.queues.get(topic, number & 0xFFFFFFFF)
                 except MessageError as error:
-                    self._damages.add(Damage(first_log, last_log + last_size, str(error)))
+                    self.damages.add(Damage(first_log, last_log + last_size, str(error)))
                     continue
                 cursor = self._cursors[number] = _Cursor(found, self)
             part = entries[start * ENTRY_BYTES : end * ENTRY_BYTES]
             if cursor.known and cursor.held is None and first == cursor.queue.end:
                 cursor.put(part, last_log)
             else:
-                cursor.take(_Run(first, part, first_log, last_log, last_size))
+                cursor.take(_Streak(first, part, first_log, last_log, last_size))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.traces import Fate, MessageTrace, Step, StepKind
 from onelog.clock import SystemClock
 from onelog.core.publish import Intent

@@ -8,7 +8,7 @@ import pytest
 
 from onelog.client.admin.groups import read_running_info
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.consumer.requests import ConsumerRequests
 from onelog.client.message import ReceivedMessage
 from onelog.wire.remoting.body import MessageQueue

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.groups import (
     GroupChange,
     differences,

@@ -6,7 +6,7 @@ import pytest
 
 import onelog
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, SendStatus
 from onelog.client.producer.delivery import finish_one
 from onelog.embedded_broker import AsyncEmbeddedBroker

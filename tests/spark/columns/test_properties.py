@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onelog.message import decode_properties, encode_properties, property_value
@@ -19,6 +19,7 @@ def of(texts: list[bytes]) -> PropertyColumns:
 
 
 @QUICK
+@example([encode_properties({"\U00010000\U00010000": "a"})], "\U00010000\U00010000")
 @given(SEVERAL, st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY"]) | NAMES)
 def test_a_column_has_the_first_value_of_a_property(texts: list[bytes], name: str) -> None:
     found = of(texts).column(name)

@@ -6,7 +6,7 @@ import pytest
 
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreError
-from onelog.spark.read.log_files import LogFiles, QueueFiles, entries_of
+from onelog.spark.read.store_files import LogFiles, QueueFiles, entries_of
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from tests.store.samples import SAMPLE, append_plain

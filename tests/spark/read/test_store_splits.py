@@ -8,9 +8,10 @@ import pytest
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreError
 from onelog.record.entries import ENTRY_BYTES, PADDING
-from onelog.spark.read import store_splits
+from onelog.spark.options import SplitBy
+from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange
-from onelog.spark.read.store_splits import LogSplit, QueueSplit, SplitBy, plan
+from onelog.spark.read.store_files import LogSplit, QueueSplit, plan
 from onelog.store.readonly import open_readonly
 from tests.spark.store_rows import all_ranges, rows_by_reader, rows_from_files, write_rich_store
 from tests.store.samples import SAMPLE, overwrite
@@ -47,7 +48,7 @@ def test_splits_can_be_had_in_number_and_by_rows(store: Path) -> None:
 def test_much_is_read_by_several_tasks(
     store: Path, by: SplitBy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_splits, "SPLIT_BYTES_MAX", 2_000)
+    monkeypatch.setattr(store_files, "SPLIT_BYTES_MAX", 2_000)
     ranges = all_ranges(store, ["Orders"])
     assert len(plan(store, ranges, by=by)) > 5
     assert rows_from_files(store, ranges, by=by) == rows_by_reader(store, ranges)

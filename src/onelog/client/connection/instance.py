@@ -79,6 +79,7 @@ class Instance:
             on_connected=self._connected,
             on_request=self._requested,
         )
+        self.ask = self.nodes.ask
         self.routes = RouteCache(self.nodes)
         self.presence = Presence(self.nodes)
         self.handlers: dict[int, Callable[[Peer, Command], None]] = {}
@@ -176,19 +177,7 @@ class Instance:
         """A topic or group as the user knows it: without the namespace."""
         return unwrapped(self.namespace, name) if self.namespace else name
 
-    # Asking brokers.
-
-    async def ask(
-        self,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        timeout_ms: int | None = None,
-        accept: frozenset[int] = frozenset(),
-    ) -> Command:
-        """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
-        return await self.nodes.ask(address, code, ext, body, accept, timeout_ms)
+    # Telling brokers.
 
     def oneway(
         self,

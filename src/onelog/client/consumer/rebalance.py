@@ -15,7 +15,7 @@ from datetime import datetime
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.routes import Route
-from onelog.client.consumer.offsets import ConsumerOffsets
+from onelog.client.consumer.offsets import ConsumerOffsets, ask_broker_of
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.consumer.push.send_back import RETRY_PREFIX
 from onelog.client.message import Queue
@@ -100,15 +100,11 @@ async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queu
     start = member.settings.start
     if start == "first" or queue.topic.startswith(RETRY_PREFIX):
         return 0
-    route = await member.instance.routes.get(queue.topic)
-    address = route.reading_address(queue.broker)
-    ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
-    code = RequestCode.GET_MAX_OFFSET
+    code, ext = RequestCode.GET_MAX_OFFSET, {}
     if isinstance(start, datetime):
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        ext["timestamp"] = str(round(start.timestamp() * 1000))
-    answer = await member.instance.ask(address, code, ext)
-    return fields.number(answer.ext, "offset")
+        ext = {"timestamp": str(round(start.timestamp() * 1000))}
+    return fields.number(await ask_broker_of(member.instance, queue, code, ext), "offset")
 
 
 class Obstacles:

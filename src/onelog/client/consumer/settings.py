@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from onelog.client.consumer.allocation import AllocationStrategy, average
 from onelog.client.hooks import ConsumeHook
-from onelog.client.options import ConsumerOptions, milliseconds
+from onelog.client.options import ConsumerOptions, milliseconds, whole
 from onelog.errors import ConfigError, InvalidGroupError
 
 Start = Literal["first", "last"] | datetime
@@ -96,9 +96,4 @@ def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:
 
 
 def _count(options: ConsumerOptions, name: str, default: int, least: int = 1) -> int:
-    value = cast(Mapping[str, object], options).get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, and {value} is not")
-    return value
+    return whole(name, cast(Mapping[str, object], options).get(name, default), least)

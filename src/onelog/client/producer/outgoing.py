@@ -5,8 +5,10 @@ Invariant: what leaves here is within RocketMQ's limits, or the error says which
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypedDict
 
-from onelog.client.message import Message
+from onelog.client.message import Message, Queue
 from onelog.client.options import Compression as FormName
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
@@ -21,6 +23,14 @@ FORMS: dict[FormName, Compression] = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
+
+
+class Where(TypedDict, total=False):
+    """Which queue a message goes to, and how long that may take: see `AsyncProducer.send`."""
+
+    order_key: str | None
+    queue: Queue | None
+    timeout: timedelta | float | None
 
 
 def properties_of(message: Message, message_id: str, extra: Mapping[str, str] | None = None) -> str:

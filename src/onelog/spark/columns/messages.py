@@ -21,17 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
@@ -52,21 +42,24 @@ _COPIED_BODY_BYTES_MAX = 256
 _TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
-_TYPES: dict[str, tuple[DataType, pa.DataType]] = {
-    "topic": (StringType(), pa.string()),
-    "queue": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    "key": (StringType(), pa.string()),
-    "tags": (StringType(), pa.string()),
-    "body": (BinaryType(), pa.binary()),
-    "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
-    "born_time": (TimestampType(), pa.timestamp("us", "UTC")),
-    "store_time": (TimestampType(), pa.timestamp("us", "UTC")),
-    "message_id": (StringType(), pa.string()),
-    "flag": (IntegerType(), pa.int32()),
-    "broker": (StringType(), pa.string()),
-    "log_offset": (LongType(), pa.int64()),
-    "_incarnation": (LongType(), pa.int64()),
+_TYPES: dict[str, tuple[sql.DataType, pa.DataType]] = {
+    "topic": (sql.StringType(), pa.string()),
+    "queue": (sql.IntegerType(), pa.int32()),
+    "offset": (sql.LongType(), pa.int64()),
+    "key": (sql.StringType(), pa.string()),
+    "tags": (sql.StringType(), pa.string()),
+    "body": (sql.BinaryType(), pa.binary()),
+    "properties": (
+        sql.MapType(sql.StringType(), sql.StringType()),
+        pa.map_(pa.string(), pa.string()),
+    ),
+    "born_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
+    "store_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
+    "message_id": (sql.StringType(), pa.string()),
+    "flag": (sql.IntegerType(), pa.int32()),
+    "broker": (sql.StringType(), pa.string()),
+    "log_offset": (sql.LongType(), pa.int64()),
+    "_incarnation": (sql.LongType(), pa.int64()),
 }
 INCARNATION = "_incarnation"
 """When the topic was made on that broker, in milliseconds; 0 if nobody knows. Only who asks for
@@ -77,12 +70,12 @@ ALL = tuple(name for name in _TYPES if name != INCARNATION)
 OnCorruption = Literal["fail", "skip"]
 
 
-def spark_schema(names: Sequence[str]) -> StructType:
+def spark_schema(names: Sequence[str]) -> sql.StructType:
     """The schema of a table with these columns; `ConfigError` for a column that there is not."""
     unknown = [name for name in names if name not in _TYPES]
     if unknown:
         raise ConfigError(f"columns: there is no column {unknown[0]!r}; there are {', '.join(ALL)}")
-    return StructType([StructField(name, _TYPES[name][0]) for name in names])
+    return sql.StructType([sql.StructField(name, _TYPES[name][0]) for name in names])
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ class PropertyColumns:
         here = np.flatnonzero(middles - starts == len(wanted))
         for place, byte in _words(wanted):
             here = here[
-                integers(self._text, starts[here] + place, f">u{len(byte)}")
-                == int.from_bytes(byte, "big")
+                integers(self._text, starts[here] + place, f">i{len(byte)}")
+                == int.from_bytes(byte, "big", signed=True)
             ]
         rows = self._row_of_entry[here]
         if len(rows) > 1:

@@ -264,16 +264,19 @@ def is_other_incarnation(queue: Queue, before: Incarnations, now: Incarnations) 
 
 
 def report(found: list[Loss], *, fail: bool) -> None:
-    """Raise `DataLossError`, or put it into the log."""
-    if not found:
-        return
-    reasons = "; ".join(each.reason for each in found[:5])
-    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+    """Tell of losses, if there are any; `fail` says how (see `lose`)."""
+    if found:
+        more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+        lose("; ".join(each.reason for each in found[:5]) + more, fail=fail)
+
+
+def lose(what: str, *, fail: bool) -> None:
+    """Messages are gone: an error, or a line in the log."""
     if fail:
         raise DataLossError(
-            f"data is lost: {reasons}{more}. To go on with what there is, set failOnDataLoss=false"
+            f"data is lost: {what}. To go on with what there is, set failOnDataLoss=false"
         )
-    log.warning("data is lost, going on with what there is: %s%s", reasons, more)
+    log.warning("data is lost, going on with what there is: %s", what)
 
 
 # -- dividing ------------------------------------------------------------------------------------

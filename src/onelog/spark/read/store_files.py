@@ -3,20 +3,32 @@
 Works on the folder of a broker that runs, of one that was stopped, on a copy of either, and on
 what RocketMQ wrote. `plan` divides ranges of queues among tasks; `read` gives the rows of a task.
 
-Invariants: rows are those of the ranges, and nothing behind the end that the ranges were made from
-is looked at; a record that is not whole is never a row. Damage fails the read, or is skipped
-and reported, as the decoder says; messages that were deleted are `DataLossError`, or are left out.
+By bytes, each part of the log is read once, by one task, which picks out what is wanted. By queue,
+a task goes from entry to entry, and touches nothing else of the log: better if only a small part
+of it is wanted. A range of bytes starts and ends where a record starts, found in the queues.
+
+Nothing here finds out where a queue or the log ends: a task reads what the driver found settled
+(see `store.readonly`), and of a queue only the entries in its range.
+
+Invariants: every message of the ranges is in exactly one split; rows are those of the ranges; a
+record that is not whole is never a row. Damage fails the read, or is skipped and reported, as the
+decoder says; messages that were deleted are `DataLossError`, or are left out. Nothing is locked,
+written or created.
 """
 
-import logging
-from collections.abc import Iterator
+import bisect
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
 from onelog.message import (
     MULTI_DISPATCH,
@@ -29,26 +41,57 @@ from onelog.message import (
 )
 from onelog.record.columns import Ints, Layout, Mask, lay_out, leading_records
 from onelog.record.decode import Blank, Broken, check, decode_message
-from onelog.record.entries import PADDING_SIZE
+from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.properties import as_text
-from onelog.spark.read.log_files import EntryArray, LogFiles, QueueFiles, entries_of
-from onelog.spark.read.offsets import QueueRange
-from onelog.spark.read.store_splits import LogSplit, QueueSplit, StoreSplit, plan
-from onelog.store.consumequeue import ConsumeQueue
+from onelog.spark.options import SplitBy
+from onelog.spark.read.offsets import QueueRange, lose, split
+from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.dispatch import targets
+from onelog.store.folder import look, queue_file_entries
 from onelog.store.readonly import occupies
-from onelog.store.segment import Segment
+from onelog.store.segment import Segment, file_name, numbered_files
 
-__all__ = ["LogSplit", "QueueSplit", "StoreSplit", "plan", "read"]
+EntryArray = npt.NDArray[np.void]
 
-_log = logging.getLogger(__name__)
+_QUEUE_MAPS_MAX = 64
+SPLIT_BYTES_MAX = 64 << 20
+"""What a task reads, about: enough that starting it does not count, and all cores have some."""
+_WORTH_SCANNING = 8
+"""A range of the log is read as a whole if at least one byte in so many is wanted."""
+_SAMPLED_ENTRIES = 64
+_ENTRIES_AT_ONCE = 10_000
+_GUIDES_MAX = 8
+"""Queues that are asked where records start."""
 _WINDOW_BYTES = 8 << 20
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
 _CRC_PROPERTY_FIRST = ord(RECORD_CRC[0])
 _ADVICE = "; `onelog store verify` finds all damage, and onCorruption=skip reads the rest"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSplit:
+    """Ranges of queues, read entry by entry."""
+
+    store: str
+    ranges: tuple[QueueRange, ...]
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogSplit:
+    """A range of the log in which messages of these ranges of queues lie."""
+
+    store: str
+    ranges: tuple[QueueRange, ...]
+    fail_on_data_loss: bool
+    start: int
+    stop: int
+
+
+StoreSplit = QueueSplit | LogSplit
 
 
 def read(
@@ -96,9 +139,7 @@ class _Reading:
 
     def lost(self, what: str) -> None:
         """Messages that are not there any more."""
-        if self.fail_on_data_loss:
-            raise DataLossError(f"{what}. Set failOnDataLoss=false to read what is left")
-        _log.warning("data is lost, going on with what there is: %s", what)
+        lose(what, fail=self.fail_on_data_loss)
 
 
 # -- by queue ------------------------------------------------------------------------------------
@@ -398,3 +439,207 @@ def _rows_by_number(number: Ints, chosen: Mask) -> dict[int, list[int]]:
     for row in np.flatnonzero(chosen).tolist():
         rows.setdefault(int(number[row]), []).append(row)
     return rows
+
+
+# -- files, as one task sees them -----------------------------------------------------------------
+
+
+class LogFiles:
+    """The segments of a log that were there when it was opened."""
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / "commitlog"
+        files = look(store, lambda: numbered_files(self._folder))
+        self._sizes = {start: size for start, size in files if size}
+        self._starts = sorted(self._sizes)
+        self._open: Segment | None = None
+
+    @property
+    def start(self) -> int:
+        """The first byte that is still there."""
+        return self._starts[0] if self._starts else 0
+
+    def segment_at(self, log_offset: int) -> Segment:
+        """The segment that holds a log offset; only the last one asked for is kept open."""
+        held = self._open
+        if held is None or not held.start <= log_offset < held.start + held.size:
+            place = bisect.bisect_right(self._starts, log_offset) - 1
+            start = self._starts[place] if place >= 0 else -1
+            if start < 0 or log_offset >= start + self._sizes[start]:
+                raise DataLossError(
+                    f"log offset {log_offset} is in no file of {self._folder} any more"
+                )
+            path = self._folder / file_name(start)
+            if not path.exists():
+                raise DataLossError(f"{path} was deleted while it was to be read")
+            held = self._open = Segment(path, start, self._sizes[start], writable=False)
+        return held
+
+    def next_start(self, log_offset: int) -> int | None:
+        """Where the next segment after a log offset starts."""
+        place = bisect.bisect_right(self._starts, log_offset)
+        return self._starts[place] if place < len(self._starts) else None
+
+
+class QueueFiles:
+    """The queues of a store, each opened when it is asked for."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._folder = store / "consumequeue"
+        self._file_entries = look(store, lambda: queue_file_entries(store))
+        self._budget = MapBudget(_QUEUE_MAPS_MAX)
+
+    def open(self, queue: Queue) -> ConsumeQueue:
+        """One queue, as it is now; without entries if it has no files."""
+        folder = self._folder / queue.topic / str(queue.queue_id)
+
+        def opened() -> ConsumeQueue:
+            return ConsumeQueue(
+                folder, queue.topic, queue.queue_id, self._file_entries, self._budget,
+                writable=False,
+            )  # fmt: skip
+
+        return look(self._store, opened)
+
+
+def entries_of(queue: ConsumeQueue, start: int, end: int, at_once: int) -> Iterator[EntryArray]:
+    """The entries from `start` to `end`, so many at once; all of them must be in the queue.
+
+    `FileNotFoundError` if a file of the queue was deleted since it was opened.
+    """
+    assert queue.start <= start
+    assert end <= queue.end
+    while start < end:
+        count = min(at_once, end - start)
+        try:
+            parts = [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(start, count)]
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
+        yield np.concatenate(parts) if len(parts) > 1 else parts[0]
+        start += count
+
+
+# -- planning -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A range of a queue, and where in the log it lies."""
+
+    range: QueueRange
+    queue: ConsumeQueue
+    log_start: int
+    log_stop: int
+    record_bytes: float
+
+
+def plan(
+    folder: str | Path,
+    ranges: Sequence[QueueRange],
+    *,
+    by: SplitBy | None = None,
+    splits_min: int | None = None,
+    rows_max: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> list[StoreSplit]:
+    """Who reads what. `by` is chosen if it is not given; a limit of rows needs splits by queue."""
+    store = Path(folder)
+    stretches = look(store, lambda: _stretches(store, ranges, fail_on_data_loss))
+    if not stretches:
+        return []
+    wanted = sum(each.record_bytes * each.range.rows for each in stretches)
+    start = min(each.log_start for each in stretches)
+    stop = max(each.log_stop for each in stretches)
+    if by is None:
+        is_worth = wanted * _WORTH_SCANNING >= stop - start
+        by = "bytes" if is_worth and rows_max is None else "queue"
+    found = tuple(each.range for each in stretches)
+    if by == "bytes":
+        count = max(splits_min or 1, -(-(stop - start) // SPLIT_BYTES_MAX))
+        bounds = _record_starts(stretches, start, stop, count)
+        return [
+            LogSplit(str(store), found, fail_on_data_loss, low, high)
+            for low, high in itertools.pairwise(bounds)
+        ]
+    rows = sum(each.rows for each in found)
+    usual_rows = max(1, int(SPLIT_BYTES_MAX / max(1.0, wanted / rows)))
+    tasks = split(found, splits_min, min(rows_max or usual_rows, usual_rows))
+    return [QueueSplit(str(store), tuple(task), fail_on_data_loss) for task in tasks]
+
+
+def _stretches(store: Path, ranges: Sequence[QueueRange], fail: bool) -> list[_Stretch]:
+    log_start = LogFiles(store).start
+    queues = QueueFiles(store)
+    found = []
+    for each in ranges:
+        if each.rows <= 0:
+            continue
+        queue = queues.open(each.queue)
+        first = max(each.start, queue.start)
+        if first < queue.end and queue.entry(first)[0] < log_start:
+            first = queue.first_not_before(lambda entry: entry[0] < log_start)
+        first, end = max(first, each.start), min(each.end, queue.end)
+        if first > each.start or end < each.end:
+            lose(
+                f"queue {each.queue.queue_id} of {each.queue.topic} holds {queue.start} to "
+                f"{queue.end} in {store}, of which what is before {first} is deleted; {each.start} "
+                f"to {each.end} was to be read",
+                fail=fail,
+            )
+        stretch = _stretch(QueueRange(each.queue, first, end), queue) if first < end else None
+        if stretch is not None:
+            found.append(stretch)
+    return found
+
+
+def _stretch(range_: QueueRange, queue: ConsumeQueue) -> _Stretch | None:
+    """Where a range lies in the log; None if all of it stands for messages that are in no log."""
+    first = last = None
+    sizes: dict[int, int] = {}
+    offset, sampled = range_.start, 0
+    for entries in entries_of(queue, range_.start, range_.end, _ENTRIES_AT_ONCE):
+        real = entries[entries["size"] != PADDING_SIZE]
+        if len(real):
+            for log, size, _ in real[: _SAMPLED_ENTRIES - sampled].tolist():
+                sizes[log] = size
+                sampled += 1
+            first = first if first is not None else int(real[0]["log"])
+            break
+        offset += len(entries)
+    if first is None:
+        return None
+    for end in range(range_.end, offset, -_ENTRIES_AT_ONCE):
+        (entries,) = entries_of(queue, max(offset, end - _ENTRIES_AT_ONCE), end, _ENTRIES_AT_ONCE)
+        real = entries[entries["size"] != PADDING_SIZE]
+        if len(real):
+            last = int(real[-1]["log"]) + int(real[-1]["size"])
+            break
+    assert last is not None, "the first entry is one"
+    return _Stretch(range_, queue, first, last, sum(sizes.values()) / sampled)
+
+
+def _record_starts(stretches: Sequence[_Stretch], start: int, stop: int, count: int) -> list[int]:
+    """Up to `count + 1` places from `start` to `stop`, about evenly; in between, records start."""
+    guides = sorted(stretches, key=lambda each: each.range.rows)[-_GUIDES_MAX:]
+    bounds = [start]
+    for number in range(1, count):
+        target = start + (stop - start) * number // count
+        nearest = min(_first_entry(each, target) or stop for each in guides)
+        if bounds[-1] < nearest < stop:
+            bounds.append(nearest)
+    return [*bounds, stop]
+
+
+def _first_entry(stretch: _Stretch, log_offset: int) -> int | None:
+    """Where the first record of a range lies that does not lie before a log offset."""
+    low, high = stretch.range.start, stretch.range.end
+    while low < high:
+        middle = (low + high) // 2
+        if stretch.queue.entry(middle)[0] < log_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return stretch.queue.entry(low)[0] if low < stretch.range.end else None

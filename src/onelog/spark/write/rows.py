@@ -16,7 +16,9 @@ part at a time (`outgoing_queues` tells which).
 Invariant: messages are in the order of their rows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onelog.client.message import RESERVED_PROPERTIES
+from onelog.client.producer.unique_id import unique_id
+from onelog.clock import SystemClock
 from onelog.errors import MessageError
 from onelog.message import PROPERTIES_BYTES_MAX
 from onelog.record.columns import Bytes, Ints, Mask
-from onelog.spark.columns.message_ids import ID_BYTES, MessageIds
 from onelog.spark.columns.properties import as_text
 
 SINK_COLUMNS = frozenset(
@@ -43,6 +46,14 @@ _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">
 _LENGTH_BYTES = 2
 _ID_NAME, _ID_END = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
 _NOTHING = pa.scalar(b"", pa.binary())
+_CLOCK = SystemClock()
+ID_BYTES = 32
+IDS_PER_MS = 1 << 16
+"""What the counter can tell apart."""
+
+_HEX = np.frombuffer("".join(f"{number:02X}" for number in range(256)).encode(), np.uint8)
+_DIGITS = _HEX.reshape(256, 2)
+_RANDOM = slice(12, 20)
 
 
 def check_columns(names: Iterable[str]) -> None:
@@ -61,6 +72,51 @@ def check_columns(names: Iterable[str]) -> None:
             f"(to_json(struct(*))) or `properties`, or drop it; known are "
             f"{', '.join(sorted(SINK_COLUMNS))}"
         )
+
+
+class MessageIds:
+    """The ids that one task gives, many at once; `client.unique_id` draws them.
+
+    Four random bytes in them are the task's, not the process's. The time and the counter behind
+    them are as in every other id, so no two ids of a task are the same.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = _CLOCK.now_ms) -> None:
+        self._now_ms = now_ms
+        self._random = os.urandom(4).hex().upper()
+        self._ms = -1
+        self._next = 0
+
+    def take(self, count: int) -> Bytes:
+        """So many new ids, one in each row."""
+        found = np.empty((count, ID_BYTES), np.uint8)
+        self._turn()
+        done = 0
+        while done < count:
+            if self._next == IDS_PER_MS:
+                self._wait_for_later()
+            some = min(count - done, IDS_PER_MS - self._next)
+            rows = found[done : done + some]
+            stem = unique_id(self._ms)[:-4]
+            own = stem[: _RANDOM.start] + self._random + stem[_RANDOM.stop :]
+            rows[:, :-4] = np.frombuffer(own.encode(), np.uint8)
+            numbers = np.arange(self._next, self._next + some)
+            rows[:, -4:-2] = _DIGITS[numbers >> 8]
+            rows[:, -2:] = _DIGITS[numbers & 0xFF]
+            done += some
+            self._next += some
+        return found
+
+    def _turn(self) -> None:
+        """In a later millisecond, count from the beginning."""
+        now = self._now_ms()
+        if now > self._ms:
+            self._ms, self._next = now, 0
+
+    def _wait_for_later(self) -> None:
+        while self._next:
+            time.sleep(0.0005)
+            self._turn()
 
 
 class RowEncoder:

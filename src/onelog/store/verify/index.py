@@ -20,8 +20,7 @@ from onelog.record.columns import Ints
 from onelog.record.decode import Broken
 from onelog.store.columns import Stretch
 from onelog.store.folder import IndexGeometry
-from onelog.store.keyhash import key_hash, message_keys
-from onelog.store.keyindex import ENTRY_DTYPE, HEADER, SLOT_BYTES
+from onelog.store.keyindex import ENTRY_DTYPE, HEADER, SLOT_BYTES, key_hash, message_keys
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
 

@@ -60,23 +60,50 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """Pub: a producer sent a message. `time_ms` is when it began to, `cost_ms` how long it took."""
+class _ByProducer:
+    """What records of producers begin with."""
 
     time_ms: int
     region: str
     group: str
     topic: str
     message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _OfMessage(_ByProducer):
     tags: str
     keys: str
     store_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published(_OfMessage):
+    """Pub: a producer sent a message. `time_ms` is when it began to, `cost_ms` how long it took."""
+
     body_bytes: int
     cost_ms: int
     kind: int
     offset_id: str
     success: bool
     client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded(_OfMessage):
+    """EndTransaction: a producer committed, rolled back, or does not know."""
+
+    kind: int
+    transaction_id: str
+    state: str
+    from_check: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled(_ByProducer):
+    """Recall: a producer took a message back before it was due."""
+
+    success: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +114,7 @@ class Delivered:
     region: str
     group: str
     request_id: str
+    """Of this delivery; `Consumed` names it again."""
     message_id: str
     retry_times: int
     keys: str
@@ -95,7 +123,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """SubAfter: the listener is done. `request_id` is that of the delivery it belongs to.
+    """SubAfter: the listener is done.
 
     `cost_ms` is the time of the whole batch, divided by its messages. Without `time_ms` (0) and
     `group`, which not every client writes, the delivery tells them.
@@ -109,36 +137,6 @@ class Consumed:
     outcome: int = 0
     time_ms: int = 0
     group: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionEnded:
-    """EndTransaction: a producer committed, rolled back, or does not know."""
-
-    time_ms: int
-    region: str
-    group: str
-    topic: str
-    message_id: str
-    tags: str
-    keys: str
-    store_host: str
-    kind: int
-    transaction_id: str
-    state: str
-    from_check: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """Recall: a producer took a message back before it was due."""
-
-    time_ms: int
-    region: str
-    group: str
-    topic: str
-    message_id: str
-    success: bool
 
 
 TraceRecord = Published | Delivered | Consumed | TransactionEnded | Recalled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.hooks import ConsumeContext
 from onelog.client.message import Queue
 from onelog.errors import (
@@ -19,6 +19,7 @@ from onelog.errors import (
     QueueNotAssignedError,
     TopicNotFoundError,
 )
+from onelog.message import NewMessage
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_reader import FIRST, GROUP, SECOND, bodies, consumer, polled, send
 from tests.client.watching import eventually
@@ -46,6 +47,15 @@ async def test_the_messages_of_a_topic_come_in_the_order_of_their_queues(
         assert [each.body for each in messages if each.queue == SECOND] == second
         assert reading.assigned == (FIRST, SECOND)
         assert await reading.lag() == {FIRST: 0, SECOND: 0}
+
+
+async def test_messages_without_a_body_are_messages(cluster: LiveCluster) -> None:
+    broker = cluster.brokers[0].broker
+    for body in (b"", b"x", b""):
+        broker.publish(NewMessage("orders", 0, body), lambda token, where, error: None)
+    async with consumer(cluster) as reading:
+        reading.subscribe("orders")
+        assert bodies(await polled(reading, 3)) == [b"", b"x", b""]
 
 
 async def test_a_poll_waits_until_a_message_arrives(cluster: LiveCluster) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from onelog.client.connection.address import Address
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import NotPermittedError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ class Between:
         self.pulls: list[dict[str, str]] = []
         self._change = change
         self._ask = reading.instance.ask
-        reading.instance.ask = self.ask  # type: ignore[method-assign,assignment]
+        reading.instance.ask = self.ask  # type: ignore[assignment]
 
     async def ask(
         self,

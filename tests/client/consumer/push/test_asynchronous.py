@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import pytest
 
 from onelog.client.consumer.listening import AnyListener, RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from onelog.errors import (

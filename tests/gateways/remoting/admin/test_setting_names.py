@@ -5,10 +5,10 @@ import pytest
 from onelog.config import SETTINGS, Config, StoreConfig, load
 from onelog.errors import ConfigError
 from onelog.gateways.remoting.admin import setting_names
-from onelog.gateways.remoting.admin.rocketmq_settings import ROCKETMQ_SETTINGS
 from onelog.gateways.remoting.admin.setting_names import (
     NAMES,
     PROTECTIONS,
+    ROCKETMQ_SETTINGS,
     as_properties,
     as_settings,
 )

@@ -235,7 +235,15 @@ async def test_what_only_the_broker_may_set_is_taken_out_of_messages_that_come_i
 
 async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
-        assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL
+        empty = await producer.send("t", b"")
+        assert empty.code == ResponseCode.MESSAGE_ILLEGAL
+        assert empty.remark == "the message has no body"
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        for bodies_sent in ([], [b"x", b""]):
+            batch = encode_batch([(0, body, b"") for body in bodies_sent])
+            refused = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+            assert refused.remark == "a batch without messages, or with one that has no body"
         large = await producer.send("t", b"x" * 100_001)
         assert large.code == ResponseCode.MESSAGE_ILLEGAL
         assert "100000" in (large.remark or "")

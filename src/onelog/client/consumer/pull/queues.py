@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from onelog.client.connection.nodes import at_once, refusal
-from onelog.client.consumer.offsets import LocalOffsets, local_path
+from onelog.client.consumer.offsets import LocalOffsets, ask_broker_of, local_path
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.consumer.rebalance import keep_balanced, share_of
 from onelog.client.consumer.topic_filters import TopicFilter
@@ -538,10 +538,7 @@ class PullQueues:
         return fields.number(await self._ask(queue, code, ext), "offset")
 
     async def _ask(self, queue: Queue, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
-        route = await self._member.instance.routes.get(queue.topic)
-        ext.update(topic=queue.topic, queueId=str(queue.queue_id), bname=queue.broker)
-        address = route.reading_address(queue.broker)
-        return (await self._member.instance.ask(address, code, ext)).ext
+        return await ask_broker_of(self._member.instance, queue, code, ext)
 
     async def _keep_committing(self, seconds: float) -> None:
         job = Job(f"committing the positions of group {self._member.group}")

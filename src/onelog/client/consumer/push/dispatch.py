@@ -189,11 +189,9 @@ class Workers(Protocol):
 
     def put(self, portion: Portion, open_portions: int) -> None:
         """Have a portion consumed; so many are given out, this one counted."""
-        ...
 
     async def close(self) -> None:
         """End those that are idle, and as far as possible the others."""
-        ...
 
 
 class Dispatch:

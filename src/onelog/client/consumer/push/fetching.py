@@ -32,20 +32,16 @@ class Source(Protocol):
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has consumed them."""
-        ...
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
         """A listener raised; a batch fails as a whole. `RetryLater` may say when to retry."""
-        ...
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has had them for longer than `consume_timeout`, and has them still."""
-        ...
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
         """No listener has begun with them, nor will: the source is dropped, the consumer ends, or
         it consumes in order and a message before them failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,44 +101,33 @@ class Fetching(Protocol):
     @property
     def assigned(self) -> tuple[Queue, ...]:
         """The queues that this member consumes now."""
-        ...
 
     async def start(self) -> None:
         """Begin, once the first heartbeat went out; share out the queues and fetch."""
-        ...
 
     def rebalance(self) -> None:
         """The members of the group, or a topic's queues, changed: share out anew, soon."""
-        ...
 
     async def stop(self) -> None:
         """Fetch nothing more. Results of what was submitted are still taken."""
-        ...
 
     async def commit(self) -> None:
         """Tell the brokers now how far this member is."""
-        ...
 
     async def close(self) -> None:
         """After `stop`: commit, and give back what the brokers keep for this member."""
-        ...
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
-        ...
 
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""
-        ...
 
     async def reset(self, offsets: Mapping[Queue, int]) -> None:
         """Go on from these offsets, in those of the queues that are assigned."""
-        ...
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each pulled queue stands, for the tools."""
-        ...
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
         """How each popped queue stands, for the tools."""
-        ...

@@ -16,6 +16,7 @@ from onelog.client.consumer.offsets import (
     BrokerOffsets,
     ConsumerOffsets,
     LocalOffsets,
+    ask_broker_of,
     local_path,
 )
 from onelog.client.consumer.push.fetching import Membership
@@ -243,18 +244,12 @@ class PullFetching:
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
         queues = list(self._queues.values())
-        ends = await at_once(lambda each: self._end(each.queue), queues)
+        instance, code = self._member.instance, RequestCode.GET_MAX_OFFSET
+        ends = await at_once(lambda each: ask_broker_of(instance, each.queue, code), queues)
         return {
-            each.queue: max(0, end - each.hands.committable)
+            each.queue: max(0, fields.number(end, "offset") - each.hands.committable)
             for each, end in zip(queues, ends, strict=True)
         }
-
-    async def _end(self, queue: Queue) -> int:
-        route = await self._member.instance.routes.get(queue.topic)
-        ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
-        address = route.reading_address(queue.broker)
-        answer = await self._member.instance.ask(address, RequestCode.GET_MAX_OFFSET, ext)
-        return fields.number(answer.ext, "offset")
 
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""

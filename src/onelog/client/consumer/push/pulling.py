@@ -133,19 +133,15 @@ class Owner(Protocol):
 
     def moved(self, queue: Queue, offset: int) -> None:
         """The broker sends this consumer elsewhere in the queue."""
-        ...
 
     def look_around(self, topic: str) -> None:
         """Something is wrong: the broker may have moved, or have forgotten who we are."""
-        ...
 
     def may_pull(self) -> bool:
         """Whether more is wanted."""
-        ...
 
     def is_locked(self, queue: Queue) -> bool:
         """Whether messages of a queue may be consumed in order here."""
-        ...
 
 
 class PulledQueue:

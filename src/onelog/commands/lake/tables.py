@@ -1,8 +1,8 @@
-"""`onelog lake list|compact|vacuum|retain`: looking after tables, without Spark."""
+"""What `onelog lake` does: syncing tables with Spark, and looking after them without."""
 
 import datetime
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,9 @@ from onelog.commands.terminal import console, show_bytes, show_count, table
 from onelog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onelog.spark.lake.tables import TableInfo
+    from pyspark.sql import SparkSession
+
+    from onelog.spark.lake.tables import Form, TableInfo
 
 
 def show_tables(folder: Path, as_json: bool) -> None:
@@ -79,3 +81,27 @@ def _tables(folder: Path, only: Sequence[str]) -> "Iterator[TableInfo]":
             f"{folder} has no table {missing[0] if missing else ''}; there are {there}"
         )
     yield from (each for name, each in found.items() if not only or name in only)
+
+
+def sync(
+    topics: Sequence[str],
+    to: Path,
+    spark: "SparkSession",
+    options: Mapping[str, str],
+    form: "Form",
+    every: float | None,
+    as_json: bool,
+) -> None:
+    """Bring tables up to date, and say what was done."""
+    from onelog.commands.job.running import counting, until_interrupted
+    from onelog.spark import lake
+
+    with until_interrupted() as stopped, counting(f"{', '.join(topics)} to {to}", as_json) as noted:
+        done = lake.sync(
+            topics, to, spark=spark, options=options, form=form, every=every, on_progress=noted,
+            should_stop=stopped,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"topics": list(topics), "rows": done.rows, "batches": done.batches}))
+    else:
+        typer.echo(f"{show_count(done.rows)} messages in {done.batches} batches, in {to}")

@@ -1,4 +1,4 @@
-"""Consuming by asking, with asyncio: the program says when it wants more.
+"""Pull consumers: the program says when it wants more messages.
 
     async with AsyncPullConsumer("billing", nameserver="127.0.0.1:9876") as consumer:
         consumer.subscribe("orders", tags="paid || refunded")
@@ -6,22 +6,26 @@
             for message in await consumer.poll():
                 ...
 
-Topics are subscribed to, and then shared with the other members of the group; or single queues are
-assigned, and then the consumer stands alone, takes nothing from the members of its group, and only
-uses the group's name to keep its positions.
+`PullConsumer` is the same for threads, without `async` and `await`.
 
-Messages are fetched ahead. Unless `auto_commit` is off, asking for more says that what was given
-before is done with, and this is committed every few seconds and at the end. A consumer that leaves
-its context by an error commits nothing of the last poll: that comes again.
+A consumer either subscribes to topics, and shares them with the other members of its group. Or it
+is assigned single queues: then it takes nothing from the members of its group, and only uses the
+group's name to keep its positions.
+
+Messages are fetched ahead. Unless `auto_commit` is off, asking for more says that the messages of
+the last poll are done, and this is committed every few seconds and at the end. A consumer that
+leaves its context by an error commits nothing of the last poll; those messages come again. So do
+the messages of a poll in a thread that is interrupted (Ctrl-C).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, Self, Unpack, cast
 
+from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
@@ -40,6 +44,7 @@ from onelog.client.hooks import (
 )
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ClientOptions, ConsumerOptions, check_names, milliseconds
+from onelog.client.synchronous import SyncClient, calling, waiting
 from onelog.errors import (
     ConfigError,
     FilterSyntaxError,
@@ -397,3 +402,90 @@ def _settings(options: PullConsumerOptions) -> ConsumerSettings:
 
 def _refuse(source: Source, messages: list[ReceivedMessage]) -> None:
     source.failed(messages, ConfigError("a pull consumer has no listener to give a message to"))
+
+
+class PullConsumer(SyncClient[AsyncPullConsumer]):
+    """A consumer that is asked for messages; `AsyncPullConsumer` is the same for asyncio."""
+
+    def __init__(self, group: str, **options: Unpack[PullConsumerOptions]) -> None:
+        check_names(type(self).__name__, options, PullConsumerOptions)
+        super().__init__(AsyncPullConsumer(group, **options), f"the consumer of group {group!r}")
+
+    def _begin(self) -> None:
+        background.run(self._core.start())
+
+    def __exit__(self, *raised: object) -> None:
+        self._close(lambda: self._core.__aexit__(*raised))
+
+    def close(self) -> None:
+        """Commit, unless `auto_commit` is off, and leave the group. What was given is done with."""
+        super().close()
+
+    commit = waiting(AsyncPullConsumer.commit)
+    committed = waiting(AsyncPullConsumer.committed)
+
+    @property
+    def group(self) -> str:
+        """The group, with its namespace if there is one."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this consumer by."""
+        return self._core.client_id
+
+    # Which queues.
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
+        """Consume a topic with the other members of the group.
+
+        `tags` is as in `paid || refunded`; `sql` is a condition on properties. To subscribe again
+        replaces them for what is not fetched yet.
+        """
+        if self._home is None and not self._is_closed:
+            self._core.subscribe(topic, tags, sql=sql)
+        else:
+            self._call(lambda: self._core.subscribe(topic, tags, sql=sql))
+
+    unsubscribe = calling(AsyncPullConsumer.unsubscribe)
+
+    def assign(self, queues: Iterable[Queue], tags: str = ALL, *, sql: str | None = None) -> None:
+        """Read these queues, and no others. Queues that were assigned before go on as they are."""
+        chosen = tuple(queues)
+        self._call(lambda: self._core.assign(chosen, tags, sql=sql))
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """The queues that this consumer reads now."""
+        return self._call(lambda: self._core.assigned)
+
+    queues = waiting(AsyncPullConsumer.queues)
+    lag = waiting(AsyncPullConsumer.lag)
+
+    # Messages.
+
+    poll = waiting(AsyncPullConsumer.poll)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, as long as the consumer is open."""
+        while not self._is_closed:
+            yield from self.poll()
+
+    pause = calling(AsyncPullConsumer.pause)
+    resume = calling(AsyncPullConsumer.resume)
+
+    @property
+    def paused(self) -> tuple[Queue, ...]:
+        """The queues that are paused."""
+        return self._call(lambda: self._core.paused)
+
+    # Where it is.
+
+    position = waiting(AsyncPullConsumer.position)
+    seek = waiting(AsyncPullConsumer.seek)
+    seek_to_begin = waiting(AsyncPullConsumer.seek_to_begin)
+    seek_to_end = waiting(AsyncPullConsumer.seek_to_end)
+    seek_to_time = waiting(AsyncPullConsumer.seek_to_time)
+    begin_offsets = waiting(AsyncPullConsumer.begin_offsets)
+    end_offsets = waiting(AsyncPullConsumer.end_offsets)
+    offsets_for_time = waiting(AsyncPullConsumer.offsets_for_time)

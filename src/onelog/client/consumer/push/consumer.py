@@ -1,23 +1,42 @@
-"""A push consumer without its face: the synchronous and the asyncio consumers both run one.
+"""Push consumers: listeners are called with messages as they arrive.
 
-It puts together the instance (connections, heartbeats), the fetching side (`pull_fetching`, or
-`pop_fetching`) and the consuming side (`dispatch` with threads or tasks).
+    async with AsyncPushConsumer("billing", nameserver="127.0.0.1:9876") as consumer:
 
-Invariant: `close` leaves nothing behind, whenever it is called: what is in hand is finished or left
-to others, positions are committed, brokers are told, connections closed.
+        @consumer.subscribe("orders", tags="paid || refunded")
+        async def bill(message: ReceivedMessage) -> None:
+            ...                                         # raise = retry later
+
+        await consumer.run()
+
+With asyncio, a listener that is a plain function is called on the event loop and must not block it.
+`PushConsumer` is for threads: its listeners are plain functions, called in `threads` that do
+nothing else. All other work is done on the background loop.
+
+Both are a `PushCore`, which puts together the instance (connections, heartbeats), the fetching side
+(`pull_fetching` or `pop_fetching`) and the consuming side (`dispatch`).
+
+Invariants: `close` leaves nothing behind, whenever it is called: messages in hand are finished or
+left to others, positions are committed, brokers are told, connections are closed. Whatever ends
+`run` (`stop`, Ctrl-C, SIGTERM), the consumer is closed when it returns; a second Ctrl-C ends the
+waiting for listeners.
 """
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import Callable, Mapping
-from typing import overload
+from datetime import timedelta
+from types import FrameType
+from typing import Self, Unpack, overload
 
+from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
-from onelog.client.consumer.listening import AnyListener, L, Listening, listening
-from onelog.client.consumer.push.dispatch import Dispatch, Workers
+from onelog.client.consumer.listening import AnyListener, L, Listening, is_coroutine, listening
+from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers, Workers
 from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
@@ -26,11 +45,13 @@ from onelog.client.consumer.settings import ConsumerSettings, check_group, consu
 from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
 from onelog.client.hooks import close_hooks, start_hooks
 from onelog.client.message import Queue
-from onelog.client.options import ConsumerOptions
+from onelog.client.options import ConsumerOptions, check_names
 from onelog.errors import (
     ClientClosedError,
     ConfigError,
+    ForkedError,
     TopicNotFoundError,
+    WrongLoopError,
 )
 from onelog.jobs import Job
 
@@ -255,3 +276,177 @@ class PushFace:
 def _shown(options: Mapping[str, object]) -> dict[str, str]:
     """The options as tools show them; secrets stay here."""
     return {name: str(value) for name, value in options.items() if name not in ("credentials",)}
+
+
+class AsyncPushConsumer(PushFace):
+    """A member of a consumer group, on one event loop.
+
+    Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
+    Leaving it closes the consumer.
+    """
+
+    def __init__(self, group: str, **options: Unpack[ConsumerOptions]) -> None:
+        check_names(type(self).__name__, options, ConsumerOptions)
+        self._core = PushCore(group, options, self._make_workers)
+        self._workers: TaskWorkers | None = None
+        self._stopped = asyncio.Event()
+
+    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+        self._workers = TaskWorkers(count, dispatch.settle)
+        return self._workers
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group and begin to consume, in the background."""
+        await self._core.start()
+
+    async def run(self) -> None:
+        """Consume until `stop` is called, or this is cancelled; then close."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.close()
+
+    def stop(self) -> None:
+        """Have `run` come to its end. May be called by a listener."""
+        self._stopped.set()
+
+    async def close(self, timeout: timedelta | float = CLOSE_SECONDS) -> None:
+        """Finish what is in hand, for so long at the most; commit, and leave the group.
+
+        Messages that are not finished come again, to this group's next member.
+        """
+        if self._workers is not None and self._workers.is_mine(asyncio.current_task()):
+            raise WrongLoopError("a listener cannot close its own consumer: call stop() there")
+        self._stopped.set()
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        await self._core.close(seconds)
+
+    async def commit(self) -> None:
+        """Tell the brokers now how far this member is, and not only within the next seconds."""
+        await self._core.commit()
+
+    async def lag(self) -> dict[Queue, int]:
+        """How many messages of each assigned queue are not consumed yet."""
+        return await self._core.lag()
+
+
+class PushConsumer(PushFace):
+    """A member of a consumer group, whose listeners run in threads.
+
+    Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
+    Leaving it closes the consumer.
+    """
+
+    def __init__(self, group: str, **options: Unpack[ConsumerOptions]) -> None:
+        check_names(type(self).__name__, options, ConsumerOptions)
+        self._core = PushCore(group, options, self._make_workers)
+        self._workers: ThreadWorkers | None = None
+        self._stopped = threading.Event()
+        self._is_abandoned = False
+        """Whether somebody was too impatient to wait for the end."""
+
+    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+        self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)
+        return self._workers
+
+    def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
+        if is_coroutine(listener):
+            raise TypeError(
+                "the listeners of a PushConsumer run in threads and are plain functions; for "
+                "coroutine functions there is AsyncPushConsumer"
+            )
+        self._check_fork()
+        if self._core.is_running:
+            background.run(self._subscribe(topic, tags, sql, listener))
+        else:
+            self._core.subscribe(topic, tags, sql, listener)
+
+    async def _subscribe(
+        self, topic: str, tags: str, sql: str | None, listener: AnyListener
+    ) -> None:
+        self._core.subscribe(topic, tags, sql, listener)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Join the group and begin to consume, in the background."""
+        self._check_fork()
+        background.run(self._core.start())
+
+    def run(self) -> None:
+        """Consume until `stop` is called, or Ctrl-C or SIGTERM come; then close."""
+        restore = self._take_sigterm()
+        try:
+            self.start()
+            while not self._stopped.wait(background.LOOK_SECONDS):
+                pass  # See there.
+        except KeyboardInterrupt:
+            pass
+        finally:
+            try:
+                self.close()
+            finally:
+                restore()
+
+    def stop(self) -> None:
+        """Have `run` come to its end. May be called by a listener, and from any thread."""
+        self._stopped.set()
+
+    def close(self, timeout: timedelta | float = CLOSE_SECONDS) -> None:
+        """Finish what is in hand, for so long at the most; commit, and leave the group.
+
+        Messages that are not finished come again, to this group's next member.
+        """
+        if self._workers is not None and self._workers.is_mine(threading.current_thread()):
+            raise WrongLoopError("a listener cannot close its own consumer: call stop() there")
+        self._stopped.set()
+        if self._core.instance.is_forked or self._is_abandoned:
+            return
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        try:
+            background.run(self._core.close(seconds))
+        except KeyboardInterrupt:
+            self._is_abandoned = True
+            raise
+
+    def _check_fork(self) -> None:
+        if self._core.instance.is_forked:
+            raise ForkedError("the consumer was made before this process forked: make a new one")
+
+    def _take_sigterm(self) -> Callable[[], None]:
+        """Stop on SIGTERM, unless the program has its own idea of it; the way back."""
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        ):
+            return lambda: None
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        def restore() -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        signal.signal(signal.SIGTERM, stop)
+        return restore
+
+    def commit(self) -> None:
+        """Tell the brokers now how far this member is, and not only within the next seconds."""
+        self._check_fork()
+        background.run(self._core.commit())
+
+    def lag(self) -> dict[Queue, int]:
+        """How many messages of each assigned queue are not consumed yet."""
+        self._check_fork()
+        return background.run(self._core.lag())

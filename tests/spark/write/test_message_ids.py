@@ -4,7 +4,7 @@ import itertools
 import time
 
 from onelog.client.producer.unique_id import unique_id
-from onelog.spark.columns.message_ids import IDS_PER_MS, MessageIds
+from onelog.spark.write.rows import IDS_PER_MS, MessageIds
 
 
 def texts(ids: MessageIds, count: int) -> list[str]:
