@@ -1,10 +1,15 @@
 """Transactions of sessions: messages of several topics that become visible together, or never."""
 
+import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.config import StoreConfig
 from onelog.core.transactions import staged
@@ -357,3 +362,98 @@ def test_the_largest_commit_holds_the_loop_for_a_moment_only(tmp_path: Path) -> 
     world.timer.measured(session.commit)
     assert world.timer.longest_cpu_s < HELD_S_MAX
     assert sum(len(world.bodies("orders", n)) for n in range(4)) == staged.COUNT_MAX
+
+
+class StagedModel(RuleBasedStateMachine):
+    """Sessions with transactions over two topics, and crashes that take the end of the log."""
+
+    names = st.sampled_from(["a", "b", "c"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        logging.getLogger("onelog").setLevel(logging.CRITICAL)
+        self._gathered, staged.GATHERED_BYTES_MAX = staged.GATHERED_BYTES_MAX, 60
+        self._temporary = tempfile.TemporaryDirectory()
+        self.world = World(Path(self._temporary.name) / "store")
+        self.world.topic("orders", 2)
+        self.world.topic("payments", 2)
+        self.staged: dict[str, list[bytes]] = {}
+        """What is in the transactions that are open."""
+        self.committed: list[list[bytes]] = []
+        self.number = 0
+
+    @rule(name=names, count=st.integers(1, 5), queue=st.integers(0, 3), size=st.integers(0, 40))
+    def stages(self, name: str, count: int, queue: int, size: int) -> None:
+        messages = []
+        for number in range(count):
+            self.number += 1
+            topic, queue_id = ("orders", "payments")[(queue + number) % 2], queue // 2
+            messages.append(NewMessage(topic, queue_id, b"%d %b" % (self.number, b"x" * size)))
+        if name not in self.staged:
+            self.world.broker.staged.begin("session", name)
+        self.world.broker.staged.stage("session", name, messages)
+        self.staged.setdefault(name, []).extend(bytes(message.body) for message in messages)
+
+    @rule(name=names)
+    def commits(self, name: str) -> None:
+        if name in self.staged:
+            told: list[OnelogError | None] = []
+            self.world.broker.staged.commit("session", name, lambda *end: told.append(end[2]))
+            assert told == [None]
+            self.committed.append(self.staged.pop(name))
+
+    @rule(name=names)
+    def aborts(self, name: str) -> None:
+        if self.staged.pop(name, None) is not None:
+            self.world.broker.staged.abort("session", name)
+
+    @rule()
+    def others_send(self) -> None:
+        self.world.send("orders", 0, b"another's")
+
+    @rule()
+    def session_ends(self) -> None:
+        self.world.broker.channel_closed("session")
+        self.staged.clear()
+
+    @rule()
+    def broker_is_killed(self) -> None:
+        self.world.crash()
+        self.staged.clear()
+
+    @rule(name=names, lost=st.integers(1, 8))
+    def a_crash_takes_the_end_of_a_commit(self, name: str, lost: int) -> None:
+        self.stages(name, 1 + lost // 2, lost % 4, lost)
+        count = len(self.staged[name])
+        self.commits(name)
+        # Of its records, the first says what follows, and the last that it was all.
+        cut(self.world, min(lost, count + 2))
+        if lost >= count + 2:
+            self.committed.pop()
+        self.broker_is_killed()
+
+    def seen(self) -> set[bytes]:
+        queues = [(topic, queue_id) for topic in ("orders", "payments") for queue_id in (0, 1)]
+        bodies = [body for queue in queues for body in self.world.bodies(*queue)]
+        bodies = [body for body in bodies if body != b"another's"]
+        assert len(set(bodies)) == len(bodies), "each once"
+        return set(bodies)
+
+    @invariant()
+    def what_is_committed_is_seen_whole_and_nothing_else(self) -> None:
+        assert self.seen() == {body for each in self.committed for body in each}
+
+    def teardown(self) -> None:
+        self.world.close()
+        self._temporary.cleanup()
+        staged.GATHERED_BYTES_MAX = self._gathered
+        logging.getLogger("onelog").setLevel(logging.NOTSET)
+
+
+StagedModel.TestCase.settings = settings(
+    max_examples=20,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestStagedModel = StagedModel.TestCase

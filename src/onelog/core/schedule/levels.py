@@ -18,6 +18,7 @@ from it on is.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from onelog.clock import Clock
@@ -28,9 +29,7 @@ from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
-from onelog.message import (
-    NewMessage,
-)
+from onelog.message import NewMessage
 from onelog.names import SCHEDULE_TOPIC
 from onelog.record.entries import PADDING_SIZE
 from onelog.store.message_store import MessageStore
@@ -157,36 +156,44 @@ class Delay:
 
     def _deliver_due(self, level: int) -> int | None:
         """Deliver a bounded number of due messages; how long to wait for more, or None if empty."""
-        queue_id = level - 1
-        begin = self._positions.get(level, 0)
-        kept_from = self._store.min_offset(SCHEDULE_TOPIC, queue_id)
-        if begin < kept_from:
+        begin = self._first_waiting(level)
+        lost = begin - self._positions.get(level, 0)
+        if lost:
             log.error(
                 "%d delayed messages of level %d were deleted by retention before they were due",
-                kept_from - begin,
+                lost,
                 level,
             )
-            begin = kept_from
         now = self._clock.now_ms()
-        due: list[NewMessage] = []
-        position, size, wait_ms = begin, 0, 0
+        # A due time further away than the level's delay was written before the clock was set back;
+        # it would block the level.
+        latest = now + self._levels_ms[level - 1]
+        position, due = self._taken(level, begin, lambda at, due_ms: now < due_ms <= latest)
+        self._write(level, [message for message, _ in due], position)
+        for _, _, due_ms in self._store.entries(SCHEDULE_TOPIC, level - 1, position, 1):
+            return due_ms - now if now < due_ms <= latest else 0
+        return None
+
+    def _taken(
+        self, level: int, begin: int, stays: Callable[[int, int], bool]
+    ) -> tuple[int, list[tuple[NewMessage, int]]]:
+        """The messages of a level from an offset on, some of them, with when they are due.
+
+        With them, where they end: before the first that `stays`, by its place and due time.
+        """
+        taken: list[tuple[NewMessage, int]] = []
+        position, size = begin, 0
         for at, length, due_ms in self._store.entries(
-            SCHEDULE_TOPIC, queue_id, begin, _ROUND_COUNT
+            SCHEDULE_TOPIC, level - 1, begin, _ROUND_COUNT
         ):
-            # A due time further away than the level's delay was written before the clock was set
-            # back; it would block the level.
-            if now < due_ms <= now + self._levels_ms[level - 1]:
-                wait_ms = due_ms - now
-                break
-            if size > _ROUND_BYTES:
+            if stays(at, due_ms) or size > _ROUND_BYTES:
                 break
             size += length
             position += 1
-            restored = None if length == PADDING_SIZE else self._restored(at)
-            if restored is not None:
-                due.append(restored)
-        self._write(level, due, position)
-        return wait_ms if position < self._store.max_offset(SCHEDULE_TOPIC, queue_id) else None
+            message = None if length == PADDING_SIZE else self._restored(at)
+            if message is not None:
+                taken.append((message, due_ms))
+        return position, taken
 
     def _restored(self, log_offset: int) -> NewMessage | None:
         """The message as it was before it was postponed, or None if it cannot be delivered."""
@@ -225,21 +232,11 @@ class Delay:
 
     def _hand_over(self, level: int) -> int:
         """Hand over a bounded number of messages of a level; how many."""
-        begin = position = self._first_waiting(level)
+        begin = self._first_waiting(level)
+        position, taken = self._taken(level, begin, lambda at, due_ms: at >= self._reach)
+        # A clock that was ahead made due times that no message of the level can have.
         latest_ms = self._clock.now_ms() + self._levels_ms[level - 1]
-        copies: list[NewMessage] = []
-        size = 0
-        for at, length, due_ms in self._store.entries(
-            SCHEDULE_TOPIC, level - 1, begin, _ROUND_COUNT
-        ):
-            if at >= self._reach or size > _ROUND_BYTES:
-                break
-            size += length
-            position += 1
-            message = self._restored(at)
-            if message is not None:
-                # A clock that was ahead made due times that no message of the level can have.
-                copies.append(_timed(message, min(due_ms, latest_ms)))
+        copies = [_timed(message, min(due_ms, latest_ms)) for message, due_ms in taken]
         if position > begin:
             with self._writer.head_room():
                 self._write(level, copies, position)

@@ -5,7 +5,7 @@ a commit or a rollback like any other. After too many questions the message is p
 TRANS_CHECK_MAX_TIME_TOPIC, from where it can be resumed.
 
 RocketMQ counts the questions by appending the half message again for each of them. Here the count
-is in a table (`open_transactions`): it is less to write, and a half message keeps its one place, so
+is in a table (`half`): it is less to write, and a half message keeps its one place, so
 that a late answer still finds it and two answers cannot deliver it twice. RocketMQ can open the
 store all the same, and begins to count anew. Unlike there, a question that no producer could be
 asked does not count: the transaction waits for one to come back, for as long as the log is kept.

@@ -43,7 +43,7 @@ from onelog.core.durable.tables import Change, Tables, in_parts, joined
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
-from onelog.core.transactions.staged import Part, StagedParts
+from onelog.core.transactions.staged import Part, StagedParts, told_as
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -395,9 +395,8 @@ class PreparedBatches:
         try:
             self._check_some(query, state, begin)
         except Exception as reason:
-            error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
             for on_committed, token in state.waiting:
-                on_committed(token, None, error)
+                on_committed(token, None, told_as(reason))
 
     def _decide(self, query: str, state: _Query) -> None:
         forgotten = self._room_for_one_off(query) if state.one_off else []
@@ -488,7 +487,7 @@ class PreparedBatches:
 
     def _failed(self, query: str, state: _Query, reason: Exception) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
+        error = told_as(reason)
         self._complain(query, state, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:

@@ -10,7 +10,7 @@ broker stops, is aborted.
               property kind=messages the body is a list of messages, each the fields of a
               `NewMessage`; with kind=run it is the fields of a `NewRun`. Other properties, the
               labels, say whose part it is.
-    table     "commit": {"parts": [log offset, ...], "begins": [[topic, queue, offset], ...]}
+    table     "commit": {"parts": [offset, ...], "begins": [[topic, queue, offset], ...]}
               the messages of these parts follow in the log, and the next message of each of their
               queues has that offset; behind them the entry is deleted, in the same append
 
@@ -43,16 +43,13 @@ from onelog.errors import (
     BrokerBusyError,
     InvalidRequestError,
     MessageTooLargeError,
-    OffsetOutOfRangeError,
     OnelogError,
     StagedPartError,
-    StoreCorruptError,
     StoreError,
     TransactionNotFoundError,
 )
 from onelog.message import (
     Appended,
-    Message,
     NewMessage,
     NewRun,
     decode_properties,
@@ -120,8 +117,8 @@ class StagedParts:
         self._writer.put(self._record(part), on_stored, token)
 
     def put_now(self, part: Part) -> int:
-        """Store a part, and say where it is in the log."""
-        return int(self._writer.write_now([self._record(part)])[0].log_offset)
+        """Store a part, and say its queue offset."""
+        return int(self._writer.write_now([self._record(part)])[0].queue_offset)
 
     def _record(self, part: Part) -> NewMessage:
         labels, now_ms = encode_properties(part.labels), self._clock.now_ms()
@@ -138,14 +135,7 @@ class StagedParts:
             raise StagedPartError(
                 f"nothing is staged at {offset}: it was lost or deleted; stage it again"
             )
-        return _part(found[0])
-
-    def read_at(self, log_offset: int) -> Part:
-        """The part at a place in the log."""
-        try:
-            return _part(self._store.message_at(log_offset))
-        except (OffsetOutOfRangeError, StoreCorruptError) as error:
-            raise StagedPartError(f"what was staged is lost: {error}") from error
+        return Part(decode_properties(found[0].properties), bytes(found[0].body))
 
     def append(
         self, before: Sequence[Change], messages: list[NewMessage], after: Sequence[Change]
@@ -171,8 +161,9 @@ class StagedParts:
         return self._writer.head_room()
 
 
-def _part(message: Message) -> Part:
-    return Part(decode_properties(message.properties), bytes(message.body))
+def told_as(reason: Exception) -> OnelogError:
+    """What is told of a commit that failed, whatever the reason was."""
+    return reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
 
 
 class _Transaction:
@@ -184,7 +175,7 @@ class _Transaction:
         self.gathered: list[NewMessage] = []
         """What is in memory still; it comes after the parts."""
         self.parts: list[int] = []
-        """Places in the log."""
+        """Their queue offsets."""
         self.count = 0
         self.bytes = 0
         self.begun_ms: int | None = None
@@ -256,7 +247,7 @@ class StagedTransactions:
         log.warning("a commit that a crash cut off was completed, by %d messages", len(missing))
 
     def _messages(self, parts: list[int]) -> list[NewMessage]:
-        return [message for at in parts for message in self._parts.read_at(at).messages()]
+        return [message for offset in parts for message in self._parts.read(offset).messages()]
 
     def _missing(
         self, messages: list[NewMessage], begins: list[tuple[str, int, int]]
@@ -334,14 +325,14 @@ class StagedTransactions:
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
         on_committed, token = transaction.ending
-        if not self._warming.is_ready(transaction.parts, partial(self._commit, owner, name)):
+        places = map(self._parts.place_of, transaction.parts)
+        if not self._warming.is_ready(places, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
         try:
             appended = self._append(transaction)
         except Exception as reason:
-            error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
-            on_committed(token, None, error)
+            on_committed(token, None, told_as(reason))
         else:
             self._durability.when_safe(self._store.log_end, partial(on_committed, token, appended))
 
@@ -392,5 +383,5 @@ class StagedTransactions:
 
     def needed_from(self) -> int:
         """Where in the log the first message is that is staged and may be committed, or its end."""
-        firsts = (each.parts[0] for each in self._open.values() if each.parts)
-        return min(firsts, default=int(self._store.log_end))
+        firsts = [each.parts[0] for each in self._open.values() if each.parts]
+        return self._parts.place_of(min(firsts)) if firsts else int(self._store.log_end)
