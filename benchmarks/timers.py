@@ -33,6 +33,7 @@ from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_messages
+from onelog.rocketmq.intents import intent_of
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Serialize
@@ -155,7 +156,8 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
         with prepared_input(), Stopwatch() as watch:
             for at in range(0, count, 500):
                 for message in messages[at : at + 500]:
-                    broker.timers.submit(message, _ignore)
+                    intent = intent_of(message.properties, clock.now_ms())
+                    broker.publish(message, _ignore, None, intent)
                 while soon:
                     soon.pop()()
                 timer.advance(COLLECT_MS)

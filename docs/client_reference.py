@@ -6,6 +6,7 @@ Invariant: the page has every name of `onelog.client.__all__`; a test says when 
 """
 
 import ast
+import copy
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping
@@ -36,8 +37,9 @@ CHAPTERS = {
 }  # fmt: skip
 
 PARTS = {
-    "Clusters": "cluster", "Topics": "topics", "Groups": "groups", "Positions": "positions",
-    "Messages": "messages", "DeadLetters": "dead_letters", "Traces": "traces", "Delays": "delays",
+    "Clusters": "admin.cluster", "Topics": "admin.topics", "Groups": "admin.groups",
+    "Positions": "admin.positions", "Messages": "admin.messages",
+    "DeadLetters": "admin.dead_letters", "Traces": "admin.traces", "Delays": "admin.delays",
 }  # fmt: skip
 """The modules of an administrator's parts, which nobody makes by himself."""
 
@@ -74,8 +76,7 @@ def page() -> str:
         parts.append(f"## {chapter}\n")
         for name in names:
             module = importlib.import_module(f"onelog.client.{modules[name]}")
-            text = (PACKAGE / f"{modules[name]}.py").read_text()
-            parts.append(Source(text, vars(module)).entry(name))
+            parts.append(Source(inspect.getsource(module), vars(module)).entry(name))
     return "\n".join(parts)
 
 
@@ -99,7 +100,7 @@ class Source:
         raise LookupError(f"the module has no {name}")
 
     def _class(self, node: ast.ClassDef) -> Iterator[str]:
-        functions = [each for each in node.body if isinstance(each, Function)]
+        functions = [*self._inherited(node), *self._functions(node)]
         inits = [self._arguments(each) for each in functions if each.name == "__init__"]
         shown = inits[0] if inits and node.name not in PARTS else ""
         yield f"### `{node.name}{shown}`\n"
@@ -110,6 +111,50 @@ class Source:
         members = [*_fields(node), *map(self._method, filter(_is_shown, functions))]
         if members:
             yield "\n".join(members) + "\n"
+
+    def _functions(self, node: ast.ClassDef) -> Iterator[Function]:
+        """Its methods, and those that it has from an asyncio class: `name = waiting(...)`."""
+        for each in node.body:
+            if isinstance(each, Function):
+                yield each
+            elif isinstance(each, ast.Assign) and _way(each):
+                assert isinstance(each.value, ast.Call)
+                kind, _, method = ast.unparse(each.value.args[0]).partition(".")
+                other = self._source_of(kind)
+                found = {one.name: one for one in other._functions(other._node(kind))}[method]
+                yield other._for_threads(found)
+
+    def _inherited(self, node: ast.ClassDef) -> Iterator[Function]:
+        """The methods of parents that have no entry of their own, and are not its own, too."""
+        own = {each.name for each in self._functions(node)}
+        for parent in (ast.unparse(each).partition("[")[0] for each in node.bases):
+            value = self._values.get(parent)
+            is_ours = inspect.isclass(value) and value.__module__.startswith("onelog.client")
+            if is_ours and parent not in exported():
+                other = self._source_of(parent)
+                functions = other._functions(other._node(parent))
+                yield from (each for each in functions if each.name not in own | {"__init__"})
+
+    def _source_of(self, kind: str) -> "Source":
+        module = importlib.import_module(self._values[kind].__module__)
+        return Source(inspect.getsource(module), vars(module))
+
+    def _node(self, name: str) -> ast.ClassDef:
+        return next(
+            each for each in self._body if isinstance(each, ast.ClassDef) and each.name == name
+        )
+
+    def _for_threads(self, node: Function) -> ast.FunctionDef:
+        """The same without `async`; defaults are values, since their names are of this module."""
+        made = ast.FunctionDef(**{name: getattr(node, name) for name in ast.FunctionDef._fields})
+        made.args = copy.deepcopy(node.args)
+        made.args.defaults = [self._valued(each) for each in made.args.defaults]
+        made.args.kw_defaults = [each and self._valued(each) for each in made.args.kw_defaults]
+        return made
+
+    def _valued(self, default: ast.expr) -> ast.expr:
+        value = self._values.get(ast.unparse(default))
+        return ast.Constant(value) if isinstance(value, int | float | str) else default
 
     def _method(self, node: Function) -> str:
         if "property" in _decorators(node):
@@ -165,7 +210,7 @@ def _decorators(node: Function) -> list[str]:
 def _fields(node: ast.ClassDef) -> Iterator[str]:
     for statement, text in _documented(node.body):
         name = _target(statement)
-        if name.startswith("_"):
+        if name.startswith("_") or _way(statement):
             continue
         kind = ""
         if isinstance(statement, ast.AnnAssign):
@@ -182,6 +227,12 @@ def _documented(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
                     yield statement, inspect.cleandoc(text)
                 case _:
                     yield statement, ""
+
+
+def _way(statement: ast.stmt) -> bool:
+    """Whether it says how a method of an asyncio class is called from threads."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in ("waiting", "calling")
 
 
 def _target(statement: ast.stmt) -> str:

@@ -11,7 +11,7 @@ import pytest
 import onelog
 from onelog import embedded_broker
 from onelog.client import AsyncProducer, Message, Producer, ReceivedMessage
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.embedded_broker import SHARED_MEMORY, EmbeddedBroker
 from onelog.errors import (
     ConfigError,

@@ -299,6 +299,21 @@ async def test_files_are_deleted_beside_the_event_loop(
         assert server.store.min_offset("orders", 0) > 0
 
 
+async def test_a_topic_is_deleted_beside_the_event_loop_and_can_be_made_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        for queue_id in range(4):
+            await one.send("orders", b"old", e=queue_id)
+        calls = OnTheLoop(monkeypatch)
+        assert (await one.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")).code == 0
+        assert (await one.send("orders", b"new")).code == 0
+        assert bodies(await one.pull("orders", 0)) == [b"new"]
+        assert calls.found == []
+        await until(lambda: calls.elsewhere >= 5)
+    assert not (tmp_path / "store" / "onelog-spare").exists()
+
+
 async def test_others_are_served_while_files_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,6 @@ from onelog.commands import (
     topic,
 )
 from onelog.commands.lazy_group import add_lazily
-from onelog.commands.message import tracing
 from onelog.errors import OnelogError
 
 app = typer.Typer(
@@ -53,7 +52,6 @@ app.command("demo")(demo.demo)
 add_lazily(app, "topic", topic.app)
 add_lazily(app, "group", group.app)
 add_lazily(app, "message", message.app)
-message.app.command("trace")(tracing.trace_message)
 add_lazily(app, "dlq", dlq.app)
 add_lazily(app, "delay", delay.app)
 add_lazily(app, "cluster", cluster.app)

@@ -22,20 +22,19 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Unpack
 
-from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.synchronous import Admin
+from onelog.client.admin.admin import Admin, AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.client.connection import background
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
-from onelog.client.consumer.pull.synchronous import PullConsumer
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.pull.consumer import (
+    AsyncPullConsumer,
+    PullConsumer,
+    PullConsumerOptions,
+)
+from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.options import ConsumerOptions, ProducerOptions
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -88,24 +87,14 @@ class Embedding:
         running = background.run(self._start())
         return EmbeddedBroker(running.nameserver, running.folder)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         background.run(self._stop())
 
     async def __aenter__(self) -> "AsyncEmbeddedBroker":
         running = await self._start()
         return AsyncEmbeddedBroker(running.nameserver, running.folder)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
     async def _start(self) -> "_Running":

@@ -176,7 +176,6 @@ class BrokerServer:
         self.broker.members.on_group_change.append(clients.notify_members)
         self.broker.on_channel_expired.append(_drop)
         self.broker.checkback.ask = transactions.ask_producer
-        self.broker.prepared_batches.unpack = prepared.unpacker(self.gateway)
         self.broker.open(ROCKETMQ)
 
     def _offload(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 

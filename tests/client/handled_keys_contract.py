@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onelog.client.extras.handled_keys import Claim, HandledKeys
+from onelog.client.extras.idempotent import Claim, HandledKeys
 
 HOUR_MS = 3_600_000
 

@@ -39,7 +39,7 @@ class Member:
         self.interfere: dict[int, Callable[[], Awaitable[Command | None]]] = {}
         """By code: what happens before a request goes out, or instead of that."""
         self._ask = self.instance.ask
-        self.instance.ask = self.ask  # type: ignore[method-assign,assignment]
+        self.instance.ask = self.ask  # type: ignore[assignment]
         self.taken: list[tuple[Source, ReceivedMessage]] = []
         given = {"pop": True, "start": "first", "invisible_ms": 30_000, **settings}
         self.membership = Membership(

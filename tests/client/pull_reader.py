@@ -3,7 +3,7 @@
 import asyncio
 from typing import Unpack
 
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer, PullConsumerOptions
 from onelog.client.message import Queue, ReceivedMessage
 from tests.client.live_cluster import LiveCluster
 

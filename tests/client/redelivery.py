@@ -2,8 +2,7 @@
 
 import onelog
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.extras.handled_keys import HandledKeys
-from onelog.client.extras.idempotent import idempotent
+from onelog.client.extras.idempotent import HandledKeys, idempotent
 from onelog.client.message import Message, ReceivedMessage
 from tests.net.sessions import until
 

@@ -12,7 +12,7 @@ import pytest
 
 from onelog.client.credentials import Credentials
 from onelog.client.message import Message
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.client.producer.transactions import TransactionState
 from onelog.gateways.remoting.session import BrokerSession
 from onelog.nameserver.session import NameserverSession

@@ -18,7 +18,7 @@ from onelog.client.hooks import (
     transaction_ended,
 )
 from onelog.client.message import Message, Queue, SendStatus
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.errors import ConfigError, OnelogError
 from onelog.message import property_value
 from onelog.wire.remoting.trace import MessageKind, Outcome

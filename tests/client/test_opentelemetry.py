@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from onelog.client.hooks import ConsumeContext, SendContext
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.opentelemetry import OpenTelemetryHook
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.errors import OnelogError
 from onelog.wire.remoting.trace import MessageKind, Outcome
 from tests.client.live_cluster import LiveCluster

@@ -2,9 +2,8 @@
 
 import pytest
 
-from onelog.client.admin.dead_letters import Resending
-from onelog.client.admin.resending import Resent
-from onelog.commands.dlq.views import resending_views
+from onelog.client.admin.dead_letters import Resending, Resent
+from onelog.commands.dlq.letters import resending_views
 from onelog.commands.terminal import console
 from tests.client.letters import dead_letters
 from tests.client.live_cluster import LiveCluster

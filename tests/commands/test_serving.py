@@ -232,6 +232,7 @@ async def test_what_a_killed_broker_acknowledged_under_sync_flush_is_there_again
         await enough.wait()
     program.child.kill()
     await asyncio.gather(*senders, return_exceptions=True)
+    await asyncio.to_thread(program.child.wait)
     config = StoreConfig(segment_bytes=4 << 20, index_slots=1000, index_entries=4000)
     with MessageStore.open(tmp_path / "data" / "store", config) as store:
         assert not store.recovery.clean

@@ -129,7 +129,7 @@ def test_a_sync_takes_credentials_and_verified_tls(
         raise ToldError(given[3])
 
     monkeypatch.setattr("onelog.commands.lake.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("onelog.commands.lake.syncing.run", begin)
+    monkeypatch.setattr("onelog.commands.lake.tables.sync", begin)
     with pytest.raises(ToldError) as told:
         app(["lake", "sync", "in", "--to", "x", *options], standalone_mode=False)
     assert told.value.args[0].items() >= expected(tmp_path).items()

@@ -165,7 +165,7 @@ def test_jobs_go_on_after_one_of_them_failed(
 def test_closing_answers_everyone_and_stops_every_job(orders: World) -> None:
     ended: list[bool] = []
     orders.broker.wait_for("orders", 1, 0, 60_000, lambda wait, late: ended.append(late))
-    orders.broker.submit(NewMessage("orders", 0, b"last"), orders.on_stored)
+    orders.broker.publish(NewMessage("orders", 0, b"last"), orders.on_stored)
     orders.broker.close()
     orders.broker.close()
     assert ended == [True]
@@ -183,7 +183,7 @@ def test_closing_goes_on_whatever_fails_and_says_so(
 ) -> None:
     orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
-    orders.broker.submit(NewMessage("orders", 0, b"last"), orders.on_stored)
+    orders.broker.publish(NewMessage("orders", 0, b"last"), orders.on_stored)
 
     def refuse(messages: object) -> None:
         raise error

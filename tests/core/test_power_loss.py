@@ -88,7 +88,7 @@ def test_a_disk_that_does_not_take_the_log_keeps_the_old_snapshot(
 def test_a_run_of_timed_messages_forgets_only_what_the_log_knows_to_be_delivered(
     orders: World,
 ) -> None:
-    with mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4):
+    with mock.patch.multiple(timer_wheel, FILE_COUNT=8, NEAR_COUNT=4):
         for number in range(40):
             orders.send("orders", 0, b"%d" % number, TIMER_DELAY_MS=str(1_000 + 10 * number))
         orders.send("orders", 0, b"40", TIMER_DELAY_MS="60000")
@@ -190,7 +190,7 @@ def test_transactions_go_on_at_the_end_of_queues_that_were_cut_off(
     still_open = producers.begin()
     orders.crash()
     producers.connect()
-    assert list(orders.broker.transactions.table.places) == [still_open.queue_offset]
+    assert list(orders.broker.transactions.places) == [still_open.queue_offset]
 
 
 def test_nothing_is_said_about_positions_after_a_crash_without_loss(

@@ -1,7 +1,7 @@
 import pytest
 
 from onelog.clock import ManualClock
-from onelog.core.stats import DAY, HOUR, MINUTE, Counter, Stats
+from onelog.core.stats import _KEYS_TOGETHER, DAY, HOUR, MINUTE, Counter, Stats
 
 
 class Watched:
@@ -112,3 +112,23 @@ def test_midnight_moves_the_mornings_totals(watched: Watched) -> None:
     today, yesterday = watched.stats.today_morning, watched.stats.yesterday_morning
     assert today.put_count - yesterday.put_count == 86_400
     assert 0 < yesterday.put_count < 86_400
+
+
+def test_very_many_keys_are_rolled_and_forgotten_some_at_a_time(watched: Watched) -> None:
+    count = 3 * _KEYS_TOGETHER
+    for number in range(count):
+        watched.stats.put(f"topic-{number}", 1, 10)
+    watched.clock.advance(10_000)
+    parts = 1
+    while watched.stats.tick():
+        parts += 1
+    assert parts > 3
+    watched.stats.forget("topic-1")
+    assert watched.stats.find("TOPIC_PUT_NUMS", "topic-1") is not None, "it is on its way"
+    while watched.stats.tick():
+        pass
+    assert watched.stats.find("TOPIC_PUT_NUMS", "topic-1") is None
+    for key in ("topic-2", f"topic-{count - 1}"):
+        found = watched.stats.find("TOPIC_PUT_NUMS", key)
+        assert found is not None
+        assert [each.total for each in found] == [1, 1, 1]

@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.membership.members import Client
 from onelog.core.transactions.checkback import Check
 from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.rocketmq.intents import intent_of
 from tests.core.world import World
 
 GROUP = "payments"
@@ -83,7 +85,7 @@ class Producers:
         """A half message, stored and acknowledged in a tick of its own."""
         world = self.world
         message = self.message(body, queue_id, **properties)
-        world.broker.transactions.prepare(message, world.on_stored)
+        world.publish(message)
         world.end_tick()
         told = world.told.pop()
         assert told.error is None
@@ -102,12 +104,18 @@ class Producers:
         """Commit or roll back; the error with which that was refused after the tick, if any."""
         transactions = self.world.broker.transactions
         half_offset = where.half_offset if isinstance(where, Check) else where.queue_offset
-        call = transactions.commit if commit else transactions.roll_back
+        call = transactions.roll_back
+        if commit:
+            call = partial(transactions.commit, becomes=self._becomes)
         call(group, half_offset, where.log_offset, self.world.on_stored, checked=checked)
         if not tick:
             return None
         self.world.end_tick()
         return self.world.told.pop().error
+
+    def _becomes(self, message: NewMessage) -> NewMessage:
+        intent = intent_of(message.properties, self.world.clock.now_ms())
+        return message if intent is None else self.world.broker.publisher.postponed(message, intent)
 
     def commit(self, where: Appended | Check, *, checked: bool = False) -> None:
         assert self.end(where, True, checked=checked) is None
@@ -132,4 +140,4 @@ class Producers:
         return self.world.bodies(OP_HALF_TOPIC)
 
     def open_count(self) -> int:
-        return len(self.world.broker.transactions.table)
+        return len(self.world.broker.transactions)

@@ -17,11 +17,15 @@ from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.pull import PullResult
-from onelog.core.transactions.staged import Part
+from onelog.core.durable.durability import Durability
+from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.writer import Writer
+from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.record.decode import decode_messages
 from onelog.rocketmq import ROCKETMQ
+from onelog.rocketmq.intents import intent_of
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound
 
@@ -75,6 +79,14 @@ class ManualTimer:
         self._clock.advance(end_ms - self._clock.now_ms())
 
 
+def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
+    """A writer for parts that are tested without a broker; nobody ends its ticks."""
+    timer = ManualTimer(clock)
+    durability = Durability(store, clock, timer.schedule, lambda call: call(), sync_flush=False)
+    waiting = Waiting(clock, timer.schedule)
+    return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
+
+
 @dataclass(frozen=True)
 class Told:
     """What `on_stored` was called with."""
@@ -95,8 +107,6 @@ class World:
     memory_bytes: int = 1 << 30
     seconds: float = 0.0
     """What the broker measures short spans with; it stands still, too."""
-    unpack: Callable[[Part], NewRun] | None = None
-    """What the gateway gives to the prepared batches."""
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -121,7 +131,6 @@ class World:
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )
-        self.broker.prepared_batches.unpack = self.unpack
         self.broker.open(ROCKETMQ)
 
     def close(self) -> None:
@@ -189,6 +198,11 @@ class World:
     def on_stored(self, token: Any, appended: Any, error: OnelogError | None) -> None:
         self.told.append(Told(token, appended, error))
 
+    def publish(self, message: NewMessage, token: Any = None) -> None:
+        """What RocketMQ's gateway does with a message, which says in properties what it is for."""
+        intent = intent_of(message.properties, self.clock.now_ms())
+        self.broker.publish(message, self.on_stored, token, intent)
+
     def send(
         self, topic: str = "orders", queue_id: int = 0, body: bytes = b"x", **properties: str
     ) -> Appended:
@@ -196,7 +210,7 @@ class World:
         message = NewMessage(
             topic, queue_id, body, encode_properties(properties), born_ms=self.clock.now_ms()
         )
-        self.broker.submit(message, self.on_stored)
+        self.publish(message)
         self.end_tick()
         told = self.told.pop()
         assert told.error is None

@@ -16,8 +16,7 @@ import psycopg
 import pytest
 import redis
 
-from onelog.client.extras.handled_keys import DbApiStore
-from onelog.client.extras.redis_store import RedisStore
+from onelog.client.extras.idempotent import DbApiStore, RedisStore
 from onelog.clock import ManualClock
 from tests.client.handled_keys_contract import PROMISES, Subject
 from tests.client.redelivery import handled_once

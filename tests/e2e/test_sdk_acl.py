@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from onelog.client.admin.admin import Admin
 from onelog.client.admin.groups import GroupChange
-from onelog.client.admin.synchronous import Admin
 from onelog.client.admin.topics import TopicChange
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.client.credentials import Credentials
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.options import ProducerOptions
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import Producer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import NotPermittedError
 from tests.e2e.onelog_peer import COMMAND

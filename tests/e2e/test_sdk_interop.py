@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import Producer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import ReplyFailedError, RequestTimeoutError
 from tests.e2e import payload
@@ -234,7 +234,7 @@ def test_python_is_asked_about_the_transactions_of_a_java_producer_that_was_kill
 VICTIM = """
 import os, signal, sys
 from onelog.client.message import Message
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import Producer
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.producer.transactions import TransactionState
 from tests.e2e import payload

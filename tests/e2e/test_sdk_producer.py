@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from onelog.client import AsyncProducer, Message, Producer, Receipt, SendStatus
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.errors import (
     MessageError,
     NotPermittedError,

@@ -19,7 +19,7 @@ from onelog.client import (
     ReceivedMessage,
 )
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from tests.e2e.conftest import Server
 from tests.e2e.remoting_probe import create_topic
 
@@ -256,7 +256,7 @@ async def test_a_popped_message_stays_with_a_listener_that_takes_long(
 
 DYING = """
 import sys, time
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 nameserver, topic = sys.argv[1:]
 with PushConsumer(
     topic + "-g", nameserver=nameserver, pop=True, start="first", invisible_time=3.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.client.connection.address import parse_address
 from onelog.client.message import Queue

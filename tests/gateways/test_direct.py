@@ -168,9 +168,9 @@ async def test_what_is_not_plain_is_declined_and_leaves_no_trace(
 
 async def test_nothing_overtakes_what_the_tick_has_taken_already(live: Live) -> None:
     asking = asyncio.create_task(live.send_by_frame(b"first"))
-    publisher = live.server.broker.publisher
+    writer = live.server.broker.writer
     # It is so for one round of the loop only.
-    while not publisher._messages:  # noqa: ASYNC110
+    while not writer.messages:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert live.line.send("topic", 0, b"second", UNIQUE, 0, BORN_MS) is None
     await asking

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from onelog.nameserver.routes import Endpoint, Master, Registration, Routes
+from onelog.nameserver.routes import Endpoint, Master, Registration, RouteTable
 from onelog.wire.remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
@@ -24,7 +24,7 @@ def topic(name: str, perm: int = 6, flags: int = 0) -> TopicConfig:
 
 
 def register(
-    routes: Routes,
+    routes: RouteTable,
     *,
     channel: Hashable = "channel",
     now_ms: int = 0,
@@ -52,22 +52,22 @@ def register(
     return routes.register(it, channel, now_ms)
 
 
-def perms(routes: Routes, name: str) -> dict[str, int]:
+def perms(routes: RouteTable, name: str) -> dict[str, int]:
     route = routes.route(name)
     return {queue.broker_name: queue.perm for queue in route.queue_datas} if route else {}
 
 
-def addresses(routes: Routes, name: str) -> dict[str, dict[int, str]]:
+def addresses(routes: RouteTable, name: str) -> dict[str, dict[int, str]]:
     route = routes.route(name)
     return {data.broker_name: data.broker_addrs for data in route.broker_datas} if route else {}
 
 
-def is_empty(routes: Routes) -> bool:
+def is_empty(routes: RouteTable) -> bool:
     return not (routes._topics or routes._brokers or routes._clusters or routes._live)
 
 
 def test_a_registered_broker_is_where_its_topics_are() -> None:
-    routes = Routes()
+    routes = RouteTable()
     assert register(routes) == Master()
     route = routes.route("t")
     assert route is not None
@@ -78,7 +78,7 @@ def test_a_registered_broker_is_where_its_topics_are() -> None:
 
 
 def test_a_topic_is_spread_over_brokers() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=B, name="b", topics=(topic("t"), topic("v")))
     assert addresses(routes, "t") == {"a": {0: A.address}, "b": {0: B.address}}
@@ -89,7 +89,7 @@ def test_a_topic_is_spread_over_brokers() -> None:
 
 
 def test_a_slave_learns_its_master_and_adds_no_topics() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     master = register(routes, endpoint=A_SLAVE, broker_id=1, topics=(topic("x"), topic("y")))
     assert master == Master(A.address, f"ha of {A.address}")
@@ -98,11 +98,11 @@ def test_a_slave_learns_its_master_and_adds_no_topics() -> None:
 
 
 def test_a_slave_without_a_master_is_told_nothing() -> None:
-    assert register(Routes(), endpoint=A_SLAVE, broker_id=1) == Master()
+    assert register(RouteTable(), endpoint=A_SLAVE, broker_id=1) == Master()
 
 
 def test_a_topic_changes_with_the_data_version_and_not_without() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, topics=(topic("t", perm=4), topic("u")), version=1)
     assert perms(routes, "t") == {"a": 6}
@@ -113,7 +113,7 @@ def test_a_topic_changes_with_the_data_version_and_not_without() -> None:
 
 
 def test_a_single_topic_is_taken_only_from_a_broker_that_is_known() -> None:
-    routes = Routes()
+    routes = RouteTable()
     assert register(routes, topics=(topic("t"),)) is None
     assert is_empty(routes)
     register(routes)
@@ -122,7 +122,7 @@ def test_a_single_topic_is_taken_only_from_a_broker_that_is_known() -> None:
 
 
 def test_topics_that_a_broker_names_no_more_are_deleted_where_that_is_wanted() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.delete_missing_topics = True
     register(routes)
     register(routes, endpoint=B, name="b")
@@ -133,7 +133,7 @@ def test_topics_that_a_broker_names_no_more_are_deleted_where_that_is_wanted() -
 
 
 def test_wiped_permission_survives_repetition_but_not_a_change() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     assert routes.wipe_write("a") == 2
     assert perms(routes, "t") == {"a": 4}
@@ -145,7 +145,7 @@ def test_wiped_permission_survives_repetition_but_not_a_change() -> None:
 
 
 def test_write_permission_can_be_given_back() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, topics=(topic("t", perm=7), topic("u", perm=2)))
     routes.wipe_write("a")
     assert routes.add_write("a") == 2
@@ -153,7 +153,7 @@ def test_write_permission_can_be_given_back() -> None:
 
 
 def test_the_last_broker_takes_everything_with_it() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, filter_servers=("f:1",))
     assert routes.unregister(A, "a")
     assert is_empty(routes)
@@ -161,7 +161,7 @@ def test_the_last_broker_takes_everything_with_it() -> None:
 
 
 def test_when_one_broker_leaves_the_others_stay() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=B, name="b")
     routes.unregister(A, "a")
@@ -170,7 +170,7 @@ def test_when_one_broker_leaves_the_others_stay() -> None:
 
 
 def test_when_the_master_leaves_its_slave_stays_readable() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=A_SLAVE, broker_id=1)
     routes.unregister(A, "a")
@@ -179,7 +179,7 @@ def test_when_the_master_leaves_its_slave_stays_readable() -> None:
 
 
 def test_a_slave_acts_for_its_master_where_that_is_wanted() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, acting_master=True)
     register(routes, endpoint=A_SLAVE, broker_id=1, acting_master=True)
     routes.unregister(A, "a")
@@ -190,16 +190,16 @@ def test_a_slave_acts_for_its_master_where_that_is_wanted() -> None:
 
 
 def test_the_first_slave_brings_the_topics_when_there_is_no_master() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, endpoint=A_SLAVE, broker_id=1, acting_master=True)
     assert perms(routes, "t") == {"a": 4}
-    other = Routes()
+    other = RouteTable()
     register(other, endpoint=A_SLAVE, broker_id=1, acting_master=False)
     assert perms(other, "t") == {"a": 6}
 
 
 def test_silence_drops_a_broker_after_its_expiry_time_and_not_before() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, channel="one", now_ms=1000)
     register(routes, endpoint=B, name="b", channel="two", now_ms=1000, expiry_ms=500)
     assert routes.expire(1500) == []
@@ -212,13 +212,13 @@ def test_silence_drops_a_broker_after_its_expiry_time_and_not_before() -> None:
 
 
 def test_a_heartbeat_of_a_stranger_changes_nothing() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.heartbeat(A, 5)
     assert is_empty(routes)
 
 
 def test_a_closed_channel_drops_its_brokers_and_no_others() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, channel="one")
     register(routes, endpoint=B, name="b", channel="two")
     assert routes.channel_closed("one") == [A]
@@ -227,7 +227,7 @@ def test_a_closed_channel_drops_its_brokers_and_no_others() -> None:
 
 
 def test_a_broker_that_came_back_over_another_channel_survives_the_end_of_the_old_one() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, channel="old")
     register(routes, channel="new")
     assert routes.channel_closed("old") == []
@@ -235,7 +235,7 @@ def test_a_broker_that_came_back_over_another_channel_survives_the_end_of_the_ol
 
 
 def test_a_slave_that_becomes_the_master_is_not_listed_twice() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=A_SLAVE, broker_id=1)
     register(routes, endpoint=A_SLAVE, broker_id=0, state_version=1, version=2)
@@ -243,7 +243,7 @@ def test_a_slave_that_becomes_the_master_is_not_listed_twice() -> None:
 
 
 def test_an_old_master_cannot_take_the_place_of_a_newer_one() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, endpoint=B, state_version=2)
     assert register(routes, endpoint=A, state_version=1) == Master()
     assert addresses(routes, "t") == {"a": {0: B.address}}
@@ -253,14 +253,14 @@ def test_an_old_master_cannot_take_the_place_of_a_newer_one() -> None:
 
 
 def test_the_data_version_is_the_one_registered_last() -> None:
-    routes = Routes()
+    routes = RouteTable()
     assert routes.data_version(A) is None
     register(routes, version=7)
     assert routes.data_version(A) == DataVersion(counter=7)
 
 
 def test_topics_can_be_deleted_everywhere_or_in_a_cluster() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=Endpoint("d", "x:1"), name="b")
     routes.delete_topic("t", "d")
@@ -273,7 +273,7 @@ def test_topics_can_be_deleted_everywhere_or_in_a_cluster() -> None:
 
 
 def test_a_topic_can_be_added_on_known_brokers_only() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     assert routes.register_topic("new", [QueueData(broker_name="a", perm=6)])
     assert perms(routes, "new") == {"a": 6}
@@ -283,7 +283,7 @@ def test_a_topic_can_be_added_on_known_brokers_only() -> None:
 
 
 def test_lists_of_topics() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, topics=(topic("t"), topic("unit", flags=1), topic("sub", flags=2)))
     others = (topic("v", flags=3), topic("t"))
     register(routes, endpoint=Endpoint("d", "x:1"), name="b", topics=others)
@@ -292,14 +292,14 @@ def test_lists_of_topics() -> None:
     assert routes.topics_of_cluster("nowhere").topic_list == []
     assert routes.system_topics().topic_list == ["c", "a", "d", "b"]
     assert routes.system_topics().broker_addr == A.address
-    assert Routes().system_topics().broker_addr is None
+    assert RouteTable().system_topics().broker_addr is None
     assert routes.topics_with_flags(1).topic_list == ["unit", "v"]
     assert routes.topics_with_flags(2).topic_list == ["sub", "v"]
     assert routes.topics_with_flags(2, 1).topic_list == ["sub"]
 
 
 def test_members_of_a_name() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes)
     register(routes, endpoint=A_SLAVE, broker_id=1)
     assert routes.members("c", "a").broker_addrs == {0: A.address, 1: A_SLAVE.address}
@@ -307,7 +307,7 @@ def test_members_of_a_name() -> None:
 
 
 def test_a_zone_hides_the_masters_of_others() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, zone="east")
     register(routes, endpoint=B, name="b", zone="west")
     route = routes.route("t", "EAST")
@@ -317,7 +317,7 @@ def test_a_zone_hides_the_masters_of_others() -> None:
 
 
 def test_filter_servers_and_mappings_are_passed_on() -> None:
-    routes = Routes()
+    routes = RouteTable()
     register(routes, filter_servers=("f:1",), mappings={"t": {"topic": "t", "bname": "a"}})
     route = routes.route("t")
     assert route is not None
@@ -331,7 +331,7 @@ def test_filter_servers_and_mappings_are_passed_on() -> None:
 
 @pytest.mark.parametrize("count", [1, 50])
 def test_what_comes_and_goes_leaves_nothing_behind(count: int) -> None:
-    routes = Routes()
+    routes = RouteTable()
     for number in range(count):
         endpoint = Endpoint("c", f"10.0.0.{number}:1")
         register(routes, endpoint=endpoint, name=f"b{number % 7}", broker_id=number, channel=number)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from onelog.net.memory_transport import MemoryTransport
+from onelog.net.memory import MemoryTransport
 from tests.net.sessions import until
 
 

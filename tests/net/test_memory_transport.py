@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.net.memory_transport import READ_BYTES_MAX
+from onelog.net.memory import READ_BYTES_MAX
 from tests.net.recorder import Pair, Recorder, in_memory
 from tests.net.sessions import until
 

@@ -111,7 +111,7 @@ class TimedMessages(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._patch = mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4, MERGE_RUNS=3)
+        self._patch = mock.patch.multiple(timer_wheel, FILE_COUNT=8, NEAR_COUNT=4, MERGE_FILES=3)
         self._patch.start()
         self._temporary = tempfile.TemporaryDirectory()
         self.world = World(Path(self._temporary.name) / "store")
@@ -125,7 +125,7 @@ class TimedMessages(RuleBasedStateMachine):
             body = b"%d" % len(self.due)
             own = {"UNIQ_KEY": body.decode(), "TIMER_DELAY_MS": str(delay_ms)}
             message = NewMessage("orders", 0, body, encode_properties(own))
-            self.world.broker.submit(message, self.world.on_stored)
+            self.world.publish(message)
             self.due[body] = self.world.clock.now_ms() + delay_ms
         self.world.end_tick()
 

@@ -13,7 +13,7 @@ from typing import Self
 from deltalake import DeltaTable
 
 from onelog.client import Message, Producer, Queue
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.store.readonly import open_readonly
 from tests.e2e.onelog_peer import OnelogPeer

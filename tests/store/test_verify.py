@@ -12,7 +12,7 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.errors import NotAStoreError
-from onelog.message import Message
+from onelog.message import Message, NewMessage, NewRun
 from onelog.record.entries import ENTRY, PADDING
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
@@ -64,6 +64,19 @@ def test_an_empty_store_is_clean(tmp_path: Path) -> None:
     found = verify(tmp_path)
     assert found.clean
     assert found.records == 0
+
+
+def test_messages_without_a_body_are_as_good_as_any(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        store.append([NewMessage("Orders", 0, body, b"TAGS\x01t\x02") for body in (b"", b"x")])
+        store.append_runs(
+            [NewRun("Orders", 0, [(0, b"", b""), (0, b"", b"A\x01b\x02")], b"A\x01b\x02")]
+        )
+    found = verify(tmp_path)
+    assert found.clean
+    assert found.records == 4
+    stored = open_readonly(tmp_path).messages("Orders", 0, 0, 4)
+    assert [bytes(each.body) for each in stored] == [b"", b"x", b"", b""]
 
 
 def test_verification_writes_nothing(folder: Path) -> None:

@@ -19,25 +19,29 @@ from onelog.client.consumer.allocation import (
     ByRoom,
 )
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer, PullConsumerOptions
-from onelog.client.consumer.pull.synchronous import PullConsumer
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.pull.consumer import (
+    AsyncPullConsumer,
+    PullConsumer,
+    PullConsumerOptions,
+)
+from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.credentials import Credentials
-from onelog.client.extras.handled_keys import DbApiStore, HandledKeys, SqliteStore
-from onelog.client.extras.idempotent import idempotent
-from onelog.client.extras.redis_store import RedisStore
+from onelog.client.extras.idempotent import (
+    DbApiStore,
+    HandledKeys,
+    RedisStore,
+    SqliteStore,
+    idempotent,
+)
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
 from onelog.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.client.producer.transactions import TransactionReceipt, TransactionState
 
 if TYPE_CHECKING:
-    from onelog.client.admin.asynchronous import AsyncAdmin
-    from onelog.client.admin.synchronous import Admin
+    from onelog.client.admin.admin import Admin, AsyncAdmin
 
 __all__ = [
     "Admin",
@@ -81,12 +85,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Most programs send or consume and never administer, and that half is the larger one.
-    if name == "Admin":
-        from onelog.client.admin.synchronous import Admin
+    if name in ("Admin", "AsyncAdmin"):
+        from onelog.client.admin import admin
 
-        return Admin
-    if name == "AsyncAdmin":
-        from onelog.client.admin.asynchronous import AsyncAdmin
-
-        return AsyncAdmin
+        return getattr(admin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from onelog.client.connection.address import Address, parse_addresses
-from onelog.client.connection.tls import tls_context
 from onelog.errors import ConfigError
+from onelog.net.tls import client_context
 
 if TYPE_CHECKING:
     from onelog.client.consumer.allocation import AllocationStrategy
@@ -38,7 +38,7 @@ class ClientOptions(TypedDict, total=False):
     credentials: "Credentials"
     """Whose requests they are: they are signed."""
     tls: bool | ssl.SSLContext
-    """True encrypts, but takes any certificate; a context verifies as it says. See `client.tls`."""
+    """True encrypts, but takes any certificate; a context verifies as it says."""
     timeout: timedelta | float
     """How long a request may take; a number is seconds. 3 s."""
     client_id: str
@@ -139,6 +139,15 @@ def milliseconds(name: str, given: timedelta | float) -> int:
     return max(1, round(seconds * 1000))
 
 
+def whole(name: str, value: object, least: int) -> int:
+    """A number, as users write it; `ConfigError` if it is too small."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, and {value} is not")
+    return value
+
+
 def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
     """`TypeError` for an option that `kind` does not have, or that is None."""
     known = kind.__annotations__
@@ -154,3 +163,23 @@ def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
 def _nameserver() -> str:
     environment = os.environ
     return environment.get("ONELOG_NAMESERVER") or environment.get("NAMESRV_ADDR") or NAMESERVER
+
+
+def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
+    """The context that connections are made with; None for plain ones.
+
+    `True` encrypts and asks for no proof of identity: it takes the self-signed certificate that a
+    broker makes for itself when it was given none, as RocketMQ's clients do. Others on the network
+    cannot read the traffic then, but somebody could pose as the broker. A context of one's own
+    verifies whatever it says:
+
+        context = ssl.create_default_context(cafile="our-ca.pem")
+        producer = Producer("orders-app", tls=context)
+
+    Name servers and brokers serve encrypted and plain clients on the same ports.
+    """
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if not isinstance(tls, bool):
+        raise TypeError(f"tls must be True, False or an ssl.SSLContext, not {tls!r}")
+    return client_context() if tls else None

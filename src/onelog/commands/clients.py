@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from onelog.commands import link
+from onelog.commands.options import option
 from onelog.commands.session import OPTIONS, Output, exit_codes, for_typer
 
 if TYPE_CHECKING:
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
 
 _CLIENT_OPTIONS: dict[str, tuple[Any, Any]] = {
     **OPTIONS,
-    "namespace": (
-        Annotated[
-            str | None,
-            typer.Option(help="Put before topics and groups.", rich_help_panel=link.PANEL),
-        ],
-        None,
+    "namespace": option(
+        str | None, None, "Put before topics and groups.", rich_help_panel=link.PANEL
     ),
 }
 

@@ -8,115 +8,69 @@ Invariant: no message that comes from here has a secret in it.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from onelog.commands.options import option
 from onelog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import ssl
 
     from onelog.client import ClientOptions, Credentials
-    from onelog.client.admin.asynchronous import AsyncAdmin
+    from onelog.client.admin.admin import AsyncAdmin
 
 PANEL = "Connection"
 
 
-def _option(variable: str, text: str, *names: str, **more: Any) -> Any:
-    # Their names are those of the options: to print all of them would take half of the help.
-    return typer.Option(
-        *names, envvar=variable, show_envvar=False, help=text, rich_help_panel=PANEL, **more
+def _linked(name: str, kind: object, default: object, text: str, *names: str) -> tuple[Any, Any]:
+    # The variables are named like the options: to print all of them would take half of the help.
+    variable = f"ONELOG_{name.upper()}"
+    return option(
+        kind, default, text, *names, envvar=variable, show_envvar=False, rich_help_panel=PANEL
     )
 
 
 LINK: dict[str, tuple[Any, Any]] = {
-    "nameserver": (
-        Annotated[
-            str,
-            _option(
-                "ONELOG_NAMESERVER",
-                "Name servers, host:port between semicolons. Each option here can also be set in "
-                "the environment: ONELOG_NAMESERVER, ONELOG_TLS_CA, ONELOG_ACCESS_KEY, ...",
-                "--nameserver",
-                "-n",
-            ),
-        ],
+    "nameserver": _linked(
+        "nameserver",
+        str,
         "127.0.0.1:9876",
+        "Name servers, host:port between semicolons. Each option here can also be set in the "
+        "environment: ONELOG_NAMESERVER, ONELOG_TLS_CA, ONELOG_ACCESS_KEY, ...",
+        "--nameserver",
+        "-n",
     ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(
-                min=0.01, max=3600, help="Seconds to wait for an answer.", rich_help_panel=PANEL
-            ),
-        ],
-        3.0,
+    "timeout": option(
+        float, 3.0, "Seconds to wait for an answer.", min=0.01, max=3600, rich_help_panel=PANEL
     ),
-    "tls": (
-        Annotated[bool, _option("ONELOG_TLS", "Encrypt, whoever answers.", "--tls")],
-        False,
-    ),
-    "tls_ca": (
-        Annotated[
-            Path | None,
-            _option(
-                "ONELOG_TLS_CA",
+    **{
+        name: _linked(name, kind, default, text, *names)
+        for name, kind, default, text, *names in (
+            ("tls", bool, False, "Encrypt, whoever answers.", "--tls"),
+            (
+                "tls_ca", Path | None, None,
                 "Encrypt, and accept only certificates of this authority (PEM).",
             ),
-        ],
-        None,
-    ),
-    "tls_hostname": (
-        Annotated[
-            bool,
-            _option(
-                "ONELOG_TLS_HOSTNAME",
+            (
+                "tls_hostname", bool, True,
                 "With --tls-ca: whether it must be made for the address that is called.",
             ),
-        ],
-        True,
-    ),
-    "tls_cert": (
-        Annotated[
-            Path | None,
-            _option("ONELOG_TLS_CERT", "Encrypt, and show this certificate (PEM) if asked."),
-        ],
-        None,
-    ),
-    "tls_key": (
-        Annotated[Path | None, _option("ONELOG_TLS_KEY", "The key (PEM) of that certificate.")],
-        None,
-    ),
-    "access_key": (
-        Annotated[str | None, _option("ONELOG_ACCESS_KEY", "Whose requests they are.")],
-        None,
-    ),
-    "secret_key": (
-        Annotated[
-            str | None,
-            _option(
-                "ONELOG_SECRET_KEY", "What to sign with; better in the environment, or in a file."
+            (
+                "tls_cert", Path | None, None,
+                "Encrypt, and show this certificate (PEM) if asked.",
             ),
-        ],
-        None,
-    ),
-    "secret_key_file": (
-        Annotated[Path | None, _option("ONELOG_SECRET_KEY_FILE", "The file with the secret key.")],
-        None,
-    ),
-    "security_token": (
-        Annotated[
-            str | None,
-            _option("ONELOG_SECURITY_TOKEN", "Goes with keys for a while."),
-        ],
-        None,
-    ),
-    "security_token_file": (
-        Annotated[Path | None, _option("ONELOG_SECURITY_TOKEN_FILE", "The file with the token.")],
-        None,
-    ),
-}
+            ("tls_key", Path | None, None, "The key (PEM) of that certificate."),
+            ("access_key", str | None, None, "Whose requests they are."),
+            (
+                "secret_key", str | None, None,
+                "What to sign with; better in the environment, or in a file.",
+            ),
+            ("secret_key_file", Path | None, None, "The file with the secret key."),
+            ("security_token", str | None, None, "Goes with keys for a while."),
+            ("security_token_file", Path | None, None, "The file with the token."),
+        )
+    },
+}  # fmt: skip
 """The options, as `for_typer` takes them: by name, what typer is told and the default."""
 
 ENVIRONMENT = frozenset(
@@ -139,7 +93,7 @@ def client_options(given: Mapping[str, Any]) -> "ClientOptions":
 
 def administrator(given: Mapping[str, Any]) -> "AsyncAdmin":
     """An administrator that is told the same."""
-    from onelog.client.admin.asynchronous import AsyncAdmin
+    from onelog.client.admin.admin import AsyncAdmin
 
     options = client_options(given)
     return AsyncAdmin.connect(

@@ -11,26 +11,30 @@ that went wrong, also if only some brokers answered. Results go to stdout, compl
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
 from onelog.commands.link import LINK, administrator
+from onelog.commands.options import option
 from onelog.errors import (
     BrokerNotFoundError,
+    GroupExistsError,
     GroupNotFoundError,
     InvalidRequestError,
     KeyNotFoundError,
     MessageNotFoundError,
     OnelogError,
+    TopicExistsError,
     TopicNotFoundError,
 )
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from onelog.client.admin.asynchronous import AsyncAdmin
+    from onelog.client.admin.admin import AsyncAdmin
     from onelog.client.connection.nodes import Failure
 
 NOT_FOUND = (
@@ -46,21 +50,9 @@ EXIT_FAILED = 2
 PANEL = "Output"
 OPTIONS: dict[str, tuple[Any, Any]] = {
     **LINK,
-    "json": (
-        Annotated[
-            bool,
-            typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=PANEL),
-        ],
-        False,
-    ),
-    "utc": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--utc", help="Times in UTC instead of local time.", rich_help_panel=PANEL
-            ),
-        ],
-        False,
+    "json": option(bool, False, "Print JSON, for programs.", "--json", rich_help_panel=PANEL),
+    "utc": option(
+        bool, False, "Times in UTC instead of local time.", "--utc", rich_help_panel=PANEL
     ),
 }
 
@@ -107,14 +99,8 @@ class Output:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Go on only if the user said so, by `--yes` or by an answer."""
-        if yes:
-            return
-        try:
-            agreed = typer.confirm(question, err=True)
-        except typer.Abort:
-            raise InvalidRequestError("nobody to ask, nothing was done: say --yes") from None
-        if not agreed:
-            raise InvalidRequestError("nothing was done")
+        if not yes:
+            confirm(question)
 
 
 class Session(Output):
@@ -124,36 +110,70 @@ class Session(Output):
         super().__init__(as_json=as_json, utc=utc)
         self.admin = admin
 
-    async def follow(
+    async def present(
         self,
-        seconds: float,
         load: Callable[[], Awaitable[T]],
         document: Callable[[T], Any],
         views: "Callable[[T], Sequence[RenderableType]]",
-        failures: "Callable[[T], Iterable[Failure]]",
-    ) -> NoReturn:
-        """Show a result again and again, until Ctrl-C. What goes wrong later is said, not fatal."""
-        import asyncio
+        failures: "Callable[[T], Iterable[Failure]]" = operator.attrgetter("failures"),
+        *,
+        every: float | None = None,
+    ) -> None:
+        """Show a result; with `every`, again after so many seconds, until Ctrl-C.
 
+        What goes wrong after the first time is said, and does not end the command.
+        """
+        result = await load()
+        if every is None:
+            self.show(document(result), *views(result))
+            self.complain(failures(result))
+            return
         from onelog.commands.terminal import console
 
         self.is_following = True
         out = console()
-        shown = False
         while True:
-            try:
-                result = await load()
-            except OnelogError as error:
-                if not shown:
-                    raise
-                complain(str(error))
-            else:
-                if out.is_terminal and not self.as_json:
-                    out.clear()
-                self.show_line(document(result), *views(result))
-                self.complain(failures(result))
-                shown = True
+            if out.is_terminal and not self.as_json:
+                out.clear()
+            self.show_line(document(result), *views(result))
+            self.complain(failures(result))
+            result = await self._loaded_again(load, every)
+
+    async def _loaded_again(self, load: Callable[[], Awaitable[T]], seconds: float) -> T:
+        import asyncio
+
+        while True:
             await asyncio.sleep(seconds)
+            try:
+                return await load()
+            except OnelogError as error:
+                complain(str(error))
+
+    def show_done(self, kind: str, name: str, done: str, brokers: Sequence[str]) -> None:
+        """Say on which brokers a topic or group was created, changed or deleted."""
+        document = {kind: name, f"{done}_on": list(brokers)}
+        self.show(document, f"{name}: {done} on {', '.join(brokers)}")
+
+    async def create(
+        self, kind: str, name: str, work: Awaitable[tuple[str, ...]], if_missing: bool
+    ) -> None:
+        """Create a topic or a group; with `if_missing` it may exist already."""
+        try:
+            self.show_done(kind, name, "created", await work)
+        except (TopicExistsError, GroupExistsError):
+            if not if_missing:
+                raise
+            self.show({kind: name, "created_on": []}, f"{name}: exists already")
+
+
+def confirm(question: str) -> None:
+    """`InvalidRequestError` unless the user agrees."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        raise InvalidRequestError("nobody to ask, nothing was done: say --yes") from None
+    if not agreed:
+        raise InvalidRequestError("nothing was done")
 
 
 def complain(text: str) -> None:
@@ -184,10 +204,6 @@ def for_typer(
     `call` gets those, and the arguments.
     """
     own = list(inspect.signature(command).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        for name, (hint, default) in options.items()
-    ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
@@ -195,11 +211,39 @@ def for_typer(
         call(chosen, given)
 
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + _parameters(options)
     )
     hints = {name: hint for name, (hint, _) in options.items()}
     run.__annotations__ = {each.name: each.annotation for each in own} | hints
     return run
+
+
+def _parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, (hint, default) in options.items()
+    ]
+
+
+def with_options(
+    parameter: str, options: Mapping[str, tuple[Any, Any]], build: Callable[..., object]
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
+    """Replace a parameter of a command by options; `build` makes its value out of theirs."""
+
+    def decorate(command: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        @functools.wraps(command)
+        async def run(session: Session, **given: Any) -> None:
+            value = build(**{name: given.pop(name) for name in options})
+            await command(session, **{parameter: value}, **given)
+
+        parameters: list[inspect.Parameter] = []
+        for each in inspect.signature(command).parameters.values():
+            same = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            parameters += _parameters(options) if each.name == parameter else same
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 @contextlib.contextmanager

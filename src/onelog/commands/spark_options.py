@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -39,15 +39,30 @@ Remote = Annotated[
 ]
 
 
-def linked(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a function for typer of one whose first argument is how to reach the cluster."""
-    return for_typer(
-        command, _LINK, lambda options, given: command(source_options(options), **given)
-    )
+class Job(NamedTuple):
+    """What a job on Spark gets: a session, and how the data source reaches the cluster."""
+
+    spark: "SparkSession"
+    link: dict[str, str]
+
+
+def on_spark(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function for typer of one whose first argument is a `Job`."""
+    options = {**_LINK, "master": (Master, None), "remote": (Remote, None)}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(chosen: dict[str, Any], given: dict[str, Any]) -> None:
+            link = source_options(chosen)
+            with spark_session(name, chosen["master"], chosen["remote"]) as spark:
+                command(Job(spark, link), **given)
+
+        return for_typer(command, options, run)
+
+    return decorate
 
 
 def linked_by_environment(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that can only tell the environment of another program."""
+    """Make a function for typer of one that tells the environment of a program how to connect."""
     return for_typer(
         command, _LINK_OF_CHILD, lambda options, given: command(source_options(options), **given)
     )

@@ -1,9 +1,11 @@
-"""How values look to people: times, sizes, and a console that takes text as it is."""
+"""How values look to people: tables, sizes, and a console that takes text as it is."""
 
 import sys
-import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -15,27 +17,45 @@ def console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
-def table(title: str, *columns: str) -> Table:
-    """An empty table. Columns whose name begins with `>` are numbers, and lean to the right."""
+def table(
+    title: str,
+    *columns: str,
+    rows: Iterable[Sequence[str]] = (),
+    footer: Mapping[int, str] | None = None,
+) -> Table:
+    """A table. Columns whose name begins with `>` are numbers, and lean to the right.
+
+    `footer` has texts below some of the columns, by their number.
+    """
     made = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    for column in columns:
+    made.show_footer = footer is not None
+    for number, column in enumerate(columns):
         made.add_column(
             column.lstrip(">"),
+            footer=(footer or {}).get(number, ""),
             justify="right" if column.startswith(">") else "left",
             overflow="fold",
         )
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
-def show_time(ms: int | None) -> str:
-    """A time of the store in local time, to the millisecond."""
-    if ms is None or ms <= 0:
-        return "-"
-    try:
-        local = time.localtime(ms // 1000)
-    except (OverflowError, OSError, ValueError):
-        return f"{ms} ms"
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}.{ms % 1000:03d}"
+def attributes_text(attributes: Mapping[str, str]) -> str:
+    """Attributes of a topic or group, on one line."""
+    return show_text(" ".join(f"{k}={v}" for k, v in sorted(attributes.items()))) or "-"
+
+
+@contextmanager
+def progress_counts(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, if somebody looks; it is told how much is done, and how much there is."""
+    screen = Console(stderr=True)
+    shown = (TextColumn(what), BarColumn(), *columns, TimeRemainingColumn())
+    with Progress(
+        *shown, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def show_bytes(count: int) -> str:

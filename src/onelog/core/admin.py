@@ -16,6 +16,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.groups import GroupConfig, Groups, check_name
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
+from onelog.core.durable.writer import Writer
 from onelog.core.membership.members import LiveGroup, Members
 from onelog.core.stats import Statistic, Stats
 from onelog.errors import (
@@ -96,6 +97,7 @@ class Admin:
     """Questions and corrections."""
 
     store: MessageStore
+    writer: Writer
     clock: Clock
     topics: Topics
     groups: Groups
@@ -112,19 +114,23 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Forget a topic, every group's position in it, and its queues."""
         self.topics.delete(topic, self.offsets.removal(topic=topic))
-        self.store.delete_topic(topic)
+        self.writer.delete_topic(topic)
         self.stats.forget(topic)
 
     def delete_unused_topics(self) -> list[str]:
         """Remove the queues of topics that do not exist any more."""
-        unused = [
+        unused = self.unused_topics()
+        for topic in unused:
+            self.writer.delete_topic(topic)
+        return unused
+
+    def unused_topics(self) -> list[str]:
+        """The topics that do not exist any more, but have queues."""
+        return [
             topic
-            for topic in self.store.queues()
+            for topic in sorted(self.store.queue_table.by_topic)
             if self.topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
         ]
-        for topic in unused:
-            self.store.delete_topic(topic)
-        return unused
 
     def system_topics(self) -> list[str]:
         """The topics that are the broker's own."""
@@ -305,15 +311,21 @@ class Admin:
         self, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
+        cloned = self.topics_to_clone(source, target, topic, offline=offline)
+        for each in cloned:
+            self.offsets.clone(source, target, each)
+        return cloned
+
+    def topics_to_clone(
+        self, source: str, target: str, topic: str = "", *, offline: bool = False
+    ) -> list[str]:
+        """In which topics `clone_offsets` would put a group where another is."""
         check_name(target)
         topics = [topic] if topic else self.offsets.topics_of(source)
         live = self.members.group(source)
         if live is not None and live.subscriptions and not offline:
             topics = [each for each in topics if each in live.subscriptions]
-        cloned = [each for each in topics if self.topics.get(each) is not None]
-        for each in cloned:
-            self.offsets.clone(source, target, each)
-        return cloned
+        return [each for each in topics if self.topics.get(each) is not None]
 
     def least_offsets(
         self, topic: str, compare_group: str = "", without_groups: Iterable[str] = ()

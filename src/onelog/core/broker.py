@@ -19,12 +19,14 @@ from onelog.config import BrokerConfig
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.cursors.forms import MarkedTopics, named_by
 from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
 from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
 from onelog.core.durable.waiting import Schedule, Wait, Waiting
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.journal import LEASES_FILE
@@ -33,18 +35,17 @@ from onelog.core.leases.pop import Pop
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Client, ConsumerData, Members
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.publish import Intent, Publisher
 from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
-from onelog.core.schedule.level_renewal import DelayRenewal
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import CheckBack
 from onelog.core.transactions.half import Transactions
-from onelog.core.transactions.open_halves import OpenTransactions
-from onelog.core.transactions.staged import PreparedBatches
+from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import (
     FilterDisabledError,
     GroupNotFoundError,
@@ -108,34 +109,38 @@ class Broker:
         self._schedule = schedule
         self._closed = False
         self._needed_from_on_disk = 0
-        self.tables = Tables(store, store.folder / "config", clock, offload)
-        self.versions = Versions(clock)
-        system = _system_topics(config)
-        auto_create = config.auto_create_topics
-        self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
-        self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
-        self.members = Members(clock, config.client_expiry_ms)
-        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
-        self.locks = Locks(clock, config.lock_expiry_ms)
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
             store, clock, schedule, post, sync_flush=store.config.flush == "sync",
             timeout_ms=config.flush_timeout_ms,
         )  # fmt: skip
-        self.retry = Retry(self.groups, self.topics, self.locks, random, store_host)
-        self.publisher = Publisher(
-            store, self.topics, self.durability, self.waiting, self.stats, random, call_soon,
-            self.retry.redirect, store.config.body_bytes_max,
-        )  # fmt: skip
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
+        self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
+        self.versions = Versions(clock)
+        system = _system_topics(config)
+        auto_create = config.auto_create_topics
+        self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
+        self.members = Members(clock, config.client_expiry_ms)
+        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
+        self.locks = Locks(clock, config.lock_expiry_ms)
+        self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
         self._wire_pulls(call_soon, seconds)
         self._wire_delays(offload, store_host)
-        self._wire_transactions(store_host, call_soon)
-        self._wire_leases(call_soon, offload, random, store_host)
+        self._wire_transactions(store_host)
+        self.publisher = Publisher(
+            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
+            self.retry.redirect, store.config.body_bytes_max,
+        )  # fmt: skip
+        self._wire_staged(call_soon)
+        self._wire_leases(offload, random, store_host)
         self.admin = Admin(
-            store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
-        )
+            store, self.writer, clock, self.topics, self.groups, self.members, self.offsets,
+            self.stats,
+        )  # fmt: skip
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 
@@ -148,44 +153,47 @@ class Broker:
         )
         self.puller = Puller(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max,
+            config.pull_cold_bytes_max, self.marked.names,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(
-            self.tables, store, self.publisher, clock, schedule, levels_ms, self.warming
+            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
         )
         self.timers = Timers(
-            self.tables, store, self.publisher, clock, schedule, offload, self.warming, host
+            self.tables, store, self.writer, clock, schedule, offload, self.warming, host
         )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(
-            self.timers, store, self.publisher, clock, schedule, self.warming
+            self.timers, store, self.writer, clock, schedule, self.warming
         )
-        self.delay_renewal = DelayRenewal(self.delay, store, clock, schedule)
 
-    def _wire_transactions(
-        self, store_host: bytes, call_soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
         self.transactions = Transactions(
-            OpenTransactions(store, self.tables, self.offsets), store, self.topics, self.publisher,
-            clock, config.transaction_timeout_ms, store_host,
+            self.tables, store, self.topics, self.offsets, self.writer, clock,
+            config.transaction_timeout_ms, store_host,
         )  # fmt: skip
         self.checkback = CheckBack(
-            self.transactions, store, self.topics, self.members, self.publisher, clock,
+            self.transactions, store, self.topics, self.members, self.writer, clock,
             self._schedule, self.warming, config.transaction_check_max,
         )  # fmt: skip
+
+    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        store, clock = self.store, self._clock
+        parts = StagedParts(self.tables, store, self.writer, clock)
+        self.staged = StagedTransactions(
+            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
+        )
         self.prepared_batches = PreparedBatches(
-            self.tables, store, self.topics, self.publisher, self.durability, clock,
+            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
             self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
     def _wire_leases(
         self,
-        call_soon: Callable[[Callable[[], None]], None],
         offload: Callable[[Callable[[], None]], None],
         random: Random,
         store_host: bytes,
@@ -193,12 +201,12 @@ class Broker:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(
-            store, store.folder / "config", self._clock, offload,
+            store, self.writer, store.folder / "config", self._clock, offload,
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
         )  # fmt: skip
         self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
-            self.waiting, self._clock, self._schedule, call_soon,
+            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.writer,
+            self.waiting, self._clock, self._schedule,
             LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
         )  # fmt: skip
         self.pop = Pop(
@@ -212,7 +220,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions.table, self.request_modes, self.prepared_batches,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -222,7 +230,8 @@ class Broker:
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
             self.tables.snapshot(wait=True)
-        self.prepared_batches.open()  # First of all that write: it may have to complete something.
+        self.staged.open()  # These two first: they may have to complete what a crash cut off.
+        self.prepared_batches.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
@@ -237,6 +246,7 @@ class Broker:
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
@@ -272,7 +282,7 @@ class Broker:
             return
         self._closed = True
         for part in (
-            self.delay.close, self.publisher.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
             self.checkback.close, self.prepared_batches.close, self.transactions.remember,
             self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
         ):  # fmt: skip
@@ -308,15 +318,15 @@ class Broker:
             reach = self.store.retention.reach(self.topics.retention_ms())
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
-        self.delay_renewal.prepare_retention(reach)
+        self.delay.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
 
     def _keep_what_is_needed(self) -> None:
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.prepared_batches, self.tables,
-            self.lease_tables,
+            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
+            self.tables, self.lease_tables,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.
@@ -326,17 +336,23 @@ class Broker:
             if error is None:
                 self._needed_from_on_disk = needed_from
 
-        self.store.when_flushed(self.store.log_end, flushed)
+        self.durability.when_on_disk(flushed)
 
     # -- sending -------------------------------------------------------------------------------
 
-    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message with this tick's others; see `Publisher.submit`."""
-        self.publisher.submit(message, on_stored, token)
+    def publish(
+        self,
+        message: NewMessage,
+        on_stored: OnStored,
+        token: Any = None,
+        intent: Intent | None = None,
+    ) -> None:
+        """Store a message with this tick's others; see `Publisher.publish`."""
+        self.publisher.publish(message, on_stored, token, intent)
 
-    def submit_run(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
-        """Store messages of one queue side by side; see `Publisher.submit_run`."""
-        self.publisher.submit_run(run, on_stored, token)
+    def publish_many(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
+        """Store messages of one queue side by side; see `Publisher.publish_many`."""
+        self.publisher.publish_many(run, on_stored, token)
 
     def create_topic_for_send(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
@@ -354,16 +370,20 @@ class Broker:
         *,
         retries_max: int | None = None,
         unit_mode: bool = False,
+        unique_key: str = "",
     ) -> None:
-        """Deliver a message to the group again later, or put it with the dead letters."""
+        """Deliver a message to the group again later, or put it with the dead letters.
+
+        Where a record holds many messages of another form, the unique key says which.
+        """
         self.groups.require(group)
-        message = self.store.message_at(log_offset)
+        message = named_by(self.store.message_at(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
             on_stored(token, None, None)
             return
-        self.publisher.put(again, on_stored, token)
+        self.writer.put(self.publisher.postponed(*again), on_stored, token)
         self.stats.sent_back.add(f"{message.topic}@{group}", 1, message.size)
 
     def when_durable(self, callback: WhenSafe) -> None:
@@ -531,6 +551,7 @@ class Broker:
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
         self.waiting.cancel_owned(channel)
+        self.staged.owner_gone(channel)
         self.members.channel_closed(channel)
 
     # -- looking up ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Invariant: a bucket that is not the newest of its row no longer changes.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -20,6 +21,7 @@ Bucket = dict[str, Cell]
 _STEP_MS = 10_000
 _ROWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 """Per row: how long a bucket is, and how many full ones are kept."""
+_KEYS_TOGETHER = 5_000
 MINUTE, HOUR, DAY = range(3)
 
 
@@ -60,8 +62,8 @@ class Counter:
             cell[1] += size
             cell[2] += 1
 
-    def roll(self, now_ms: int) -> None:
-        """Begin new buckets where the present ones are full."""
+    def roll(self, now_ms: int) -> Iterator[None]:
+        """Begin new buckets where the present ones are full; some keys at a time."""
         for index, row in enumerate(self._rows):
             if now_ms - row.newest_since_ms < row.bucket_ms:
                 return
@@ -70,7 +72,7 @@ class Counter:
             if index == MINUTE:
                 self.newest = row.newest
             if index + 1 < len(self._rows):
-                _pour(full, self._rows[index + 1].newest)
+                yield from _pour(full, self._rows[index + 1].newest)
 
     def over(self, period: int, key: str, now_ms: int, part: int = 0) -> Statistic:
         """The counter of `key` over a period. `part` 0 counts messages, 1 bytes."""
@@ -87,16 +89,21 @@ class Counter:
         """Whether anything was counted for the key in the last day."""
         return any(key in bucket for row in self._rows for bucket in (row.newest, *row.full))
 
-    def forget(self, matches: str) -> None:
+    def forget(self, matches: str) -> Iterator[None]:
         """Drop a topic's or group's counters: `matches` is a key, or a part of one beside an @."""
         for row in self._rows:
             for bucket in (row.newest, *row.full):
-                for key in [key for key in bucket if matches in key.split("@")]:
-                    del bucket[key]
+                for number, key in enumerate(list(bucket), 1):
+                    if matches in key.split("@"):
+                        bucket.pop(key, None)
+                    if number % _KEYS_TOGETHER == 0:
+                        yield
 
 
-def _pour(source: Bucket, target: Bucket) -> None:
-    for key, cell in source.items():
+def _pour(source: Bucket, target: Bucket) -> Iterator[None]:
+    for number, (key, cell) in enumerate(list(source.items()), 1):
+        if number % _KEYS_TOGETHER == 0:
+            yield
         sums = target.get(key)
         if sums is None:
             target[key] = list(cell)
@@ -145,6 +152,8 @@ class Stats:
         self.sent_back = Counter(now)
         self._broker = {"BROKER_PUT_NUMS": Counter(now), "BROKER_GET_NUMS": Counter(now)}
         self._seen = Totals()
+        self._work: deque[Iterator[None]] = deque()
+        """What is done a part at a time."""
         self._samples: deque[Sample] = deque([(now, 0, 0, 0, 0)], maxlen=61)
         self.yesterday_morning = Morning()
         self.today_morning = Morning()
@@ -180,8 +189,24 @@ class Stats:
         totals.get_bytes += size
         totals.found += 1
 
-    def tick(self) -> None:
-        """Every ten seconds: close buckets, sample the totals, notice midnight."""
+    def tick(self) -> bool:
+        """Every ten seconds: close buckets, sample the totals, notice midnight.
+
+        True if there is more to do, because there are very many keys: then call it again, soon.
+        """
+        if not self._work:
+            self._sample_totals()
+        return self._work_some()
+
+    def _work_some(self) -> bool:
+        """Go on with what takes long; whether there is more of it."""
+        while self._work:
+            for _ in self._work[0]:
+                return True
+            self._work.popleft()
+        return False
+
+    def _sample_totals(self) -> None:
         now = self._clock.now_ms()
         totals, seen = self.totals, self._seen
         put, got = totals.put_count - seen.put_count, totals.get_count - seen.get_count
@@ -191,7 +216,7 @@ class Stats:
             self._broker["BROKER_GET_NUMS"].add(self._cluster, got, 0)
         seen.put_count, seen.get_count = totals.put_count, totals.get_count
         for counter in (self.topic_put, self.group_get, self.sent_back, *self._broker.values()):
-            counter.roll(now)
+            self._work.append(counter.roll(now))
         self._samples.append(self._sample(now))
         if now >= self._midnight_ms:
             self._midnight_ms = self._next_midnight(now)
@@ -241,4 +266,5 @@ class Stats:
     def forget(self, topic_or_group: str) -> None:
         """A topic or group was deleted."""
         for counter in (self.topic_put, self.group_get, self.sent_back):
-            counter.forget(topic_or_group)
+            self._work.append(counter.forget(topic_or_group))
+        self._work_some()

@@ -21,11 +21,12 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import Wait
 from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
+from onelog.rocketmq.intents import NEEDLES
 
 LOOK_MS = 1_000
 """How long it may take until a follower learns that its group was changed."""
 _CRC_MASK = 0x7FFFFFFF
-_DECLINED = ("INNER_", "TIMER_DEL", "TRAN_MSG")
+_DECLINED = ("INNER_", *(needle.decode() for needle in NEEDLES))
 """How the names of properties begin that make a message more than a plain one."""
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Direct:
             broker.offsets.pulled(
                 follower.group, follower.topic, follower.queue_id, follower.next_offset
             )
-        broker.publisher.account(stored, appended)
+        broker.writer.account(stored, appended)
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         self._end_following(name, None)
@@ -121,6 +122,8 @@ class DirectLine:
         self, topic: str, queue_id: int, body: bytes, properties: str, flag: int, born_ms: int
     ) -> tuple[str, int] | None:
         """Store a message: its offset id and its offset in the queue; None if declined."""
+        if not body:
+            return None
         for name in _DECLINED:
             if properties.find(name) >= 0:
                 return None
@@ -139,7 +142,10 @@ class DirectLine:
                 born_ms, self._born_host, host.store_host, 0, 0, 1, (),
             ),
         )  # fmt: skip
-        appended = direct.broker.publisher.put_now(message)
+        broker = direct.broker
+        if not broker.publisher.is_plain(message):
+            return None
+        appended = broker.writer.write_alone(message)
         if appended is None:
             return None
         direct.stored(message, appended)

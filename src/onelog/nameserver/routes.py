@@ -80,7 +80,7 @@ class _Broker:
     zone: str | None = None
 
 
-class Routes:
+class RouteTable:
     """The tables of one name server."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from onelog.config import NameserverConfig, TlsConfig
 from onelog.errors import NotSavedError
 from onelog.jobs import Job
 from onelog.nameserver.kv import KvConfig, load_kv, save_kv
-from onelog.nameserver.routes import Routes
+from onelog.nameserver.routes import RouteTable
 from onelog.nameserver.session import NameserverSession, Registry
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
@@ -40,7 +40,7 @@ class NameServer:
         self._scan_seconds = config.scan_interval_ms / 1000
         self._file = _File(kv_path(config), kv.to_json)
         self.registry = Registry(
-            Routes(),
+            RouteTable(),
             kv,
             clock,
             config.broker_expiry_ms,

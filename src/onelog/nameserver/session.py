@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn
 
+import msgspec
+
 from onelog.clock import Clock
 from onelog.errors import (
     InvalidRequestError,
@@ -27,19 +29,20 @@ from onelog.nameserver.routes import (
     UNIT_SUBSCRIBED_FLAG,
     Endpoint,
     Registration,
-    Routes,
+    RouteTable,
 )
 from onelog.net.connection import Connection
 from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.administration import from_afar, refusal
+from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from onelog.wire.remoting.registration import DataVersion, decode_registration
-from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicList, TopicRouteData
+from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicRouteData
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 class Registry:
     """Everything that the sessions of one name server share."""
 
-    routes: Routes
+    routes: RouteTable
     kv: KvConfig
     clock: Clock
     broker_expiry_ms: int
@@ -238,35 +241,6 @@ def query_data_version(session: NameserverSession, command: Command) -> Answer:
     return Answer({"changed": "true" if is_changed else "false"}, body)
 
 
-def broker_member_group(session: NameserverSession, command: Command) -> Answer:
-    """GET_BROKER_MEMBER_GROUP."""
-    cluster = fields.text(command.ext, "clusterName")
-    name = fields.text(command.ext, "brokerName")
-    members = session.registry.routes.members(cluster, name)
-    return Answer(body=BrokerMemberGroupAnswer(broker_member_group=members).encode())
-
-
-def cluster_info(session: NameserverSession, command: Command) -> Answer:
-    """GET_BROKER_CLUSTER_INFO."""
-    return Answer(body=session.registry.routes.cluster_info().encode())
-
-
-def wipe_write_perm(session: NameserverSession, command: Command) -> Answer:
-    """WIPE_WRITE_PERM_OF_BROKER."""
-    name = fields.text(command.ext, "brokerName")
-    count = session.registry.routes.wipe_write(name)
-    log.info("%s took write permission from broker %s: %d topics", session.connection, name, count)
-    return Answer({"wipeTopicCount": str(count)})
-
-
-def add_write_perm(session: NameserverSession, command: Command) -> Answer:
-    """ADD_WRITE_PERM_OF_BROKER."""
-    name = fields.text(command.ext, "brokerName")
-    count = session.registry.routes.add_write(name)
-    log.info("%s gave write permission to broker %s: %d topics", session.connection, name, count)
-    return Answer({"addTopicCount": str(count)})
-
-
 # Topics.
 
 
@@ -280,19 +254,31 @@ def route_of_topic(session: NameserverSession, command: Command) -> Answer:
         raise TopicNotFoundError(f"No topic route info in name server for the topic: {topic}")
     if registry.switches.order_message_enable:
         conf = registry.kv.get(ORDER_TOPICS, topic)
-        route = TopicRouteData(
-            broker_datas=route.broker_datas,
-            filter_server_table=route.filter_server_table,
-            order_topic_conf=conf,
-            queue_datas=route.queue_datas,
-            topic_queue_mapping_by_broker=route.topic_queue_mapping_by_broker,
-        )
+        route = msgspec.structs.replace(route, order_topic_conf=conf)
     return Answer(body=route.encode())
 
 
-def _list(ask: Callable[[Routes, Command], TopicList]) -> Handler:
+def _told(ask: Callable[[RouteTable, Command], Body]) -> Handler:
+    """A handler that answers with what the table says."""
+
     def handler(session: NameserverSession, command: Command) -> Answer:
         return Answer(body=ask(session.registry.routes, command).encode())
+
+    return handler
+
+
+def _members(routes: RouteTable, command: Command) -> BrokerMemberGroupAnswer:
+    cluster = fields.text(command.ext, "clusterName")
+    members = routes.members(cluster, fields.text(command.ext, "brokerName"))
+    return BrokerMemberGroupAnswer(broker_member_group=members)
+
+
+def _change_perm(change: Callable[[RouteTable, str], int], did: str, counted: str) -> Handler:
+    def handler(session: NameserverSession, command: Command) -> Answer:
+        name = fields.text(command.ext, "brokerName")
+        count = change(session.registry.routes, name)
+        log.info("%s %s broker %s: %d topics", session.connection, did, name, count)
+        return Answer({counted: str(count)})
 
     return handler
 
@@ -350,13 +336,6 @@ def get_kv(session: NameserverSession, command: Command) -> Answer:
     return Answer({"value": value})
 
 
-def kv_namespace(session: NameserverSession, command: Command) -> Answer:
-    """GET_KVLIST_BY_NAMESPACE."""
-    return Answer(
-        body=session.registry.kv.namespace(fields.text(command.ext, "namespace")).encode()
-    )
-
-
 # The name server's own configuration.
 
 
@@ -396,28 +375,34 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.PUT_KV_CONFIG: put_kv,
     RequestCode.GET_KV_CONFIG: get_kv,
     RequestCode.DELETE_KV_CONFIG: delete_kv,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: kv_namespace,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: lambda session, command: Answer(
+        body=session.registry.kv.namespace(fields.text(command.ext, "namespace")).encode()
+    ),
     RequestCode.REGISTER_BROKER: register_broker,
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
-    RequestCode.GET_BROKER_MEMBER_GROUP: broker_member_group,
-    RequestCode.GET_BROKER_CLUSTER_INFO: cluster_info,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
+    RequestCode.GET_BROKER_MEMBER_GROUP: _told(_members),
+    RequestCode.GET_BROKER_CLUSTER_INFO: _told(lambda routes, _: routes.cluster_info()),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _change_perm(
+        RouteTable.wipe_write, "took write permission from", "wipeTopicCount"
+    ),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: _change_perm(
+        RouteTable.add_write, "gave write permission to", "addTopicCount"
+    ),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of_topic,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(lambda routes, _: routes.topics()),
-    RequestCode.GET_TOPICS_BY_CLUSTER: _list(
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _told(lambda routes, _: routes.topics()),
+    RequestCode.GET_TOPICS_BY_CLUSTER: _told(
         lambda routes, command: routes.topics_of_cluster(fields.text(command.ext, "cluster"))
     ),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(lambda routes, _: routes.system_topics()),
-    RequestCode.GET_UNIT_TOPIC_LIST: _list(lambda routes, _: routes.topics_with_flags(UNIT_FLAG)),
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _told(lambda routes, _: routes.system_topics()),
+    RequestCode.GET_UNIT_TOPIC_LIST: _told(lambda routes, _: routes.topics_with_flags(UNIT_FLAG)),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _told(
         lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG)
     ),
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _told(
         lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG, UNIT_FLAG)
     ),
     RequestCode.UPDATE_NAMESRV_CONFIG: update_config,

@@ -36,11 +36,9 @@ class Peer(Hashable, Protocol):
     @property
     def remote_address(self) -> str:
         """The peer's address as people write it."""
-        ...
 
     def abort(self) -> None:
         """Close now."""
-        ...
 
 
 class Listening(Protocol):
@@ -49,10 +47,9 @@ class Listening(Protocol):
     @property
     def open_count(self) -> int:
         """Its sockets, whatever state they are in."""
-        ...
 
 
-class Complaint:
+class RepeatedWarning:
     """Something that went wrong with many peers at once: the first is named, the others counted."""
 
     def __init__(self) -> None:
@@ -85,7 +82,7 @@ class Backlog:
         self._clock = clock
         self._kept: dict[Peer, list[int]] = {}
         """How many bytes, and since when."""
-        self._complaint = Complaint()
+        self._warning = RepeatedWarning()
         self.bytes_max = bytes_max
         self.total = 0
 
@@ -117,7 +114,7 @@ class Backlog:
         for peer, (size, since_ms) in list(self._kept.items()):
             if now_ms - since_ms >= age_max_ms and not peer.congested:
                 self._close(peer)
-                self._complaint.about(
+                self._warning.about(
                     "%s closed: %d bytes of a request came in %d ms, and the rest did not "
                     "(net.frame_timeout_ms)",
                     peer.remote_address, size, now_ms - since_ms,
@@ -125,7 +122,7 @@ class Backlog:
 
     def sweep(self) -> None:
         """Say what was closed since; to be called every now and then."""
-        self._complaint.sweep(f"%d more connections closed for their {self._kind} bytes")
+        self._warning.sweep(f"%d more connections closed for their {self._kind} bytes")
 
     def _relieve(self) -> None:
         """Make room, and some more than is needed, so that it need not be done for every byte."""
@@ -140,7 +137,7 @@ class Backlog:
                 return
             total = self.total
             self._close(peer)
-            self._complaint.about(
+            self._warning.about(
                 "%s closed: %d of %d %s bytes of all connections are its, for %d ms; "
                 "%s = %d allows no more",
                 peer.remote_address, size, total, self._kind, now_ms - since_ms, self._setting,
@@ -171,7 +168,7 @@ class Capacity:
         self.unread = Backlog("unread", "net.unread_bytes_max", unread_bytes_max, clock)
         self.unsent = Backlog("unsent", "net.unsent_bytes_max", unsent_bytes_max, clock)
         self.listeners: list[Listening] = []
-        self._complaint = Complaint()
+        self._warning = RepeatedWarning()
 
     @property
     def files_for_connections(self) -> int:
@@ -182,13 +179,13 @@ class Capacity:
         """Whether there is room for one more, which has this descriptor; a refusal is said."""
         open_count = sum(listener.open_count for listener in self.listeners)
         if open_count >= self.connections_max:
-            self._complaint.about(
+            self._warning.about(
                 "a connection refused: %d are open already; net.connections_max allows no more",
                 open_count,
             )
             return False
         if descriptor is not None and descriptor >= self.files_for_connections:
-            self._complaint.about(
+            self._warning.about(
                 "a connection refused: %d of %d files are open, %d connections among them, and the "
                 "store needs the others; raise the limit of open files (ulimit -n)",
                 descriptor, self.files_max, open_count,
@@ -201,7 +198,7 @@ class Capacity:
         self.unread.expire(self.frame_timeout_ms)
         self.unread.sweep()
         self.unsent.sweep()
-        self._complaint.sweep("%d more connections refused")
+        self._warning.sweep("%d more connections refused")
 
 
 def file_limit() -> int:

@@ -44,15 +44,12 @@ class Session(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived. A `WireError` from here closes the connection."""
-        ...
 
     def writable(self) -> None:
         """The peer reads again, after the connection was `congested`."""
-        ...
 
     def connection_lost(self) -> None:
         """The connection is gone, for whatever reason. Called once."""
-        ...
 
 
 class _Gone:
@@ -88,6 +85,9 @@ class Outbox:
 
 class Connection(asyncio.Protocol):
     """A connected socket and its session."""
+
+    flush_bytes = FLUSH_BYTES
+    """What `write` does not hold back until the end of the tick."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
             self._outbox.add(self)
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes >= FLUSH_BYTES:
+        if self._out_bytes >= self.flush_bytes:
             self.flush()
 
     def send(self, buffers: Sequence[Buffer]) -> None:

@@ -23,7 +23,6 @@ class Following(Protocol):
 
     def stop(self) -> None:
         """Do not call any more."""
-        ...
 
 
 class Line(Protocol):
@@ -33,7 +32,6 @@ class Line(Protocol):
         self, topic: str, queue_id: int, body: bytes, properties: str, flag: int, born_ms: int
     ) -> tuple[str, int] | None:
         """Store a message: its offset id and its offset in the queue; None if declined."""
-        ...
 
     def follow(
         self, group: str, topic: str, queue_id: int, offset: int, arrived: Arrived
@@ -42,8 +40,6 @@ class Line(Protocol):
 
         Declined with None if one is there already: then pull it.
         """
-        ...
 
     def close(self) -> None:
         """The connection is gone: end all following."""
-        ...

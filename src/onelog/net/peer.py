@@ -21,8 +21,6 @@ CLOSE_SECONDS_MAX = 3.0
 
 log = logging.getLogger(__name__)
 
-FLUSH_BYTES = 16 << 10
-"""Bytes that are not held back until the end of the tick."""
 LIMITS = Limits(write_bytes_max=64 << 20)
 
 
@@ -33,24 +31,14 @@ class OpenedConnection(Connection):
     sides could wait for the other for ever.
     """
 
+    flush_bytes = 16 << 10
+    """Little, so that the peer works on the first requests while we write the next ones."""
     _behind: asyncio.Future[None] | None = None
 
     async def caught_up(self) -> None:
         """Wait until the peer reads what was written, or is gone."""
         while self._behind is not None:
             await asyncio.shield(self._behind)
-
-    def write(self, data: Buffer) -> None:
-        """Send one buffer at the end of this tick, or with those before it if they are many."""
-        if self.closing:
-            return
-        if not self._out:
-            self._outbox.add(self)
-        self._out.append(data)
-        self._out_bytes += len(data)
-        # So that the peer works on the first requests while we write the next ones.
-        if self._out_bytes >= FLUSH_BYTES:
-            self.flush()
 
     def flush(self) -> None:
         """Write out now what waits for the end of the tick."""

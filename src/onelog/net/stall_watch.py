@@ -22,7 +22,6 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 log = logging.getLogger(__name__)
@@ -88,12 +87,7 @@ class StallWatch:
         self._looker.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._stop.set()

@@ -26,7 +26,7 @@ from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
 from onelog.core.leases.journal import TABLE, place_key
 from onelog.core.leases.queue import Fate, QueueLeases
-from onelog.core.schedule.levels import REAL_TOPIC
+from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
 from onelog.message import Message, property_value

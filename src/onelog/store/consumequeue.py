@@ -554,6 +554,11 @@ class ConsumeQueue:
             gone += self._file_entries * ENTRY_BYTES
         return gone
 
+    def forget(self) -> None:
+        """The queue's files are gone."""
+        self.unmap_all()
+        self._files.clear()
+
     def delete(self) -> None:
         """Remove the queue's files and folder."""
         for file in self._files:

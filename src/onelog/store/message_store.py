@@ -40,6 +40,7 @@ from onelog.message import (
     tags_code,
 )
 from onelog.record.entries import ENTRY, ENTRY_BYTES
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import CRC_PROPERTY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
@@ -67,8 +68,8 @@ _FILES_SYNCED_ONE_BY_ONE_MAX = 64
 _BARRIER_SECONDS = 60.0
 _STEP_BACK_MS_MAX = 60_000
 """A clock that goes back by more was wrong before."""
-_UNDECIDED = 0x4
-"""The bit that half and rolled-back messages have, and committed ones do not."""
+_UNUSUAL = 0x4 | FORM_MASK
+"""The bit that half and rolled-back messages have, and committed ones do not; and other forms."""
 
 
 class MessageStore(StoreReader):
@@ -201,7 +202,7 @@ class MessageStore(StoreReader):
                 topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(properties) > properties_max:
                     self._refuse_properties(message)
-                if flags & _UNDECIDED or extra or count != 1:
+                if flags & _UNUSUAL or extra or count != 1:
                     self._release(queues)
                     return self._append_special(messages, store_ms)
                 if queue_id != last_id or topic != last_topic:
@@ -279,7 +280,7 @@ class MessageStore(StoreReader):
         try:
             for run in runs:
                 self._check_run_properties(run)
-                if run.sys_flag & _UNDECIDED or run.topic == SCHEDULE_TOPIC:
+                if run.sys_flag & _UNUSUAL or run.topic == SCHEDULE_TOPIC:
                     break
                 queues.append(self.queue_table.get(run.topic, run.queue_id))
                 firsts.append(queues[-1].reserve(len(run.parts)))
@@ -424,7 +425,9 @@ class MessageStore(StoreReader):
             self._release(reserved)
             raise
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
-            code = self._tags_codes.of(message.topic, message.properties, store_ms)
+            code = FORM_CODE
+            if not message.sys_flag & FORM_MASK:
+                code = self._tags_codes.of(message.topic, message.properties, store_ms)
             for queue in targets:
                 self._put(queue, ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True

@@ -97,13 +97,18 @@ class Queues:
             self._spares.close()
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues and their files."""
-        for queue in self.by_topic.pop(topic, {}).values():
-            queue.delete()
+        """Remove a topic's queues and their files, which may be very many: some time later."""
+        queues = self.by_topic.pop(topic, {}).values()
         folder = self.folder / check_topic(topic).decode()
+        is_moved = self._spares is not None and folder.is_dir() and self._spares.discard(folder)
+        for queue in queues:
+            if is_moved:
+                queue.forget()
+            else:
+                queue.delete()
         if folder.is_dir():
             folder.rmdir()
-            self._unsynced.add(str(self.folder))
+        self._unsynced.add(str(self.folder))
 
 
 def check_queue_id(queue_id: int) -> None:

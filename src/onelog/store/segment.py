@@ -36,7 +36,7 @@ FILE_NAME = re.compile(r"\d{20}")
 IOV_MAX = 1024
 _JOIN_BYTES_MAX = 64 * 1024
 _ALLOCATE_BYTES_MIN = 1 << 20
-_ALLOCATE_BYTES_MAX = 64 << 20
+_ALLOCATE_BYTES_MAX = 16 << 20
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _MINCORE = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 if _MINCORE is not None:

@@ -11,6 +11,9 @@ each other's way, and the writer would wait longer than without help. The stock 
 store; what a crash leaves of it is deleted. Second and later files are not made ahead: RocketMQ
 takes an empty last file for one with an entry.
 
+Queues of topics that are deleted go the other way: their folder is moved here, which takes no time,
+and a thread deletes it.
+
 Invariant: a queue that is taken from here looks as if it had been made in its place.
 """
 
@@ -18,6 +21,7 @@ import os
 import shutil
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from onelog.jobs import Job
@@ -48,6 +52,8 @@ class SpareQueues:
         self._made = 0
         self._wanted = STOCK_MIN
         self._filler: threading.Thread | None = None
+        self._discarded = 0
+        self._cleaner: ThreadPoolExecutor | None = None
         self._filling = Job("making queues ahead")
         self._closing = threading.Event()
         if folder.exists():
@@ -72,6 +78,20 @@ class SpareQueues:
             return False
         if len(self._ready) < self._wanted // 2:
             self._fill()
+        return True
+
+    def discard(self, folder: Path) -> bool:
+        """Move a folder of queues out of the way, for another thread to delete; False if not."""
+        self._discarded += 1
+        target = self._folder / f"deleted-{self._discarded}"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            os.rename(folder, target)
+        except OSError:
+            return False
+        if self._cleaner is None:
+            self._cleaner = ThreadPoolExecutor(1, "onelog-deleting")
+        self._cleaner.submit(shutil.rmtree, target, True)
         return True
 
     def _fill(self) -> None:
@@ -107,6 +127,9 @@ class SpareQueues:
     def close(self) -> None:
         """Make no more, and delete what was not needed."""
         self._closing.set()
+        if self._cleaner is not None:
+            self._cleaner.shutdown()
         if self._filler is not None:
             self._filler.join()
+        if self._filler is not None or self._cleaner is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

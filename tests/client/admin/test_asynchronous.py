@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.errors import InvalidAddressError, NameserversUnreachableError, PeerClosedError
 from tests.client.live_cluster import LiveCluster, live_cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog import __version__
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.cluster import BrokerSet, broker_set, masters_of
 from onelog.client.connection.address import Address
 from onelog.errors import BrokerNotFoundError, InvalidRequestError

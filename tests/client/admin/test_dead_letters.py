@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.dead_letters import Letter
 from onelog.client.admin.groups import GroupChange
 from onelog.client.admin.topics import TopicChange

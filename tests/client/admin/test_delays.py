@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.errors import (
     InvalidRequestError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onelog.client.admin import messages as messages_module
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.groups import GroupChange
 from onelog.client.admin.messages import Found
 from onelog.clock import SystemClock

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.groups import GroupChange
 from onelog.client.admin.positions import TO_THE_END
 from onelog.client.connection.address import Address

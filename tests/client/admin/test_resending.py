@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.resending import Resender
+from onelog.client.admin.admin import AsyncAdmin
+from onelog.client.admin.dead_letters import Resender
 from onelog.client.admin.topics import TopicChange
 from onelog.errors import BrokerNotFoundError, PartlyDoneError
 from onelog.message import NewMessage, SysFlag, decode_properties, encode_properties

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.synchronous import Admin
+from onelog.client.admin.admin import Admin
 from onelog.client.admin.topics import TopicChange
 from onelog.client.connection import background
 from onelog.client.credentials import Credentials

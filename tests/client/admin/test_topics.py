@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange, TopicKind
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Nodes

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.traces import Fate, MessageTrace, Step, StepKind
 from onelog.clock import SystemClock
+from onelog.core.publish import Intent
 from onelog.errors import MessageNotFoundError
 from onelog.message import NewMessage, encode_properties
 from onelog.record.compression import Compression, compress
@@ -193,9 +194,10 @@ async def test_delays_and_transactions_are_steps(admin: AsyncAdmin, cluster: Liv
     due_ms = SystemClock().now_ms() + 3_600_000
     timed = "A" * 32
     properties = encode_properties({"UNIQ_KEY": timed, "TIMER_DELIVER_MS": str(due_ms)})
-    cluster.brokers[0].broker.publisher.put(
-        NewMessage("orders", 0, b"x", properties), lambda token, appended, error: None
-    )
+    cluster.brokers[0].broker.publish(
+        NewMessage("orders", 0, b"x", properties), lambda token, appended, error: None, None,
+        Intent(due_ms),
+    )  # fmt: skip
     trace = await admin.traces.trace(timed, topic="orders")
     assert only(trace, StepKind.DELAYED).note == f"until {due_ms}"
     half = "B" * 32

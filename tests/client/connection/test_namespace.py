@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.client.connection.namespace import unwrapped, wrapped
+from onelog.client.connection.instance import unwrapped, wrapped
 
 
 @pytest.mark.parametrize(

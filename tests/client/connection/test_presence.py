@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.message import Message
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.client.producer.transactions import TransactionState
 from onelog.message import encode_properties
 from onelog.net.peer import Peer

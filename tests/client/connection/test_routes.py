@@ -1,4 +1,4 @@
-"""Routes: what a name server's answer means, that it is kept, and that failures do not hurt."""
+"""RouteCache: what a name server's answer means, that it is kept, and that failures do not hurt."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from onelog.client.connection import routes as routes_module
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Nodes
-from onelog.client.connection.routes import Route, Routes, default_route_of, route_of
+from onelog.client.connection.routes import Route, RouteCache, default_route_of, route_of
 from onelog.client.message import Queue
 from onelog.errors import (
     BrokerNotFoundError,
@@ -85,7 +85,7 @@ def test_addresses_are_found_by_name_and_id() -> None:
 async def test_a_route_is_asked_for_once_and_then_remembered() -> None:
     async with scripted(knowing({"orders": route_data({"a": A})})) as nameserver:
         async with Nodes([nameserver.address]) as nodes:
-            routes = Routes(nodes)
+            routes = RouteCache(nodes)
             found = await asyncio.gather(*(routes.get("orders") for _ in range(10)))
             assert len(set(map(id, found))) == 1
             assert await routes.get("orders") is found[0]
@@ -98,7 +98,7 @@ async def test_a_route_is_asked_for_once_and_then_remembered() -> None:
 async def test_one_who_gives_up_does_not_take_the_answer_from_the_others() -> None:
     async with scripted(silent) as nameserver:
         async with Nodes([nameserver.address], timeout_ms=20_000) as nodes:
-            routes = Routes(nodes)
+            routes = RouteCache(nodes)
             first = asyncio.create_task(routes.get("orders"))
             second = asyncio.create_task(routes.get("orders"))
             await eventually(lambda: bool(nameserver.requests), "a question")
@@ -113,7 +113,7 @@ async def test_a_change_is_told_and_a_refresh_without_one_is_not() -> None:
     known = {"orders": route_data({"a": A})}
     told: list[tuple[str, Route]] = []
     async with scripted(knowing(known)) as nameserver, Nodes([nameserver.address]) as nodes:
-        routes = Routes(nodes)
+        routes = RouteCache(nodes)
         routes.on_change.append(lambda topic, route: told.append((topic, route)))
         await routes.get("orders")
         await routes.refresh("orders")
@@ -130,7 +130,7 @@ async def test_routes_in_use_are_refreshed_again_and_again(
     monkeypatch.setattr(routes_module, "REFRESH_SECONDS", 0.01)
     known = {"orders": route_data({"a": A})}
     async with scripted(knowing(known)) as nameserver, Nodes([nameserver.address]) as nodes:
-        routes = Routes(nodes)
+        routes = RouteCache(nodes)
         await routes.get("orders")
         changed = asyncio.Event()
         routes.on_change.append(lambda topic, route: changed.set())
@@ -150,14 +150,14 @@ async def test_routes_in_use_are_refreshed_again_and_again(
 async def test_a_missing_topic_is_named_with_the_name_server() -> None:
     async with scripted(knowing({})) as nameserver, Nodes([nameserver.address]) as nodes:
         with pytest.raises(TopicNotFoundError, match=f"'orders' .* {nameserver.address} knows"):
-            await Routes(nodes).get("orders")
+            await RouteCache(nodes).get("orders")
         with pytest.raises(TopicNotFoundError, match=f"'orders' .* {nameserver.address} .*demand"):
-            await Routes(nodes).get_for_sending("orders")
+            await RouteCache(nodes).get_for_sending("orders")
 
 
 async def test_a_topic_to_be_becomes_a_real_one(cluster: LiveCluster) -> None:
     async with Nodes([Address(*cluster.nameservers[0].address)]) as nodes:
-        routes = Routes(nodes)
+        routes = RouteCache(nodes)
         to_be = await routes.get_for_sending("orders", 3)
         assert to_be.is_default
         assert len(to_be.publish_queues) == 3
@@ -181,7 +181,7 @@ async def test_a_broker_that_registers_between_the_questions_is_asked_for_its_ow
         knowing(known)(session, command)
 
     async with scripted(answer) as nameserver, Nodes([nameserver.address]) as nodes:
-        route = await Routes(nodes).get_for_sending("orders")
+        route = await RouteCache(nodes).get_for_sending("orders")
         assert not route.is_default
         assert queues(route) == [("a", 0), ("a", 1)]
 
@@ -189,7 +189,7 @@ async def test_a_broker_that_registers_between_the_questions_is_asked_for_its_ow
 async def test_where_a_topic_would_come_into_being_is_refreshed_too() -> None:
     known = {"TBW102": route_data({"a": A}, queues=8, perm=7)}
     async with scripted(knowing(known)) as nameserver, Nodes([nameserver.address]) as nodes:
-        routes = Routes(nodes)
+        routes = RouteCache(nodes)
         await routes.get_for_sending("orders", 1)
         known["TBW102"] = route_data({"b": B}, queues=8, perm=7)
         await routes.refresh_all()
@@ -202,7 +202,7 @@ async def test_where_a_topic_would_come_into_being_is_refreshed_too() -> None:
 async def test_without_name_servers_a_known_route_is_kept_and_an_unknown_one_is_an_error() -> None:
     async with scripted(knowing({"orders": route_data({"a": A})})) as nameserver:
         async with Nodes([nameserver.address], timeout_ms=100) as nodes:
-            routes = Routes(nodes)
+            routes = RouteCache(nodes)
             known = await routes.get("orders")
             nameserver.answer = hang_up
             await routes.refresh_all()
@@ -216,7 +216,7 @@ async def test_without_name_servers_a_known_route_is_kept_and_an_unknown_one_is_
 async def test_closing_ends_what_is_asked() -> None:
     async with scripted(silent) as nameserver:
         async with Nodes([nameserver.address], timeout_ms=60_000) as nodes:
-            routes = Routes(nodes)
+            routes = RouteCache(nodes)
             asking = asyncio.create_task(routes.get("orders"))
             await eventually(lambda: bool(nameserver.requests), "a question")
             await routes.close()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.connection.tls import tls_context
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.message import Message
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.options import tls_context
+from onelog.client.producer.producer import AsyncProducer
 from onelog.errors import NameserversUnreachableError
 from onelog.net.tls import client_context, write_self_signed
 from tests.client.live_cluster import LiveCluster, live_cluster

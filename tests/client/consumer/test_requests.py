@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from onelog.client.admin.groups import read_running_info
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.consumer.requests import ConsumerRequests
-from onelog.client.consumer.subscriptions import read_running_info
 from onelog.client.message import ReceivedMessage
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

@@ -2,9 +2,9 @@
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.groups import GroupChange
-from onelog.client.consumer.subscriptions import (
+from onelog.client.admin.admin import AsyncAdmin
+from onelog.client.admin.groups import (
+    GroupChange,
     differences,
     differences_told,
     filter_text,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.extras import handled_keys
-from onelog.client.extras.handled_keys import (
+from onelog.client.extras import idempotent as handled_keys
+from onelog.client.extras.idempotent import (
     Claim,
     DbApiStore,
     DbConnection,

@@ -11,8 +11,7 @@ import pytest
 
 import onelog
 from onelog.client.consumer.listening import RetryLater, listening
-from onelog.client.extras.handled_keys import Claim, SqliteStore
-from onelog.client.extras.idempotent import idempotent
+from onelog.client.extras.idempotent import Claim, SqliteStore, idempotent
 from onelog.client.message import Message, ReceivedMessage
 from onelog.clock import ManualClock
 from onelog.errors import MessageInProgressError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onelog.client.extras.redis_store import RedisStore
+from onelog.client.extras.idempotent import RedisStore
 from onelog.clock import ManualClock
 from tests.client.handled_keys_contract import PROMISES, Subject
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.traces import MessageTrace, Step, StepKind
 from onelog.client.connection.instance import Instance
 from onelog.client.extras import trace_hook
 from onelog.client.extras.trace_hook import TraceHook
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import ConfigError, MessageNotFoundError, OnelogError
 from onelog.record.compression import unpacked_body

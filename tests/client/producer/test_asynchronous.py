@@ -12,7 +12,7 @@ from onelog.client.credentials import Credentials
 from onelog.client.hooks import SendContext
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
 from onelog.client.producer import pending_sends as flights_module
-from onelog.client.producer.asynchronous import AsyncProducer
+from onelog.client.producer.producer import AsyncProducer
 from onelog.config import load
 from onelog.errors import (
     ClientClosedError,
@@ -115,14 +115,14 @@ async def test_many_sends_at_a_time_all_arrive(
     cluster: LiveCluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The limit is reached again and again, from the first moment on.
-    monkeypatch.setattr(flights_module, "IN_FLIGHT_MAX", 16)
-    monkeypatch.setattr("onelog.client.producer.delivery.IN_FLIGHT_MAX", 16)
+    monkeypatch.setattr(flights_module, "PENDING_MAX", 16)
+    monkeypatch.setattr("onelog.client.producer.delivery.PENDING_MAX", 16)
     wanted = [b"%d" % number for number in range(500)]
     receipts = await asyncio.gather(*(producer.send(Message("orders", body)) for body in wanted))
     assert len({receipt.message_id for receipt in receipts}) == 500
     assert len({(receipt.queue, receipt.offset) for receipt in receipts}) == 500
     assert sorted(await bodies(cluster, "orders")) == sorted(wanted)
-    assert producer.delivery.flights.in_flight == 0
+    assert producer.delivery.pending.weight == 0
 
 
 async def test_a_send_that_is_given_up_disturbs_nobody(producer: AsyncProducer) -> None:
@@ -134,7 +134,7 @@ async def test_a_send_that_is_given_up_disturbs_nobody(producer: AsyncProducer) 
     assert len(receipts) == 10
     with pytest.raises(asyncio.CancelledError):
         await given_up
-    assert producer.delivery.flights.in_flight == 0
+    assert producer.delivery.pending.weight == 0
 
 
 async def test_a_topic_comes_into_being_with_as_many_queues_as_asked_for(

@@ -6,8 +6,8 @@ import pytest
 
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.options import Compression
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.compression import FORMS, packed
+from onelog.client.producer.outgoing import FORMS, packed
+from onelog.client.producer.producer import AsyncProducer
 from onelog.record.compression import decompress
 from tests.client.live_cluster import LiveCluster
 from tests.client.watching import stored

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.errors import (
     ClientClosedError,
     MessageError,

@@ -3,34 +3,33 @@
 from collections import Counter
 
 from onelog.client.connection.address import Address
-from onelog.client.connection.faults import Faults
 from onelog.client.message import Queue
-from onelog.client.producer.send_targets import Channel, Lane, Place
+from onelog.client.producer.send_targets import Channel, Faults, SendTarget, SendTargets
 from onelog.clock import ManualClock
 from onelog.wire.remoting.send import SendTemplate
 
 
-def lane(*brokers: str, queues: int = 2) -> Lane:
-    places = []
+def targets(*brokers: str, queues: int = 2) -> SendTargets:
+    found = []
     for broker in brokers:
         channel = Channel(broker, Address("127.0.0.1", 1))
         for number in range(queues):
             template = SendTemplate(
                 "group", "orders", number, broker, default_topic="TBW102", default_queues=4
             )
-            places.append(Place(Queue("orders", broker, number), channel, template))
-    return Lane(places)
+            found.append(SendTarget(Queue("orders", broker, number), channel, template))
+    return SendTargets(found)
 
 
 def test_every_queue_has_its_turn() -> None:
-    one = lane("a", "b")
+    one = targets("a", "b")
     turns = Counter(one.next().queue for _ in range(12))
     assert set(turns.values()) == {3}
     assert len(turns) == 4
 
 
 def test_a_turn_that_is_not_used_is_not_lost() -> None:
-    one = lane("a", "b")
+    one = targets("a", "b")
     first = one.next()
     one.back()
     assert one.next() is first
@@ -41,17 +40,17 @@ def test_a_turn_that_is_not_used_is_not_lost() -> None:
 
 
 def test_the_next_queue_on_another_broker() -> None:
-    one = lane("a", "b", "c")
+    one = targets("a", "b", "c")
     for _ in range(10):
-        place = one.next_except({"a", "c"})
-        assert place is not None
-        assert place.channel.broker == "b"
+        target = one.next_except({"a", "c"})
+        assert target is not None
+        assert target.channel.broker == "b"
     assert one.next_except({"a", "b", "c"}) is None
 
 
 def test_brokers_with_faults_have_no_turn_unless_all_have_faults() -> None:
     faults = Faults(ManualClock())
-    one = lane("a", "b")
+    one = targets("a", "b")
     assert {one.next_unless(faults).channel.broker for _ in range(8)} == {"a", "b"}
     faults.failed("a")
     assert {one.next_unless(faults).queue.queue_id for _ in range(8)} == {0, 1}
@@ -62,14 +61,14 @@ def test_brokers_with_faults_have_no_turn_unless_all_have_faults() -> None:
 
 def test_a_key_means_the_queue_that_java_chooses() -> None:
     # "polygenelubricants".hashCode() is the smallest int, which has no positive counterpart.
-    one = lane("a", "b", queues=3)
-    assert one.of_key("a").queue == one.places[97 % 6].queue
-    assert one.of_key("polygenelubricants").queue == one.places[2**31 % 6].queue
-    assert one.of_key("") is one.places[0]
+    one = targets("a", "b", queues=3)
+    assert one.of_key("a").queue == one.all[97 % 6].queue
+    assert one.of_key("polygenelubricants").queue == one.all[2**31 % 6].queue
+    assert one.of_key("") is one.all[0]
     assert len({one.of_key(f"key-{n}").queue for n in range(200)}) == 6
 
 
 def test_a_lane_over_several_brokers_is_spread() -> None:
-    assert lane("a", "b").is_spread
-    assert not lane("a").is_spread
-    assert str(lane("a").places[0].channel) == "a (127.0.0.1:1)"
+    assert targets("a", "b").is_spread
+    assert not targets("a").is_spread
+    assert str(targets("a").all[0].channel) == "a (127.0.0.1:1)"

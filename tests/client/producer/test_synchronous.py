@@ -18,7 +18,7 @@ import pytest
 
 from onelog.client.connection import background
 from onelog.client.message import Message, Receipt
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import Producer
 from onelog.errors import (
     ClientClosedError,
     MessageError,

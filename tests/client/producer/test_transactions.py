@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.producer.asynchronous import AsyncProducer
-from onelog.client.producer.synchronous import Producer
+from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.client.producer.transactions import TransactionState
 from onelog.errors import ConfigError, MessageError, OnelogError
 from onelog.net.peer import Peer

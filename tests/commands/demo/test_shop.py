@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from onelog.client import PullConsumer
-from onelog.commands.demo.server import running_server
-from onelog.commands.demo.shop import CATEGORIES, Shop, order
+from onelog.commands.demo.shop import CATEGORIES, Shop, order, running_server
 from onelog.errors import OnelogError, TopicNotFoundError
 
 

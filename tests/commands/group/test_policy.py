@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.commands.group.policy import parse_policy, show_policy
+from onelog.commands.times import parse_policy, show_policy
 from onelog.errors import InvalidRequestError
 
 SPANS = st.builds(

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from onelog.commands.job.board_view import board_table, sparkline
+from onelog.commands.job.views import board_table, sparkline
 from onelog.commands.terminal import console
 from onelog.spark.jobs.sales_board import Cell
 

@@ -348,9 +348,9 @@ def test_a_held_pull_that_passed_over_very_many_messages_is_told_to_move_on(orde
     orders.broker.wait_for(
         "orders", 0, 0, 60_000, lambda wait, late: woken.append(late), "c", subscribe("orders", "a")
     )
-    orders.broker.publisher.write_now([NewMessage("orders", 0, b"x", inner_count=SCAN_MAX - 1)])
+    orders.broker.writer.write_now([NewMessage("orders", 0, b"x", inner_count=SCAN_MAX - 1)])
     assert woken == []
-    orders.broker.publisher.write_now([NewMessage("orders", 0, b"x")])
+    orders.broker.writer.write_now([NewMessage("orders", 0, b"x")])
     assert woken == [False]
 
 

@@ -13,7 +13,7 @@ from onelog.core.durable.tables import SNAPSHOT_FILE, TABLES_TOPIC, Tables, Vers
 from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
-from tests.core.world import HELD_S_MAX, SMALL_STORE, World
+from tests.core.world import HELD_S_MAX, SMALL_STORE, World, plain_writer
 
 
 class Words:
@@ -50,8 +50,9 @@ class Desk:
         self.words = self.table()
         self.offloaded: list[Any] = []
         self.tables = Tables(
-            self.store, self.folder / "config", self.clock, self.offloaded.append, **self.settings
-        )
+            self.store, plain_writer(self.store, self.clock), self.folder / "config", self.clock,
+            self.offloaded.append, **self.settings,
+        )  # fmt: skip
         self.tables.add(self.words)
         return self.tables.open()
 

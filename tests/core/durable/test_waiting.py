@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.clock import ManualClock
-from onelog.core.durable.waiting import ANY_QUEUE, Wait, Waiting
+from onelog.core.durable.waiting import ANY_QUEUE, ROUND_COUNT, Wait, Waiting
 from tests.core.world import ManualTimer
 
 
@@ -241,3 +241,26 @@ def test_every_wait_ends_exactly_once_and_never_late(
         for name, _ in room.ended:
             del open_waits[name]
         assert len(room.waiting) == len(open_waits)
+
+
+def test_very_many_waits_end_in_turns_with_others_whether_by_time_or_by_a_message() -> None:
+    room = Room()
+    for number in range(3 * ROUND_COUNT):
+        room.wait(str(number))
+    room.waiting.arrived("orders", 0)
+    assert len(room.ended) == ROUND_COUNT
+    room.timer.advance(0)
+    assert room.ended == [(str(number), False) for number in range(3 * ROUND_COUNT)]
+    room.ended.clear()
+    for number in range(3 * ROUND_COUNT):
+        room.wait(str(number), timeout_ms=1_000)
+    room.clock.advance(1_000)
+    room.waiting._time_passed()
+    assert len(room.ended) == ROUND_COUNT
+    room.waiting.arrived("orders", 0)
+    assert len(room.ended) == 2 * ROUND_COUNT
+    room.waiting.end_all()
+    assert len(room.ended) == 3 * ROUND_COUNT
+    room.timer.advance(10_000)
+    assert len({name for name, _ in room.ended}) == 3 * ROUND_COUNT
+    assert len(room.waiting) == 0

@@ -290,7 +290,7 @@ def test_under_synchronous_flush_an_acknowledgement_is_told_when_it_is_on_disk(
 ) -> None:
     reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
     disk = SlowDisk(reader, monkeypatch)
-    reader.world.broker.publisher.put(NewMessage(TOPIC, 0, b"x"), reader.world.on_stored)
+    reader.world.broker.writer.put(NewMessage(TOPIC, 0, b"x"), reader.world.on_stored)
     reader.world.end_tick()
     disk.flush()
     (leased,) = reader.pop()

@@ -6,6 +6,7 @@ import pytest
 
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.publish import Intent
 from onelog.errors import (
     GroupNotFoundError,
     InvalidGroupError,
@@ -251,7 +252,8 @@ def own_retry(world: World, times: int, retries_max: int | None = None) -> None:
     message = NewMessage(
         "%RETRY%readers", 0, b"x", encode_properties({"DELAY": "3"}), reconsume_times=times
     )
-    world.broker.publisher.submit_retry(message, retries_max, world.on_stored)
+    intent = Intent(delay_level=3, retries_max=retries_max)
+    world.broker.publish(message, world.on_stored, None, intent)
     world.end_tick()
 
 
@@ -283,6 +285,6 @@ def test_plain_sends_to_a_retry_topic_keep_the_rules_too(orders: World) -> None:
     orders.broker.create_topic_for_send("%RETRY%readers", "TBW102", 1)
     message = NewMessage("%RETRY%readers", 0, b"x", reconsume_times=17)
     for _ in range(2):
-        orders.broker.submit(message, orders.on_stored)
+        orders.broker.publish(message, orders.on_stored)
     orders.end_tick()
     assert len(orders.messages("%DLQ%readers")) == 2

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from onelog.core.schedule.levels import restore
+from onelog.core.publish import Intent
+from onelog.core.schedule.records import restored
 from onelog.errors import MessageError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
     SCHEDULE_TOPIC,
     Appended,
     NewMessage,
-    SysFlag,
     decode_properties,
     encode_properties,
 )
@@ -62,7 +62,7 @@ def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World)
         born_ms=99, born_host=b"\x0a\x00\x00\x01\x00\x00\x00\x09",
         store_host=b"\x0a\x00\x00\x02\x00\x00\x00\x08", reconsume_times=3,
     )  # fmt: skip
-    orders.broker.submit(message, orders.on_stored)
+    orders.publish(message)
     orders.end_tick()
     sent_ms = orders.clock.now_ms()
     orders.advance(1_000)
@@ -103,12 +103,24 @@ def test_no_delay_is_no_delay(orders: World) -> None:
         orders.send("orders", DELAY="soon")
 
 
-def test_half_messages_of_transactions_are_not_delayed(orders: World) -> None:
-    delayed = encode_properties({"DELAY": "1"})
-    half = NewMessage("orders", 0, b"half", delayed, sys_flag=SysFlag.PREPARED)
-    assert orders.broker.delay.postpone(half) is half
-    committed = half._replace(sys_flag=SysFlag.COMMITTED)
-    assert orders.broker.delay.postpone(committed).topic == SCHEDULE_TOPIC
+def test_what_only_looks_like_a_delay_to_rocketmq_is_none_without_an_intent(orders: World) -> None:
+    names = {"DELAY": "3", "TIMER_DELAY_MS": "9000", "TRAN_MSG": "true", "PGROUP": "g"}
+    for number, headers in enumerate(({"DELAY": "soon"}, names), 1):
+        message = NewMessage("orders", 0, b"at once", encode_properties(headers))
+        orders.broker.publish(message, orders.on_stored)
+        orders.end_tick()
+        assert len(orders.bodies("orders")) == number
+        assert decode_properties(orders.messages("orders")[-1].properties) == headers
+
+
+def test_a_level_is_an_argument_and_needs_no_property(orders: World) -> None:
+    message = NewMessage("orders", 2, b"later")
+    orders.broker.publish(message, orders.on_stored, None, Intent(delay_level=1))
+    orders.end_tick()
+    assert orders.bodies("orders", 2) == []
+    orders.advance(1_000)
+    assert orders.bodies("orders", 2) == [b"later"]
+    assert "DELAY" not in decode_properties(orders.messages("orders", 2)[0].properties)
 
 
 def test_a_restart_delivers_what_fell_due_meanwhile_once(orders: World) -> None:
@@ -139,10 +151,7 @@ def test_a_kill_right_after_delivery_does_not_deliver_twice(orders: World) -> No
 
 def test_a_large_backlog_is_delivered_in_rounds(orders: World) -> None:
     for number in range(1_000):
-        orders.broker.submit(
-            NewMessage("orders", 0, b"%d" % number, encode_properties({"DELAY": "1"})),
-            orders.on_stored,
-        )
+        orders.publish(NewMessage("orders", 0, b"%d" % number, encode_properties({"DELAY": "1"})))
     orders.end_tick()
     orders.advance(1_000)
     assert orders.bodies("orders") == [b"%d" % number for number in range(1_000)]
@@ -296,7 +305,7 @@ def test_a_message_that_cannot_become_a_timed_one_is_delivered_early_instead_of_
 def test_restoring_wants_a_topic_and_a_queue(orders: World) -> None:
     stored = orders.send("orders", REAL_TOPIC="orders", REAL_QID="x")
     with pytest.raises(MessageError):
-        restore(orders.store.message_at(stored.log_offset))
+        restored(orders.store.message_at(stored.log_offset))
 
 
 def test_own_levels_are_used(tmp_path: Path) -> None:

@@ -37,35 +37,6 @@ def timed(due_ms: int = NOW_MS + 500, **properties: str) -> NewMessage:
     return timed_messages.scheduled(NewMessage("orders", 3, b"body", own, flag=9), due_ms)
 
 
-@pytest.mark.parametrize(
-    ("properties", "wanted_ms"),
-    [
-        ({"TIMER_DELAY_SEC": "2"}, NOW_MS + 2_000),
-        ({"TIMER_DELAY_MS": "20"}, NOW_MS + 20),
-        ({"TIMER_DELIVER_MS": "1800000000000"}, 1_800_000_000_000),
-        ({"TIMER_DELIVER_MS": "5", "TIMER_DELAY_MS": "20"}, NOW_MS + 20),
-        ({"TIMER_DELAY_MS": "20", "TIMER_DELAY_SEC": "2"}, NOW_MS + 2_000),
-        ({"TIMER_DELAY_MS": "-20"}, NOW_MS - 20),
-        ({"TIMER_DELAY_MS": "20", "DELAY": "0"}, NOW_MS + 20),
-        ({"TIMER_DELAY_MS": "20", "DELAY": "3"}, None),
-        ({"TIMER_DELAY_MS": "20", "TIMER_OUT_MS": "1"}, None),
-        ({"TIMER_DEL_UNIQKEY": "orders+U1"}, None),
-        ({"MY_TIMER_DELAY_MS": "20"}, None),
-        ({}, None),
-    ],
-)
-def test_the_time_that_a_sender_wants(properties: dict[str, str], wanted_ms: int | None) -> None:
-    encoded = encode_properties({"KEYS": "k", **properties, "WAIT": "true"})
-    assert timed_messages.wanted_ms(encoded, NOW_MS) == wanted_ms
-    assert timed_messages.wanted_ms(encode_properties(properties)[:-1], NOW_MS) == wanted_ms
-
-
-@pytest.mark.parametrize("text", ["soon", "1.5", " 5", "1_000", "", "9" * 30])
-def test_a_time_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(MessageError):
-        timed_messages.wanted_ms(b"TIMER_DELAY_MS\x01" + text.encode() + b"\x02", NOW_MS)
-
-
 def test_a_scheduled_message_keeps_everything_and_knows_its_way() -> None:
     message = timed(KEYS="k")
     assert (message.topic, message.queue_id) == (TIMER_TOPIC, 0)
@@ -114,7 +85,9 @@ def test_only_plain_scheduled_messages_end_with_their_time() -> None:
 
     assert ends_with_its_time(timed())
     assert ends_with_its_time(timed(REAL_TOPIC="secret"))
-    assert not ends_with_its_time(timed(TIMER_DEL_UNIQKEY="orders+U9"))
+    assert ends_with_its_time(timed(TIMER_DEL_UNIQKEY="a header of another protocol"))
+    plain = NewMessage("orders", 3, b"body")
+    assert not ends_with_its_time(timed_messages.scheduled(plain, NOW_MS + 500, "orders+U9"))
     assert not ends_with_its_time(timed_messages.renewed(stored(timed())))
     host = b"\x7f\0\0\1\0\0\0\0"
     assert not ends_with_its_time(
@@ -139,7 +112,6 @@ def test_a_deletion_names_what_it_deletes() -> None:
     message = timed_messages.deletion(
         "orders", "U1", NOW_MS + 5, "g", NOW_MS, b"\x7f\0\0\1\0\0\0\0"
     )
-    assert timed_messages.is_deletion(message.properties)
     assert decode_properties(message.properties)["PGROUP"] == "g"
     assert timed_messages.read(stored(message)) == Scheduled(
         NOW_MS + 5, "orders", "U1", deletes="orders+U1"

@@ -22,7 +22,7 @@ RETENTION_MS = 6 * HOUR_MS
 @pytest.fixture
 def orders(tmp_path: Path) -> Iterator[World]:
     config = replace(SMALL_STORE, retention_ms=RETENTION_MS)
-    with mock.patch.multiple(timer_wheel, RUN_COUNT=8, NEAR_COUNT=4, MERGE_RUNS=3):
+    with mock.patch.multiple(timer_wheel, FILE_COUNT=8, NEAR_COUNT=4, MERGE_FILES=3):
         world = World(tmp_path / "store", config)
         world.topic("orders")
         yield world
@@ -89,7 +89,7 @@ def test_recalled_messages_are_not_written_again_and_renewed_ones_can_be_recalle
 def test_many_are_renewed_some_at_a_time(orders: World) -> None:
     for number in range(1_000):
         own = encode_properties({"TIMER_DELAY_MS": str(20 * HOUR_MS + number)})
-        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+        orders.publish(NewMessage("orders", 0, b"%d" % number, own))
     orders.end_tick()
     orders.advance(4 * HOUR_MS + 61_000)
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 2_000
@@ -155,7 +155,7 @@ def test_what_waits_in_many_files_is_renewed_file_by_file_and_some_at_a_time(
         for number in range(500):
             own = encode_properties({"TIMER_DELAY_MS": str(HOUR_MS + number)})
             body = b"%d-%d" % (segment, number)
-            orders.broker.submit(NewMessage("orders", 0, body, own), orders.on_stored)
+            orders.publish(NewMessage("orders", 0, body, own))
         orders.end_tick()
         fill_a_segment(orders)
     orders.broker.tables.snapshot(wait=True)

@@ -1,4 +1,4 @@
-"""Sorted runs of the timer queue."""
+"""Sorted files of the timer queue."""
 
 import errno
 import os
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from onelog.core.schedule.progress import Progress
 from onelog.core.schedule.sorted_files import (
     Columns,
-    Run,
+    SortedFile,
     join,
-    load_run,
+    load_sorted,
     merge,
-    run_files,
-    write_run,
+    sorted_files_in,
+    write_sorted,
 )
 from onelog.errors import StoreCorruptError, StoreFullError
 
@@ -35,24 +35,24 @@ def entries_of(found: Columns) -> Entries:
     return list(zip(found.dues.tolist(), found.offsets.tolist(), strict=True))
 
 
-def write(folder: Path, entries: Entries, first: int = 0, end: int = 10) -> Run:
-    return write_run(folder, first, end, 4_096, columns(entries))
+def write(folder: Path, entries: Entries, first: int = 0, end: int = 10) -> SortedFile:
+    return write_sorted(folder, first, end, 4_096, columns(entries))
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     entries = [(5, ~2), (5, 1), (5, 3), (9, 0)]
     written = write(tmp_path / "new", entries, 20, 30)
     assert written.path.name == "00000000000000000020-00000000000000000030"
-    found = load_run(written.path)
+    found = load_sorted(written.path)
     assert (found.first, found.end, found.last_at, len(found)) == (20, 30, 4_096, 4)
     assert entries_of(found.columns) == entries
     assert [path.name for path in (tmp_path / "new").iterdir()] == [written.path.name]
 
 
 def test_a_run_may_be_empty(tmp_path: Path) -> None:
-    run = load_run(write(tmp_path, []).path)
-    run.skip(Progress())
-    assert (len(run), run.live, run.is_done(Progress())) == (0, 0, True)
+    file = load_sorted(write(tmp_path, []).path)
+    file.skip(Progress())
+    assert (len(file), file.live, file.is_done(Progress())) == (0, 0, True)
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
         if not 16 <= at < 40:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises(StoreCorruptError):
-                load_run(path)
+                load_sorted(path)
 
 
 @pytest.mark.parametrize("size", [0, 7, 47, 50])
@@ -71,7 +71,7 @@ def test_a_cut_run_is_noticed(tmp_path: Path, size: int) -> None:
     path = write(tmp_path, [(5, 1)]).path
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(StoreCorruptError):
-        load_run(path)
+        load_sorted(path)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,31 +85,36 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_files_are_listed_in_order_and_what_was_not_finished_goes(tmp_path: Path) -> None:
-    assert run_files(tmp_path / "missing") == []
+    assert sorted_files_in(tmp_path / "missing") == []
     for first, end in ((10, 20), (0, 10), (10, 40), (100, 110)):
         write(tmp_path, [], first, end)
     (tmp_path / "00000000000000000020-00000000000000000030.tmp").touch()
     (tmp_path / "notes").touch()
-    assert [file[:2] for file in run_files(tmp_path)] == [(0, 10), (10, 40), (10, 20), (100, 110)]
+    assert [file[:2] for file in sorted_files_in(tmp_path)] == [
+        (0, 10),
+        (10, 40),
+        (10, 20),
+        (100, 110),
+    ]
     assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_the_cursor_skips_what_has_left(tmp_path: Path) -> None:
-    run = write(tmp_path, [(1, 0), (2, 1), (2, 3), (5, 2)])
-    run.skip(Progress().after(2, 1, end=10))
-    assert (run.cursor, run.live) == (2, 2)
-    assert not run.is_done(Progress().after(5, 1, end=10))
-    assert not run.is_done(Progress().after(5, 2, end=9))
+    file = write(tmp_path, [(1, 0), (2, 1), (2, 3), (5, 2)])
+    file.skip(Progress().after(2, 1, end=10))
+    assert (file.cursor, file.live) == (2, 2)
+    assert not file.is_done(Progress().after(5, 1, end=10))
+    assert not file.is_done(Progress().after(5, 2, end=9))
     done = Progress().after(5, 2, end=10)
-    assert run.is_done(done)
-    run.skip(done)
-    assert run.live == 0
+    assert file.is_done(done)
+    file.skip(done)
+    assert file.live == 0
 
 
 def test_the_cursor_stops_before_a_late_one(tmp_path: Path) -> None:
-    run = write(tmp_path, [(1, 0), (2, 9), (3, 1), (5, 2)])
-    run.skip(Progress().after(3, 1, end=9))
-    assert run.cursor == 1
+    file = write(tmp_path, [(1, 0), (2, 9), (3, 1), (5, 2)])
+    file.skip(Progress().after(3, 1, end=9))
+    assert file.cursor == 1
 
 
 def test_entries_are_found() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from onelog.config import BrokerConfig
 from onelog.core.catalog.topics import TIMER_TOPIC
+from onelog.core.publish import Intent
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.queue import TimerQueue
 from onelog.core.schedule.timers import COLLECT_MS, TICK_MS
@@ -140,31 +141,27 @@ def test_clients_cannot_write_to_the_timer_topic(orders: World) -> None:
         orders.send(TIMER_TOPIC, REAL_TOPIC="orders", REAL_QID="0", TIMER_OUT_MS="1")
 
 
-def test_half_messages_wait_for_their_transaction_first(orders: World) -> None:
-    timers = orders.broker.timers
+def test_a_committed_message_that_waits_stays_a_committed_one(orders: World) -> None:
     own = encode_properties({"TIMER_DELAY_MS": "100"})
-    half = NewMessage("orders", 0, b"half", own, sys_flag=SysFlag.PREPARED)
-    assert timers.postpone(half) is half
-    committed = half._replace(sys_flag=SysFlag.COMMITTED, prepared_offset=77)
-    assert timers.postpone(committed).topic == TIMER_TOPIC
-    orders.broker.publisher.put(committed, orders.on_stored)
+    committed = NewMessage(
+        "orders", 0, b"half", own, sys_flag=SysFlag.COMMITTED, prepared_offset=77
+    )
+    orders.publish(committed)
     orders.end_tick()
+    assert orders.messages("orders") == []
     orders.advance(200)
     (delivered,) = orders.messages("orders")
     assert (delivered.sys_flag, delivered.prepared_offset) == (SysFlag.COMMITTED, 77)
 
 
-def test_the_receipt_says_when_the_message_is_due(orders: World) -> None:
-    timers = orders.broker.timers
-    for properties in ({"TIMER_DELAY_MS": "70"}, {"TIMER_DELAY_MS": "0"}, {"DELAY": "1"}):
-        message = NewMessage("orders", 0, b"x", encode_properties(properties))
-        timers.submit(message, orders.on_stored, "token")
+def test_a_time_is_an_argument_and_one_that_is_past_means_now(orders: World) -> None:
+    for body, wait_ms in ((b"later", 70), (b"now", 0), (b"long ago", -9_000)):
+        intent = Intent(orders.clock.now_ms() + wait_ms)
+        orders.broker.publish(NewMessage("orders", 0, body), orders.on_stored, None, intent)
     orders.end_tick()
-    assert [told.token for told in orders.told] == [
-        ["token", orders.begin_ms + 70],
-        ["token", None],
-        ["token", None],
-    ]
+    assert orders.bodies("orders") == [b"now", b"long ago"]
+    orders.advance(80)
+    assert orders.bodies("orders") == [b"now", b"long ago", b"later"]
 
 
 # -- delivering ------------------------------------------------------------------------------------
@@ -174,7 +171,7 @@ def test_a_burst_is_delivered_in_rounds_that_do_not_block(orders: World) -> None
     due_ms = str(orders.clock.now_ms() + 1_000)
     for number in range(1_000):
         own = encode_properties({"TIMER_DELIVER_MS": due_ms})
-        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+        orders.publish(NewMessage("orders", 0, b"%d" % number, own))
     orders.end_tick()
     sizes = []
     append = orders.store.append
@@ -226,7 +223,7 @@ def test_a_kill_right_after_delivery_does_not_deliver_twice(orders: World) -> No
 def test_a_kill_in_the_middle_of_a_burst_does_not_deliver_twice(orders: World) -> None:
     for number in range(600):
         own = encode_properties({"TIMER_DELAY_MS": "1000"})
-        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+        orders.publish(NewMessage("orders", 0, b"%d" % number, own))
     orders.end_tick()
     orders.advance(COLLECT_MS)
     with mock.patch.object(orders.broker.timers, "_wake_in"):
@@ -413,7 +410,7 @@ def test_a_recall_holds_when_the_disk_is_full_in_the_middle_of_a_burst(
 ) -> None:
     for number in range(300):
         own = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELAY_MS": "1000"})
-        orders.broker.submit(NewMessage("orders", 0, b"%d" % number, own), orders.on_stored)
+        orders.publish(NewMessage("orders", 0, b"%d" % number, own))
     orders.end_tick()
     orders.told.clear()
     recall(orders, "U280")

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from onelog.core.schedule import wheel as timer_wheel
 from onelog.core.schedule.progress import Entry, Progress
-from onelog.core.schedule.sorted_files import Columns, Run
+from onelog.core.schedule.sorted_files import Columns, SortedFile
 from onelog.core.schedule.wheel import TimerWheel
 from onelog.errors import StoreFullError
 
-SMALL: dict[str, Any] = {"RUN_COUNT": 8, "NEAR_COUNT": 4, "MERGE_RUNS": 3, "MERGE_COUNT_MAX": 60}
+SMALL: dict[str, Any] = {"FILE_COUNT": 8, "NEAR_COUNT": 4, "MERGE_FILES": 3, "MERGE_COUNT_MAX": 60}
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_restart_without_a_close_says_what_to_read_again(tmp_path: Path, small
 def test_a_damaged_run_and_what_follows_is_read_again(
     tmp_path: Path, small: None, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with mock.patch.object(timer_wheel, "MERGE_RUNS", 1_000):
+    with mock.patch.object(timer_wheel, "MERGE_FILES", 1_000):
         wheel = made(tmp_path)
         for start in range(0, 40, 8):
             add(wheel, *range(start, start + 8))
@@ -207,7 +207,7 @@ def test_a_run_about_messages_that_are_not_there_is_not_used(tmp_path: Path, sma
 
 def test_runs_below_the_position_are_deleted_on_a_start(tmp_path: Path, small: None) -> None:
     wheel = made(tmp_path)
-    with mock.patch.object(timer_wheel, "MERGE_RUNS", 1_000):
+    with mock.patch.object(timer_wheel, "MERGE_FILES", 1_000):
         add(wheel, *range(8))
         add(wheel, *range(8, 16))
         again = reloaded(wheel, tmp_path, position=8)
@@ -322,10 +322,10 @@ def test_a_full_disk_keeps_entries_in_memory_until_there_is_room(
 ) -> None:
     wheel = made(tmp_path)
 
-    def refuse(*_: object) -> Run:
+    def refuse(*_: object) -> SortedFile:
         raise StoreFullError("no room")
 
-    with mock.patch.object(timer_wheel, "write_run", refuse):
+    with mock.patch.object(timer_wheel, "write_sorted", refuse):
         for start in range(0, 40, 8):
             add(wheel, *range(start, start + 8))
         assert len(leave(wheel, 3)) == 4
@@ -337,7 +337,7 @@ def test_a_full_disk_keeps_entries_in_memory_until_there_is_room(
 
 
 def test_space_of_what_has_left_comes_back(tmp_path: Path, small: None) -> None:
-    with mock.patch.object(timer_wheel, "MERGE_RUNS", 1_000):
+    with mock.patch.object(timer_wheel, "MERGE_FILES", 1_000):
         wheel = made(tmp_path)
         for start in range(0, 64, 8):
             add(wheel, 10_000, *range(start, start + 7))

@@ -79,7 +79,7 @@ def test_a_producer_with_a_clock_that_is_ahead_is_asked_all_the_same(producers: 
     producers.join()
     world = producers.world
     message = producers.message()._replace(born_ms=world.clock.now_ms() + 3_600_000)
-    world.broker.transactions.prepare(message, world.on_stored)
+    world.publish(message)
     world.end_tick()
     producers.advance(ROUND_MS)
     assert len(producers.take_asked()) == 1
@@ -202,7 +202,7 @@ def test_ten_thousand_open_transactions_are_asked_about_slice_by_slice(
     world = producers.world
     producers.join()
     for number in range(10_000):
-        world.broker.transactions.prepare(producers.message(b"%d" % number), world.on_stored)
+        world.publish(producers.message(b"%d" % number))
     world.end_tick()
     world.told.clear()
     world.timer.longest_cpu_s = 0.0
@@ -261,7 +261,7 @@ def test_a_transaction_is_put_away_before_its_segment_is_deleted(producers: Prod
     world.retain()
     assert world.store.min_offset(HALF_TOPIC, 0) == 1
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
-    assert list(world.broker.transactions.table.places) == [young.queue_offset]
+    assert list(world.broker.transactions.places) == [young.queue_offset]
     producers.commit(young)
 
 

@@ -79,7 +79,7 @@ def test_a_commit_delivers_what_was_sent(producers: Producers) -> None:
     message = producers.message(b"pay", 3, TAGS="t")._replace(
         flag=9, reconsume_times=2, sys_flag=4 | 0x301, born_host=bytes(range(8))
     )
-    world.broker.transactions.prepare(message, world.on_stored)
+    world.publish(message)
     world.end_tick()
     half = world.told.pop().appended
     producers.commit(half)
@@ -140,7 +140,7 @@ def test_what_ends_in_one_tick_is_one_write_with_one_operation(
 def test_many_ends_in_one_tick_keep_the_operations_small(producers: Producers) -> None:
     world = producers.world
     for number in range(450):
-        world.broker.transactions.prepare(producers.message(b"%d" % number), world.on_stored)
+        world.publish(producers.message(b"%d" % number))
     world.end_tick()
     for told in world.told:
         producers.end(told.appended, commit=True, tick=False)
@@ -162,7 +162,7 @@ def test_a_delay_begins_with_the_commit(producers: Producers) -> None:
 
 def test_a_message_that_only_looks_like_a_half_message_is_a_plain_one(producers: Producers) -> None:
     message = producers.message(b"plain", XTRAN_MSG="true", TRAN_MSG="false")._replace(sys_flag=0)
-    producers.world.broker.transactions.prepare(message, producers.world.on_stored)
+    producers.world.publish(message)
     producers.world.end_tick()
     assert producers.world.bodies("orders") == [b"plain"]
     assert producers.open_count() == 0
@@ -172,17 +172,17 @@ def test_a_message_that_only_looks_like_a_half_message_is_a_plain_one(producers:
 
 
 def test_what_cannot_be_a_half_message_is_refused_at_once(producers: Producers) -> None:
-    transactions, told = producers.world.broker.transactions, producers.world.on_stored
+    world = producers.world
     with pytest.raises(MessageError, match="PGROUP"):
-        transactions.prepare(producers.message(PGROUP=""), told)
+        world.publish(producers.message(PGROUP=""))
     with pytest.raises(TopicNotFoundError):
-        transactions.prepare(producers.message()._replace(topic="nowhere"), told)
+        world.publish(producers.message()._replace(topic="nowhere"))
     with pytest.raises(TopicPermissionError):
-        transactions.prepare(producers.message()._replace(topic=HALF_TOPIC), told)
+        world.publish(producers.message()._replace(topic=HALF_TOPIC))
     with pytest.raises(InvalidQueueError):
-        transactions.prepare(producers.message(queue_id=4), told)
+        world.publish(producers.message(queue_id=4))
     with pytest.raises(PropertiesTooLargeError):
-        transactions.prepare(producers.message(KEYS="k" * 32_690), told)
+        world.publish(producers.message(KEYS="k" * 32_690))
     assert producers.halves() == []
 
 
@@ -301,7 +301,7 @@ def test_a_commit_that_the_store_refuses_spoils_no_other(
         type(None),
     ]
     assert world.bodies("orders") == [b"good"]
-    assert list(world.broker.transactions.table.places) == [bad.queue_offset]
+    assert list(world.broker.transactions.places) == [bad.queue_offset]
 
 
 def test_a_message_that_waited_while_the_limit_on_bodies_was_lowered_is_committed(
@@ -323,7 +323,7 @@ def test_a_commit_behind_a_disk_that_is_slow_is_a_commit(tmp_path: Path) -> None
     )
     world.topic("orders")
     producers = Producers(world)
-    world.broker.transactions.prepare(producers.message(), world.on_stored)
+    world.publish(producers.message())
     world.end_tick()
     world.advance(100)
     half = world.told.pop()
@@ -343,7 +343,7 @@ def test_a_half_message_that_waits_for_the_disk_is_not_forgotten_by_a_round(
     world = World(tmp_path / "store", replace(SMALL_STORE, flush="sync"))
     world.topic("orders")
     producers = Producers(world)
-    world.broker.transactions.prepare(producers.message(), world.on_stored)
+    world.publish(producers.message())
     world.end_tick()
     assert world.told == [], "the disk has not answered"
     world.broker.checkback.check()
@@ -472,7 +472,7 @@ class TransactionsModel(RuleBasedStateMachine):
         assert delivered == found["committed"]
         put_away = sorted(int(body) for body in self.world.bodies(CHECKED_OUT_TOPIC))
         assert put_away == found["put away"]
-        is_open = {*self.world.broker.transactions.table.places, *self.pending}
+        is_open = {*self.world.broker.transactions.places, *self.pending}
         assert is_open == set(found["open"])
 
     def teardown(self) -> None:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from onelog.core.transactions import half_messages
-from onelog.core.transactions.open_halves import GROUP as CHECKER
+from onelog.core.transactions import half_records
+from onelog.core.transactions.half import GROUP as CHECKER
 from onelog.errors import TransactionNotFoundError
 from onelog.message import (
     SCHEDULE_TOPIC,
@@ -35,11 +35,11 @@ def producers(world: World) -> Producers:
 
 
 def entries(producers: Producers) -> dict[str, Any]:
-    return producers.world.broker.transactions.table.entries()
+    return producers.world.broker.transactions.entries()
 
 
 def open_offsets(producers: Producers) -> list[int]:
-    return sorted(producers.world.broker.transactions.table.places)
+    return sorted(producers.world.broker.transactions.places)
 
 
 # -- restarts ------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def half_of(producers: Producers) -> Message:
 
 def test_a_torn_commit_is_not_delivered_again_by_another_one(producers: Producers) -> None:
     half = producers.begin()
-    commit_torn(producers, half_messages.committed(half_of(producers), 0))
+    commit_torn(producers, half_records.committed(half_of(producers), 0))
     with pytest.raises(TransactionNotFoundError, match="was committed"):
         producers.end(half, commit=False)
     producers.commit(half)
@@ -175,7 +175,7 @@ def test_a_torn_commit_is_not_asked_about_and_not_put_away(
     producers.begin()
     producers.advance(checks * ROUND_MS)
     producers.take_asked()
-    commit_torn(producers, half_messages.committed(half_of(producers), checks))
+    commit_torn(producers, half_records.committed(half_of(producers), checks))
     producers.join()
     producers.advance(ROUND_MS)
     producers.world.end_tick()
@@ -186,7 +186,8 @@ def test_a_torn_commit_is_not_asked_about_and_not_put_away(
 
 def test_a_torn_commit_of_a_delayed_message_is_found_where_it_waits(producers: Producers) -> None:
     half = producers.begin(DELAY="2")
-    delayed = producers.world.broker.delay.postpone(half_messages.committed(half_of(producers), 0))
+    committed = half_records.committed(half_of(producers), 0)
+    delayed = producers.world.broker.delay.postpone(committed, 2)
     assert delayed.topic == SCHEDULE_TOPIC
     commit_torn(producers, delayed)
     producers.commit(half)

@@ -1,4 +1,4 @@
-"""Batches that are staged by tasks and committed by a driver."""
+"""Transactions of sessions: messages of several topics that become visible together, or never."""
 
 from pathlib import Path
 from typing import Any
@@ -6,467 +6,354 @@ from unittest import mock
 
 import pytest
 
-from onelog.core.transactions import staged as prepared_batches
-from onelog.core.transactions.staged import (
-    IDLE_MS_MAX,
-    ONE_OFF_MS_MAX,
-    PART_BYTES_MAX,
-    RETRY_MS,
-    Committed,
-    Part,
-)
+from onelog.config import StoreConfig
+from onelog.core.transactions import staged
+from onelog.core.transactions.staged import AGE_MS_MAX
 from onelog.errors import (
-    BatchFencedError,
     BrokerBusyError,
-    InvalidQueueError,
     InvalidRequestError,
     MessageTooLargeError,
     OnelogError,
-    StagedPartError,
     StoreError,
     StoreFullError,
     TopicNotFoundError,
-    TopicPermissionError,
+    TransactionNotFoundError,
 )
-from onelog.message import LOOPBACK, NewRun
+from onelog.message import NewMessage, encode_properties
 from onelog.store.message_store import MessageStore
 from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
 
-
-def unpack(part: Part) -> NewRun:
-    source = bytes(part.body)
-    parts = [(0, body, b"") for body in source.split(b",") if body]
-    return NewRun(part.topic, part.queue_id, parts, source)
+SEVERAL = (("orders", 0, b"a"), ("payments", 1, b"b"), ("orders", 2, b"c"), ("orders", 0, b"d"))
+"""Topic, queue and body of what most tests stage."""
 
 
-class Job:
-    """A query that writes to a broker in a test's world."""
+class Session:
+    """A connection that has transactions."""
 
-    def __init__(self, world: World, query: str = "copy") -> None:
+    def __init__(self, world: World, channel: str = "session-1") -> None:
         self.world = world
-        self.query = query
-        self.committed: list[tuple[Committed | None, OnelogError | None]] = []
+        self.channel = channel
+        self.committed: list[tuple[Any, OnelogError | None]] = []
 
-    def stage(
-        self,
-        batch: int,
-        *bodies: bytes,
-        queue_id: int = 0,
-        topic: str = "orders",
-        one_off: bool = False,
-    ) -> int:
-        part = Part(
-            self.query, batch, "0", topic, queue_id, len(bodies), b",".join(bodies), 1, LOOPBACK
-        )
-        self.world.broker.prepared_batches.stage(part, self.world.on_stored, one_off=one_off)
-        self.world.end_tick()
-        told = self.world.told.pop()
-        assert told.error is None
-        return int(told.appended.queue_offset)
+    def begin(self, name: str = "") -> None:
+        self.world.broker.staged.begin(self.channel, name)
 
-    def commit(self, batch: int, *parts: int, one_off: bool = False) -> None:
-        def told(_: Any, committed: Committed | None, error: OnelogError | None) -> None:
-            self.committed.append((committed, error))
+    def stage(self, *messages: tuple[str, int, bytes], name: str = "") -> None:
+        """Stage messages, one by one, as a protocol does it."""
+        for topic, queue_id, body in messages:
+            message = NewMessage(topic, queue_id, body, encode_properties({"KEYS": "k"}))
+            self.world.broker.staged.stage(self.channel, name, [message])
 
-        self.world.broker.prepared_batches.commit(self.query, batch, parts, told, one_off=one_off)
+    def commit(self, name: str = "") -> None:
+        def told(_: Any, appended: Any, error: OnelogError | None) -> None:
+            self.committed.append((appended, error))
 
-    def settle(self) -> None:
-        while self.world.soon:
-            self.world.end_tick()
+        self.world.broker.staged.commit(self.channel, name, told)
+
+    def seen(self) -> list[bytes]:
+        """What consumers see of `SEVERAL`, in the order of queues."""
+        queues = sorted({(topic, queue_id) for topic, queue_id, _ in SEVERAL})
+        return [body for queue in queues for body in self.world.bodies(*queue)]
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    world = World(tmp_path / "store", unpack=unpack)
-    world.topic()
-    return Job(world)
+ALL = [b"a", b"d", b"c", b"b"]
 
 
-def test_staged_messages_are_invisible_until_their_batch_is_committed(job: Job) -> None:
-    first = job.stage(0, b"a", b"b")
-    second = job.stage(0, b"c", queue_id=1)
-    assert job.world.bodies("orders") == []
-    job.commit(0, first, second)
-    job.settle()
-    assert job.committed == [(Committed(0, False), None)]
-    assert job.world.bodies("orders") == [b"a", b"b"]
-    assert job.world.bodies("orders", 1) == [b"c"]
-    assert job.world.broker.prepared_batches.last_batch("copy") == 0
+@pytest.fixture(params=[1 << 10, 20, 1], ids=["in memory", "in the log, too", "in the log"])
+def session(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Session:
+    monkeypatch.setattr(staged, "GATHERED_BYTES_MAX", request.param)
+    world = World(tmp_path / "store")
+    world.topic("orders")
+    world.topic("payments")
+    return Session(world)
 
 
-def test_parts_that_the_commit_does_not_name_never_appear(job: Job) -> None:
-    job.stage(0, b"loser")
-    winner = job.stage(0, b"winner")
-    job.commit(0, winner)
-    job.settle()
-    assert job.world.bodies("orders") == [b"winner"]
-
-
-@pytest.mark.usefixtures("no_garbage")
-def test_very_many_parts_are_committed_and_published_in_turns_with_others(job: Job) -> None:
-    count, world = 4_000, job.world
-    for number in range(count):
-        part = Part(job.query, 0, "0", "orders", 0, 1, b"%d" % number, 1, LOOPBACK)
-        world.broker.prepared_batches.stage(part, world.on_stored)
-    world.end_tick()
-    parts = [int(told.appended.queue_offset) for told in world.told]
-    world.told.clear()
-    world.timer.longest_cpu_s = 0.0
-    world.timer.measured(lambda: job.commit(0, *parts))
-    assert world.broker.prepared_batches.last_batch("copy") is None
-    job.commit(0, *parts)
-    with pytest.raises(BatchFencedError, match="being committed"):
-        job.commit(1, parts[0])
-    others = 0
-    while not job.committed:
-        world.send("orders", 1)
-        others += 1
-    job.settle()
-    assert world.timer.longest_cpu_s < HELD_S_MAX
-    assert job.committed == [(Committed(0, False), None)] * 2
-    assert others > count
-    assert world.bodies("orders") == [b"%d" % number for number in range(count)]
-
-
-def test_a_part_that_is_missing_far_behind_is_told_and_nothing_is_decided(job: Job) -> None:
-    parts = [job.stage(0, b"%d" % number) for number in range(250)]
-    job.commit(0, *parts, 10**6)
-    job.settle()
-    ((committed, error),) = job.committed
-    assert committed is None
-    assert "nothing is staged at 1000000" in str(error)
-    assert job.world.bodies("orders") == []
-    job.commit(0, *parts)
-    job.settle()
-    assert len(job.world.bodies("orders")) == 250
-
-
-def test_parts_that_are_on_disk_only_are_read_before_they_are_looked_at(job: Job) -> None:
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    with mock.patch.object(job.world.store, "is_warm", return_value=False):
-        job.commit(0, *parts)
-        job.settle()
-    assert job.committed == [(Committed(0, False), None)]
-    assert job.world.bodies("orders") == [b"a", b"b"]
-
-
-def test_a_second_commit_of_a_batch_changes_nothing(job: Job) -> None:
-    first, other = job.stage(3, b"a"), job.stage(3, b"b")
-    job.commit(3, first)
-    job.settle()
-    job.commit(3, other)
-    job.commit(2, other)
-    job.settle()
-    assert job.committed[1:] == [(Committed(3, True), None)] * 2
-    assert job.world.bodies("orders") == [b"a"]
-
-
-def test_a_commit_that_is_repeated_while_it_runs_is_answered_when_it_ends(job: Job) -> None:
-    parts = [job.stage(0, b"%d" % number) for number in range(3)]
-    job.commit(0, *parts)
-    job.commit(0, *parts)
-    assert job.committed == []
-    job.settle()
-    assert job.committed == [(Committed(0, False), None)] * 2
-    assert job.world.bodies("orders") == [b"0", b"1", b"2"]
-
-
-def test_messages_for_a_batch_that_is_committed_come_too_late(job: Job) -> None:
-    job.commit(5, job.stage(5, b"a"))
-    job.settle()
-    with pytest.raises(BatchFencedError, match="has committed batch 5"):
-        job.stage(5, b"zombie")
-    job.stage(6, b"next")
-
-
-def test_a_batch_waits_for_the_one_before_it(job: Job) -> None:
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    later = job.stage(1, b"c")
-    job.commit(0, *parts)
-    with pytest.raises(BatchFencedError, match="still being published"):
-        job.commit(1, later)
-    job.settle()
-    job.commit(1, later)
-    job.settle()
-    assert job.world.bodies("orders") == [b"a", b"b", b"c"]
-
-
-def test_queries_do_not_disturb_one_another(job: Job) -> None:
-    other = Job(job.world, "other")
-    mine, theirs = job.stage(0, b"mine"), other.stage(0, b"theirs")
-    with pytest.raises(StagedPartError, match="of query 'other', batch 0; not of 'copy'"):
-        job.commit(0, theirs)
-    assert job.world.broker.prepared_batches.last_batch("copy") is None
-    job.commit(0, mine)
-    other.commit(0, theirs)
-    job.settle()
-    assert sorted(job.world.bodies("orders")) == [b"mine", b"theirs"]
-
-
-@pytest.mark.parametrize("parts", [(99,), (-1,), (0, 0)])
-def test_a_commit_of_what_is_not_staged_is_refused_and_changes_nothing(
-    job: Job, parts: tuple[int, ...]
+def test_messages_of_several_topics_are_visible_together_when_they_are_committed(
+    session: Session,
 ) -> None:
-    place = job.stage(0, b"a")
-    with pytest.raises((StagedPartError, InvalidRequestError)):
-        job.commit(0, *parts)
-    job.commit(0, place)
-    job.settle()
-    assert job.world.bodies("orders") == [b"a"]
+    session.begin()
+    session.stage(*SEVERAL)
+    assert session.seen() == []
+    session.commit()
+    assert session.seen() == ALL
+    ((appended, error),) = session.committed
+    assert error is None
+    assert [place.queue_offset for place in appended] == [0, 0, 0, 1]
+    assert len(session.world.broker.staged) == 0
 
 
-def test_parts_of_another_batch_are_refused(job: Job) -> None:
-    place = job.stage(1, b"a")
-    with pytest.raises(StagedPartError, match="batch 1; not of 'copy', batch 2"):
-        job.commit(2, place)
+def test_a_staged_message_is_published_with_all_that_it_has(session: Session) -> None:
+    world = session.world
+    message = NewMessage(
+        "orders", 1, memoryview(b"body"), encode_properties({"TAGS": "t"}), 7, 0x1, 1_234,
+        b"\x01\x02\x03\x04\0\0\0\x05", b"\x05\x06\x07\x08\0\0\0\x09", 3, 99, 1, ("%LMQ%mine",),
+    )  # fmt: skip
+    session.begin()
+    world.broker.staged.stage(session.channel, "", [message])
+    session.commit()
+    (found,) = world.messages("orders", 1)
+    assert (bytes(found.body), found.tags, found.flag, found.sys_flag) == (b"body", "t", 7, 0x1)
+    assert (found.born_ms, found.born_host) == (1_234, message.born_host)
+    assert (found.store_host, found.reconsume_times) == (message.store_host, 3)
+    assert found.prepared_offset == 99
+    assert world.bodies("%LMQ%mine") == [b"body"]
 
 
-def test_an_empty_batch_counts_as_committed(job: Job) -> None:
-    job.commit(0)
-    job.settle()
-    assert job.committed == [(Committed(0, False), None)]
-    assert job.world.broker.prepared_batches.last_batch("copy") == 0
+def test_under_sync_flush_a_commit_is_answered_when_it_is_on_disk(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", StoreConfig(flush="sync", segment_bytes=1 << 20))
+    world.topic("orders")
+    session = Session(world)
+    session.begin()
+    session.stage(("orders", 0, b"a"))
+    session.commit()
+    assert session.committed == []
+    world.run_posted()
+    assert [error for _, error in session.committed] == [None]
+    assert world.store.log.flushed == world.store.log_end
+    world.power_loss()
+    assert world.bodies("orders") == [b"a"]
 
 
-def test_parts_are_checked_when_they_come(job: Job) -> None:
-    with pytest.raises(TopicNotFoundError):
-        job.stage(0, b"a", topic="nowhere")
-    with pytest.raises(InvalidQueueError):
-        job.stage(0, b"a", queue_id=4)
-    job.world.topic("closed", perm=4)
-    with pytest.raises(TopicPermissionError):
-        job.stage(0, b"a", topic="closed")
-    with pytest.raises(MessageTooLargeError, match="stage several"):
-        job.stage(0, b"x" * (PART_BYTES_MAX + 1))
-    with pytest.raises(InvalidRequestError, match="negative"):
-        job.stage(-1, b"a")
-    job.query = "x" * 201
-    with pytest.raises(InvalidRequestError, match="1 to 200"):
-        job.stage(0, b"a")
+def test_of_an_aborted_transaction_nothing_is_ever_seen(session: Session) -> None:
+    session.begin()
+    session.stage(*SEVERAL)
+    session.world.broker.staged.abort(session.channel)
+    session.world.restart()
+    assert session.seen() == []
+    with pytest.raises(TransactionNotFoundError, match="has ended, or never began"):
+        session.commit()
+    session.begin()
+    session.stage(SEVERAL[0])
+    session.commit()
+    assert session.seen() == [b"a"], "a transaction of the same name is a new one"
 
 
-def test_what_is_committed_is_known_after_a_crash_and_after_a_restart(job: Job) -> None:
-    job.commit(7, job.stage(7, b"a"))
-    job.settle()
-    for again in (job.world.crash, job.world.restart):
-        again()
-        job.settle()
-        assert job.world.broker.prepared_batches.last_batch("copy") == 7
-        assert job.world.bodies("orders") == [b"a"]
-        with pytest.raises(BatchFencedError):
-            job.stage(7, b"a")
+def test_the_end_of_a_session_aborts_what_it_has_open_and_nothing_else(session: Session) -> None:
+    other = Session(session.world, "session-2")
+    for each, body in ((session, b"mine"), (other, b"theirs")):
+        each.begin("one")
+        each.begin("two")
+        each.stage(("orders", 0, body), name="one")
+    session.world.broker.channel_closed(session.channel)
+    assert len(session.world.broker.staged) == 2
+    other.commit("one")
+    assert session.world.bodies("orders") == [b"theirs"]
 
 
-@pytest.mark.parametrize("ticks", range(6))
-def test_a_crash_while_a_batch_is_published_leaves_neither_gaps_nor_duplicates(
-    job: Job, ticks: int
+def test_a_session_that_ends_while_its_commit_waits_for_the_disk_leaves_nothing(
+    session: Session,
 ) -> None:
-    parts = [job.stage(0, b"%da" % number, b"%db" % number) for number in range(4)]
-    job.commit(0, *parts)
-    for _ in range(ticks):
-        job.world.end_tick()
-    job.world.crash()
-    job.settle()
-    expected = [b"%d%c" % (number, letter) for number in range(4) for letter in b"ab"]
-    assert job.world.bodies("orders") == expected
-    job.commit(0, *parts)
-    job.settle()
-    assert job.world.bodies("orders") == expected
+    session.begin()
+    session.stage(*SEVERAL)
+    waiting = []
+    with mock.patch.object(session.world.broker.warming, "is_ready") as is_ready:
+        is_ready.side_effect = lambda places, again: waiting.append(again)
+        session.commit()
+    with pytest.raises(InvalidRequestError, match="is being committed"):
+        session.stage(SEVERAL[0])
+    session.world.broker.channel_closed(session.channel)
+    waiting[0]()
+    assert session.committed == [], "nobody is left to be told"
+    assert session.seen() == []
 
 
-def tear(world: World, offset: int) -> None:
-    """Cut the log off, as a crash may do, before the message at an offset of queue 0."""
+def test_transactions_of_one_session_are_told_apart_by_name(session: Session) -> None:
+    session.begin("one")
+    session.begin("two")
+    with pytest.raises(InvalidRequestError, match="'one' has begun already"):
+        session.begin("one")
+    session.stage(("orders", 0, b"first"), name="one")
+    session.stage(("orders", 0, b"second"), name="two")
+    session.commit("two")
+    assert session.world.bodies("orders") == [b"second"]
+    session.commit("one")
+    assert session.world.bodies("orders") == [b"second", b"first"]
+
+
+def test_an_empty_transaction_can_be_committed(session: Session) -> None:
+    session.begin()
+    session.commit()
+    assert session.committed == [([], None)]
+
+
+def test_a_crash_before_the_commit_leaves_nothing(session: Session) -> None:
+    session.begin()
+    session.stage(*SEVERAL)
+    session.world.crash()
+    assert session.seen() == []
+    with pytest.raises(TransactionNotFoundError):
+        session.commit()
+
+
+def cut(world: World, records: int) -> None:
+    """Cut the log off, as a crash may do: so many of its last records never reached the disk."""
     store = world.store
-    end = next(iter(store.entries("orders", 0, offset, 1)))[0]
+    at, places = int(store.log_min), []
+    while at < store.log_end:
+        places.append(at)
+        at += store.message_at(at).size
+    end = places[-records]
     segment = store.log.segment_at(end)
     with open(segment.path, "r+b") as file:
         file.seek(end - segment.start)
         file.write(bytes(int(store.log_end) - end))
 
 
-@pytest.mark.parametrize("whole", [0, 1, 2])
-def test_a_part_that_the_crash_cut_in_two_is_completed_before_anything_else_is_written(
-    job: Job, whole: int
+@pytest.mark.parametrize("lost", range(1, 7))
+def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
+    session: Session, lost: int
 ) -> None:
-    world = job.world
-    world.send(body=b"before")
-    job.commit(0, job.stage(0, b"a", b"b", b"c"))
-    tear(world, 1 + whole)
+    world = session.world
+    session.begin()
+    session.stage(*SEVERAL)
+    world.broker.publish(NewMessage("orders", 0, b"before"), world.on_stored)
+    session.commit()
+    cut(world, lost)
     world.crash()
-    assert world.bodies("orders") == [b"before", b"a", b"b", b"c"], "at once"
-    world.send(body=b"after")
-    job.settle()
-    world.crash()
-    job.settle()
-    assert world.bodies("orders") == [b"before", b"a", b"b", b"c", b"after"]
+    # The commit is six records: what follows, the four messages, and that they are all there.
+    expected = [b"before", *ALL] if lost < 6 else [b"before"]
+    assert session.seen() == expected, "at once"
+    world.send("orders", 2, b"after")
+    for again in (world.crash, world.restart):
+        again()
+        assert sorted(session.seen()) == sorted([*expected, b"after"])
 
 
-def test_a_torn_part_is_completed_before_another_query_goes_on_in_the_same_queue(
-    job: Job,
+def test_a_broker_does_not_start_with_half_a_commit_that_it_cannot_complete(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Job(job.world, "other")
-    mine, theirs = [job.stage(0, b"a"), job.stage(0, b"b")], other.stage(0, b"x", b"y")
-    job.commit(0, *mine)
-    other.commit(0, theirs)
-    tear(job.world, 2)
-    job.world.crash()
-    job.settle()
-    assert job.world.bodies("orders") == [b"a", b"x", b"y", b"b"]
-
-
-def test_a_broker_does_not_start_with_a_torn_part_that_cannot_be_completed(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(store: MessageStore, runs: object) -> None:
+    def refuse(store: MessageStore, messages: object) -> None:
         raise StoreFullError("no room")
 
-    job.commit(0, job.stage(0, b"a", b"b"))
-    tear(job.world, 1)
+    session.begin()
+    session.stage(*SEVERAL)
+    session.commit()
+    cut(session.world, 3)
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "append_runs", refuse)
-        with pytest.raises(StoreError, match=r"batch 0 of query copy is half published.*no room"):
-            job.world.crash()
-    job.world.store.close()
-    job.world.start()
-    assert job.world.bodies("orders") == [b"a", b"b"]
-
-
-def test_decided_parts_outlive_the_files_of_the_log_until_they_are_published(job: Job) -> None:
-    world = job.world
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    orphan = job.stage(1, b"never committed")
-    for _ in range(30):
-        world.send(queue_id=1, body=b"x" * 100_000)
-    job.commit(0, *parts)
-    world.clock.advance(SMALL_STORE.retention_ms + 1)
-    world.store.retention.disk = lambda folder: 88.0
-    assert world.retain().segments_deleted == 0
-    world.crash()
-    world.store.retention.disk = lambda folder: 88.0
-    assert world.retain().segments_deleted == 0
-    job.settle()
-    assert world.bodies("orders") == [b"a", b"b"]
-    assert world.retain().segments_deleted > 0
-    with pytest.raises(StagedPartError, match="stage the batch again"):
-        job.commit(1, orphan)
-
-
-def test_decided_parts_are_published_on_a_disk_that_is_too_full_for_messages(job: Job) -> None:
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    job.commit(0, *parts)
-    job.world.store.retention.disk = lambda folder: 92.0
-    job.world.store.retain()
-    job.settle()
-    assert job.committed == [(Committed(0, False), None)]
-
-
-def test_a_batch_that_the_disk_refuses_is_told_of_and_published_later(
-    job: Job, caplog: pytest.LogCaptureFixture
-) -> None:
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    retention = job.world.store.retention
-    retention.disk = lambda folder: 99.0
-    job.commit(0, *parts)
-    job.world.store.retain()
-    job.settle()
-    assert [type(error) for _, error in job.committed] == [StoreFullError]
-    for _ in range(3):
-        job.world.advance(RETRY_MS)
-        job.settle()
-    assert caplog.text.count("cannot be published yet") == 1
-    retention.disk = lambda folder: 10.0
-    job.world.store.retain()
-    job.commit(0, *parts)
-    job.world.advance(RETRY_MS)
-    job.settle()
-    assert job.committed[1:] == [(Committed(0, False), None)]
-    assert job.world.bodies("orders") == [b"a", b"b"]
+        patched.setattr(MessageStore, "append", refuse)
+        with pytest.raises(StoreError, match=r"visible in part.*no room"):
+            session.world.crash()
+    session.world.store.close()
+    session.world.start()
+    assert session.seen() == ALL
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_batch_that_fails_for_whatever_reason_is_published_in_the_end(
-    job: Job, trouble: Exception
+def test_a_commit_that_cannot_be_written_is_told_and_leaves_nothing(
+    session: Session, trouble: Exception
 ) -> None:
-    parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    with mock.patch.object(job.world.store, "append_runs", side_effect=trouble):
-        job.commit(0, *parts)
-        job.settle()
-    job.world.advance(RETRY_MS)
-    job.settle()
-    assert job.world.bodies("orders") == [b"a", b"b"]
+    session.begin()
+    session.stage(*SEVERAL)
+    with mock.patch.object(session.world.store, "append", side_effect=trouble):
+        session.commit()
+    ((appended, error),) = session.committed
+    assert appended is None
+    assert isinstance(error, OnelogError)
+    session.world.crash()
+    assert session.seen() == []
 
 
-def test_a_broker_that_stops_while_it_publishes_goes_on_when_it_is_started(
-    job: Job, caplog: pytest.LogCaptureFixture
+def test_a_message_that_could_not_be_staged_is_not_part_of_the_transaction(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b"))
-    left = list(job.world.soon)
-    job.world.close()
-    for callback in left:
-        callback()
-    assert "cannot be published" not in caplog.text
-    job.world.start()
-    job.settle()
-    assert job.world.bodies("orders") == [b"a", b"b"]
+    monkeypatch.setattr(staged, "GATHERED_BYTES_MAX", 1)
+    session.begin()
+    session.stage(*SEVERAL[:2])
+    full = StoreFullError("disk is full")
+    with (
+        mock.patch.object(session.world.store, "append", side_effect=full),
+        pytest.raises(StoreFullError),
+    ):
+        session.stage(SEVERAL[2])
+    session.stage(SEVERAL[3])
+    session.commit()
+    assert session.seen() == [b"a", b"d", b"b"]
 
 
-def test_queries_that_rested_for_very_long_are_forgotten(job: Job) -> None:
-    job.commit(0, job.stage(0, b"a"))
-    job.settle()
-    job.world.clock.advance(IDLE_MS_MAX + 1)
-    job.world.broker.prepared_batches.expire()
-    assert job.world.broker.prepared_batches.last_batch("copy") is None
+def test_a_topic_that_was_deleted_meanwhile_fails_the_commit(session: Session) -> None:
+    session.begin()
+    session.stage(*SEVERAL)
+    session.world.broker.admin.delete_topic("payments")
+    session.commit()
+    ((_, error),) = session.committed
+    assert isinstance(error, TopicNotFoundError)
+    assert session.world.bodies("orders") == []
 
 
-def test_batch_writes_take_no_place_from_queries_that_go_on(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+def test_messages_are_checked_when_they_are_staged(session: Session) -> None:
+    session.begin()
+    with pytest.raises(TopicNotFoundError):
+        session.stage(("nowhere", 0, b"a"))
+    with pytest.raises(MessageTooLargeError):
+        session.stage(("orders", 0, b"x" * (SMALL_STORE.body_bytes_max + 1)))
+    session.stage(SEVERAL[0])
+    session.commit()
+    assert session.seen() == [b"a"], "what was refused is not part of it"
+
+
+def test_a_transaction_has_limits(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "COUNT_MAX", 3)
+    monkeypatch.setattr(staged, "BYTES_MAX", 1_000)
+    monkeypatch.setattr(staged, "OPEN_MAX", 1)
+    session.begin()
+    with pytest.raises(BrokerBusyError, match="1 transactions are open"):
+        session.begin("one more")
+    with pytest.raises(MessageTooLargeError, match="at most 3 messages and 1000 bytes"):
+        session.stage(("orders", 0, b"x" * 1_000))
+    session.stage(*SEVERAL[:3])
+    with pytest.raises(MessageTooLargeError, match="commit more often"):
+        session.stage(SEVERAL[3])
+    session.commit()
+    assert len(session.seen()) == 3
+
+
+def test_a_transaction_that_is_too_old_is_aborted(session: Session) -> None:
+    session.begin("empty")
+    session.begin()
+    session.stage(*SEVERAL)
+    session.world.advance(AGE_MS_MAX + 60_000)
+    with pytest.raises(TransactionNotFoundError, match="60 minutes after its first message"):
+        session.commit()
+    session.stage(SEVERAL[0], name="empty")
+    session.commit("empty")
+    assert session.seen() == [b"a"], "nothing was staged in it until now"
+
+
+def test_what_is_staged_outlives_the_files_of_the_log_while_its_transaction_is_open(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_batches, "QUERIES_MAX", 2)
-    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 3)
-    batches = job.world.broker.prepared_batches
-    job.commit(0)
-    for number in range(10):
-        write = Job(job.world, f"write-{number}")
-        write.commit(0, write.stage(0, b"%d" % number, one_off=True), one_off=True)
-        write.settle()
-    job.world.crash()
-    batches = job.world.broker.prepared_batches
-    known = [n for n in range(10) if batches.last_batch(f"write-{n}") is not None]
-    assert known == [7, 8, 9], "the oldest are forgotten first"
-    assert len(job.world.bodies("orders")) == 10
-    assert batches.last_batch("copy") == 0
-    stream = Job(job.world, "stream")
-    stream.commit(0)
-    full = Job(job.world, "one too many")
-    with pytest.raises(BrokerBusyError, match="2 queries have committed here"):
-        full.commit(0)
-    write.query = "write-10"
-    write.commit(0, write.stage(0, b"10", one_off=True), one_off=True)
+    monkeypatch.setattr(staged, "GATHERED_BYTES_MAX", 1)
+    world = session.world
+    session.begin()
+    session.stage(*SEVERAL)
+    for _ in range(30):
+        world.send("orders", 3, b"x" * 100_000)
+    world.clock.advance(SMALL_STORE.retention_ms + 1)
+    world.store.retention.disk = lambda folder: 88.0
+    assert world.retain().segments_deleted == 0
+    session.commit()
+    assert session.seen() == ALL
+    assert world.retain().segments_deleted > 0
 
 
-def test_a_batch_write_that_is_being_published_is_not_forgotten(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 1)
-    job.commit(0, job.stage(0, b"a"), job.stage(0, b"b"), one_off=True)
-    other = Job(job.world, "other")
-    part = other.stage(0, b"c", one_off=True)
-    with pytest.raises(BrokerBusyError, match="try again"):
-        other.commit(0, part, one_off=True)
-    job.settle()
-    other.commit(0, part, one_off=True)
-    other.settle()
-    assert job.world.bodies("orders") == [b"a", b"b", b"c"]
+def test_what_is_on_disk_only_is_read_before_it_is_committed(session: Session) -> None:
+    session.begin()
+    session.stage(*SEVERAL)
+    with mock.patch.object(session.world.store, "is_warm", return_value=False):
+        session.commit()
+    assert session.seen() == ALL
 
 
-def test_batch_writes_are_forgotten_after_a_day_also_those_of_older_writers(job: Job) -> None:
-    older = Job(job.world, f"spark-batch-{'0a' * 16}")
-    older.commit(0)
-    job.commit(0, one_off=True)
-    stream = Job(job.world, "stream")
-    stream.commit(0)
-    job.world.clock.advance(ONE_OFF_MS_MAX + 1)
-    batches = job.world.broker.prepared_batches
-    batches.expire()
-    assert [batches.last_batch(q) for q in (older.query, job.query)] == [None, None]
-    assert batches.last_batch("stream") == 0
+@pytest.mark.usefixtures("no_garbage")
+def test_the_largest_commit_holds_the_loop_for_a_moment_only(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", StoreConfig(segment_bytes=64 << 20))
+    world.topic("orders")
+    session = Session(world)
+    session.begin()
+    session.stage(*[("orders", n % 4, b"%d" % n * 20) for n in range(staged.COUNT_MAX)])
+    world.timer.longest_cpu_s = 0.0
+    world.timer.measured(session.commit)
+    assert world.timer.longest_cpu_s < HELD_S_MAX
+    assert sum(len(world.bodies("orders", n)) for n in range(4)) == staged.COUNT_MAX

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.record.forms import Form, form_of, kafka, rocketmq
-from onelog.record.forms.codecs import Codec
+from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(

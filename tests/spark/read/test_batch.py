@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, InputPartition, LessThan
 
 from onelog.errors import ConfigError, DataLossError
-from onelog.message import NewMessage, SysFlag, encode_properties
+from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns.messages import ALL, spark_schema
 from onelog.spark.columns.tables import Table
@@ -111,6 +111,21 @@ def test_tags_are_exact(orders: ThreadedCluster, place: dict[str, str]) -> None:
         orders.send("orders", [b"x"], TAGS=tag)
     assert rows(reader(orders, tags="BB", **place)) == [(0, 51)]
     assert rows(reader(orders, tags="BB || other", **place)) == [(0, 51), (0, 52)]
+
+
+def test_messages_without_a_body_are_rows(orders: ThreadedCluster, place: dict[str, str]) -> None:
+    async def publish() -> None:
+        broker = orders.broker().broker
+        run = NewRun("orders", 0, [(0, b"", b""), (0, b"y", b"")], b"y")
+        broker.publish(NewMessage("orders", 0, b""), lambda token, where, error: None)
+        broker.publish_many(run, lambda token, where, error: None)
+
+    orders.run(publish())
+    found = reader(orders, startingOffsets='{"orders": {"0": 50, "1": -1}}', **place)
+    (part,) = found.partitions()
+    assert [body for batch in found.read(part) for body in batch["body"].to_pylist()] == [
+        b"", b"", b"y",
+    ]  # fmt: skip
 
 
 def test_inner_batches_are_taken_apart(orders: ThreadedCluster, place: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.client.message import Queue
-from onelog.client.producer.send_targets import Channel, Lane, Place
+from onelog.client.producer.send_targets import Channel, SendTarget, SendTargets
 from onelog.errors import MessageError
 from onelog.message import java_hash
 from onelog.spark.write.queues import ANYWHERE, Parts, QueueChoice, java_hashes
@@ -50,11 +50,11 @@ def test_keys_are_hashed_as_in_java(keys: list[str | None]) -> None:
 def test_one_key_stays_in_one_queue_which_is_the_one_that_producers_choose() -> None:
     queues = [Queue("orders", "a", number) for number in range(5)]
     template = SendTemplate("group", "orders", 0, "a", default_topic="TBW102", default_queues=4)
-    lane = Lane([Place(each, Channel("a", None), template) for each in queues], 0)
+    targets = SendTargets([SendTarget(each, Channel("a", None), template) for each in queues], 0)
     keys = [f"key-{number}" for number in range(200)]
     assert any(java_hash(key) < 0 for key in keys)
     places = QueueChoice(queues, 0).places(rows(200, key=pa.array(keys)))
-    assert [queues[place] for place in places] == [lane.of_key(key).queue for key in keys]
+    assert [queues[place] for place in places] == [targets.of_key(key).queue for key in keys]
 
 
 def test_the_messages_of_a_queue_are_shared_out_in_order() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from onelog.client.connection import background
-from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import Nodes
 from onelog.errors import OnelogError
 from onelog.spark.options import WriteOptions, write_options
 from onelog.spark.write import deciders, sink
@@ -317,15 +317,15 @@ def test_a_batch_write_is_forgotten_soon_and_needs_no_broker_but_those_it_writes
     pair: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[RequestCode, dict[str, str]]] = []
-    ask = Instance.ask
+    ask = Nodes.ask
 
     async def noted(
-        self: Instance, address: Any, code: RequestCode, ext: Any, *more: Any, **options: Any
+        self: Nodes, address: Any, code: RequestCode, ext: Any, *more: Any, **options: Any
     ) -> Any:
         asked.append((code, dict(ext)))
         return await ask(self, address, code, ext, *more, **options)
 
-    monkeypatch.setattr(Instance, "ask", noted)
+    monkeypatch.setattr(Nodes, "ask", noted)
     run_write(pair)
     assert stored(pair, 0) == [b"0"]
     changes = [ext for code, ext in asked if code is not RequestCode.QUERY_STAGED]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onelog.client.connection.address import Address, parse_address
 from onelog.client.connection.nodes import Failure, Nodes
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import BrokerNotFoundError, InvalidRequestError
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import BrokerData, ClusterInfo, KVTable
@@ -36,7 +37,7 @@ class BrokerSet:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """How one broker process is doing. Rates are messages per second over the last 10 s."""
+    """How one broker process is doing."""
 
     name: str
     cluster: str
@@ -44,6 +45,7 @@ class BrokerStatus:
     address: Address
     version: str
     put_rate: float
+    """Messages per second over the last 10 s."""
     get_rate: float
     put_today: int
     get_today: int
@@ -138,6 +140,14 @@ class Clusters:
             longest_stall_ms=_whole(table, "onelogStallLongestMs"),
             details=table,
         )
+
+
+class SyncClusters(Part[Clusters]):
+    """The same for threads."""
+
+    brokers = waiting(Clusters.brokers)
+    masters = waiting(Clusters.masters)
+    status = waiting(Clusters.status)
 
 
 def broker_set(data: BrokerData) -> BrokerSet:

@@ -23,6 +23,7 @@ from onelog.client.admin.positions import TO_THE_END, Positions
 from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
+from onelog.client.synchronous import Part, waiting
 from onelog.clock import Clock
 from onelog.errors import (
     InvalidRequestError,
@@ -102,24 +103,16 @@ class _Collected:
         return tuple(item[2] for item in sorted(self._heap, reverse=True))
 
 
+@dataclass(eq=False)
 class Delays:
     """Questions about messages that wait, and their recall."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        clusters: Clusters,
-        topics: Topics,
-        positions: Positions,
-        messages: Messages,
-        clock: Clock,
-    ) -> None:
-        self._nodes = nodes
-        self._clusters = clusters
-        self._topics = topics
-        self._positions = positions
-        self._messages = messages
-        self._clock = clock
+    _nodes: Nodes
+    _clusters: Clusters
+    _topics: Topics
+    _positions: Positions
+    _messages: Messages
+    _clock: Clock
 
     # Listing.
 
@@ -265,6 +258,14 @@ class Delays:
             "producerGroup": TOOLS_GROUP,
         }
         await self._nodes.ask(masters[handle.broker], RequestCode.RECALL_MESSAGE, ext)
+
+
+class SyncDelays(Part[Delays]):
+    """The same for threads."""
+
+    cancel = waiting(Delays.cancel)
+    find = waiting(Delays.find)
+    waiting = waiting(Delays.waiting)
 
 
 class _Progress:

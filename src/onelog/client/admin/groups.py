@@ -14,19 +14,16 @@ from onelog.client.admin.cluster import Clusters
 from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Gathered, Nodes, at_once
-from onelog.client.consumer.subscriptions import (
-    Filters,
-    differences,
-    differences_told,
-    read_running_info,
-)
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import (
     ConsumersOfflineError,
     GroupExistsError,
     GroupNotFoundError,
     OnelogError,
     TopicNotFoundError,
+    WireError,
 )
+from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import ConsumerConnection
 from onelog.wire.remoting.codes import RequestCode
@@ -44,6 +41,10 @@ SYSTEM_NAMES = frozenset(
         "__MONITOR_CONSUMER",
     }
 )
+
+Filters = dict[str, str]
+"""Topics, and the filter on each; a SQL-92 condition begins with `SQL92: `."""
+_SQL = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +430,20 @@ class Groups:
         }
 
 
+class SyncGroups(Part[Groups]):
+    """The same for threads."""
+
+    copy_settings = waiting(Groups.copy_settings)
+    create = waiting(Groups.create)
+    delete = waiting(Groups.delete)
+    describe = waiting(Groups.describe)
+    members = waiting(Groups.members)
+    names = waiting(Groups.names)
+    progress = waiting(Groups.progress)
+    summaries = waiting(Groups.summaries)
+    update = waiting(Groups.update)
+
+
 def is_system(group: str) -> bool:
     """Whether a group is the broker's own, or RocketMQ's tools'."""
     return group in SYSTEM_NAMES or group.startswith(SYSTEM_PREFIXES)
@@ -473,3 +488,52 @@ def _with_owners(progress: GroupProgress, owners: Mapping[MessageQueue, str]) ->
 
     queues = tuple(replace(queue, client_id=owner(queue)) for queue in progress.queues)
     return replace(progress, queues=queues)
+
+
+def filter_text(expression: str, kind: str | None) -> str:
+    """A filter in one text."""
+    return f"{_SQL}: {expression}" if kind == _SQL else expression
+
+
+def differences_told(answers: Iterable[ConsumerConnection]) -> dict[str, Filters]:
+    """The filters of each member, by client id, if brokers say that they differ; else nothing."""
+    return {
+        client_id: {
+            each.topic: filter_text(each.sub_string, each.expression_type)
+            for each in sorted(subscriptions, key=lambda data: data.topic)
+        }
+        for answer in answers
+        for client_id, subscriptions in sorted((answer.member_subscriptions or {}).items())
+    }
+
+
+def differences(filters: Mapping[str, Filters | None]) -> dict[str, Filters]:
+    """The filters of the members that told theirs, if they differ; else nothing."""
+    told = {client_id: each for client_id, each in filters.items() if each is not None}
+    first = next(iter(told.values()), {})
+    return told if any(each != first for each in told.values()) else {}
+
+
+def read_running_info(
+    running_info: bytes | bytearray | memoryview,
+) -> tuple[list[MessageQueue], Filters | None]:
+    """The queues that a member has, and its filters, from its running info."""
+    allowance = fastjson.Allowance(fastjson.ANSWER_PIECES_MAX)
+    info = fastjson.loads(running_info, MessageQueue.from_members, allowance)
+    if not isinstance(info, dict):
+        raise WireError("a client's running info is no object")
+    table = info.get("mqTable") or {}
+    queues = [key for key in table if isinstance(key, MessageQueue)]
+    told = info.get("subscriptionSet")
+    return queues, _filters(told) if isinstance(told, list) else None
+
+
+def _filters(told: list[Any]) -> Filters:
+    found = {
+        str(each.get("topic", "")): filter_text(
+            str(each.get("subString", "")), each.get("expressionType")
+        )
+        for each in told
+        if isinstance(each, dict)
+    }
+    return dict(sorted(found.items()))

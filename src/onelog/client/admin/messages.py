@@ -8,13 +8,15 @@ a position that would be kept.
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onelog.client.admin.cluster import Clusters
 from onelog.client.admin.positions import Positions
 from onelog.client.admin.topics import Route, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
+from onelog.client.synchronous import Part, iterating, waiting
 from onelog.errors import (
     InvalidRequestError,
     KeyNotFoundError,
@@ -71,8 +73,7 @@ class Consumption:
     is_past: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
+class _Queue(NamedTuple):
     broker: str
     address: Address
     topic: str
@@ -358,23 +359,29 @@ class Messages:
         return tuple(await at_once(consumption, await self._topics.groups(message.topic)))
 
 
+class SyncMessages(Part[Messages]):
+    """The same for threads."""
+
+    by_id = waiting(Messages.by_id)
+    by_key = waiting(Messages.by_key)
+    by_offset = waiting(Messages.by_offset)
+    by_time = iterating(Messages.by_time)
+    by_unique_key = waiting(Messages.by_unique_key)
+    consumption = waiting(Messages.consumption)
+    follow = iterating(Messages.follow)
+    pull = waiting(Messages.pull)
+
+
+@dataclass(eq=False)
 class _Cursor:
     """A place in one queue, from which messages of a span of time are read one by one."""
 
-    def __init__(
-        self,
-        pull: Callable[[_Queue, int, int], Awaitable[Pulled]],
-        queue: _Queue,
-        offset: int,
-        begin_ms: int,
-        end_ms: int,
-    ) -> None:
-        self._pull = pull
-        self._queue = queue
-        self._offset = offset
-        self._begin_ms = begin_ms
-        self._end_ms = end_ms
-        self._ahead: list[Found] = []
+    _pull: Callable[[_Queue, int, int], Awaitable[Pulled]]
+    _queue: _Queue
+    _offset: int
+    _begin_ms: int
+    _end_ms: int
+    _ahead: list[Found] = field(default_factory=list)
 
     async def next(self) -> Found | None:
         """The next message; None at the end of the queue or of the span."""

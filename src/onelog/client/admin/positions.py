@@ -11,6 +11,7 @@ from onelog.client.admin.groups import Groups
 from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Route, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import (
     ConsumersOfflineError,
     GroupNotFoundError,
@@ -182,6 +183,16 @@ class Positions:
         return {
             (queue.topic, queue.broker, queue.queue_id): queue.position for queue in progress.queues
         }
+
+
+class SyncPositions(Part[Positions]):
+    """The same for threads."""
+
+    clone = waiting(Positions.clone)
+    offset_at = waiting(Positions.offset_at)
+    preview = waiting(Positions.preview)
+    reset = waiting(Positions.reset)
+    skip = waiting(Positions.skip)
 
 
 def _masters(route: Route) -> dict[str, _Master]:

@@ -14,6 +14,7 @@ import msgspec
 from onelog.client.admin.cluster import BrokerSet, Clusters, broker_set, masters_of
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import BrokerNotFoundError, TopicExistsError, TopicNotFoundError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.groups import GroupList
@@ -80,13 +81,14 @@ class TopicSettings:
     """How a topic is set on one broker."""
 
     broker: str
+    attributes: dict[str, str]
     read_queues: int
     write_queues: int
     perm: int
+    """RocketMQ's bits: 4 to read, 2 to write, 1 inherited."""
     order: bool
     filter_type: str
     sys_flag: int
-    attributes: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,19 @@ class Topics:
         return tuple(masters)
 
 
+class SyncTopics(Part[Topics]):
+    """The same for threads."""
+
+    create = waiting(Topics.create)
+    delete = waiting(Topics.delete)
+    describe = waiting(Topics.describe)
+    groups = waiting(Topics.groups)
+    names = waiting(Topics.names)
+    route = waiting(Topics.route)
+    status = waiting(Topics.status)
+    update = waiting(Topics.update)
+
+
 def _kind(name: str, system: frozenset[str]) -> TopicKind:
     if name.startswith(RETRY_PREFIX):
         return TopicKind.RETRY
@@ -402,14 +417,14 @@ def _kind(name: str, system: frozenset[str]) -> TopicKind:
 
 def _settings(broker: str, config: TopicConfig) -> TopicSettings:
     return TopicSettings(
-        broker,
-        config.read_queue_nums,
-        config.write_queue_nums,
-        config.perm,
-        config.order,
-        config.topic_filter_type,
-        config.topic_sys_flag,
-        config.attributes,
+        broker=broker,
+        attributes=config.attributes,
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        perm=config.perm,
+        order=config.order,
+        filter_type=config.topic_filter_type,
+        sys_flag=config.topic_sys_flag,
     )
 
 

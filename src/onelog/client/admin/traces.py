@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from onelog.client.admin.dead_letters import RESENT_FROM, origin_topic
 from onelog.client.admin.messages import TIME_MAX, Found, Messages
-from onelog.client.admin.resending import RESENT_FROM, origin_topic
 from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from onelog.client.connection.address import host_text
 from onelog.client.connection.nodes import Failure, at_once
+from onelog.client.synchronous import Part, waiting
 from onelog.errors import (
     InvalidRequestError,
     MessageNotFoundError,
@@ -24,7 +26,7 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
-from onelog.message import SCHEDULE_TOPIC, Message, decode_host, property_value
+from onelog.message import SCHEDULE_TOPIC, Message, property_value
 from onelog.record.compression import unpacked_body
 from onelog.wire.remoting.trace import (
     TRACE_TOPIC,
@@ -199,7 +201,7 @@ class Traces:
             end_ms = max(oldest.values())
         traced = []
         for each in bodies.values():
-            client, written_ms = _address(each.message.born_host), each.message.born_ms
+            client, written_ms = host_text(each.message.born_host), each.message.born_ms
             try:
                 records = decode_trace(unpacked_body(each.message))
             except WireError as error:
@@ -267,6 +269,12 @@ class Traces:
             return {}  # Where groups are is the least of what is asked for here.
 
 
+class SyncTraces(Part[Traces]):
+    """The same for threads."""
+
+    trace = waiting(Traces.trace)
+
+
 # -- where it is from ------------------------------------------------------------------------------
 
 
@@ -294,11 +302,6 @@ def _groups(traced: Iterable[_Traced]) -> set[str]:
     return {record.group for record in records if isinstance(record, (Delivered, Consumed))} - {""}
 
 
-def _address(host: bytes) -> str:
-    name, port = decode_host(host)
-    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
 # -- steps -----------------------------------------------------------------------------------------
 
 
@@ -315,7 +318,7 @@ def _stored_steps(copies: Sequence[tuple[str, Found]]) -> list[Step]:
     if copies:
         # Copies keep the birth of the first; only a resent one is born where that was done.
         first = min((found.message for _, found in copies), key=lambda each: each.store_ms)
-        steps.append(Step(StepKind.BORN, first.born_ms, place=_address(first.born_host)))
+        steps.append(Step(StepKind.BORN, first.born_ms, place=host_text(first.born_host)))
     return steps
 
 

@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from onelog.errors import InvalidAddressError
+from onelog.message import decode_host
 
 _FORM = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s\[\]]+)):(\d{1,5})")
 
@@ -19,6 +20,11 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_text(host: bytes) -> str:
+    """A host and port of a record, as people write them."""
+    return str(Address(*decode_host(host)))
 
 
 def parse_address(text: str) -> Address:

@@ -1,8 +1,17 @@
-"""One running client: its connections, its routes, its heartbeats, and what brokers ask of it.
+"""One running client: its connections, routes and heartbeats, and what brokers ask of it.
 
-Producers and consumers have one each. Invariants: a broker that a connection is opened to hears
-first who is there (the heartbeat is the first request on it), and then every 30 s; `close` ends
-everything that was started here, and tells the brokers as far as they listen.
+Producers and consumers have one each. A client shows itself to the brokers that it sends to or
+reads from. That is not enough for one that any broker may have to find: to ask it about the
+transaction of another member, or to hand it a reply. Such a client is present at all masters
+(`Presence`).
+
+A namespace is a prefix that keeps the tenants of a cluster apart: `orders` in namespace `shop` is
+`shop%orders` on the wire. The marks of retry and dead-letter topics stay in front, as in
+`%RETRY%shop%billing`; names of the system get no prefix. These are the rules of RocketMQ's clients.
+
+Invariants: the heartbeat is the first request on every connection to a broker, and is sent again
+every 30 s. `close` ends everything that was started here, and tells the brokers that it can reach.
+`unwrapped(space, wrapped(space, name))` is the name.
 """
 
 import asyncio
@@ -12,12 +21,10 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from onelog.client.admin.cluster import MASTER_ID
+from onelog.client.admin.cluster import MASTER_ID, Clusters
 from onelog.client.connection.address import Address
-from onelog.client.connection.namespace import unwrapped, wrapped
 from onelog.client.connection.nodes import Nodes, at_once
-from onelog.client.connection.presence import Presence
-from onelog.client.connection.routes import Routes
+from onelog.client.connection.routes import RouteCache
 from onelog.client.options import ClientOptions, client_settings
 from onelog.client.producer import unique_id
 from onelog.errors import (
@@ -44,6 +51,16 @@ log = logging.getLogger(__name__)
 
 _alive: "weakref.WeakSet[Instance]" = weakref.WeakSet()
 
+_MARKS = ("%RETRY%", "%DLQ%")
+_SYSTEM = frozenset(
+    """
+    TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRACE_TOPIC
+    RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
+    """.split()
+)
+_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
+_REPLY_SUFFIX = "_REPLY_TOPIC"
+
 
 class Instance:
     """A client's side of all its connections."""
@@ -62,7 +79,8 @@ class Instance:
             on_connected=self._connected,
             on_request=self._requested,
         )
-        self.routes = Routes(self.nodes)
+        self.ask = self.nodes.ask
+        self.routes = RouteCache(self.nodes)
         self.presence = Presence(self.nodes)
         self.handlers: dict[int, Callable[[Peer, Command], None]] = {}
         """What is done with the requests of brokers, by code."""
@@ -159,19 +177,7 @@ class Instance:
         """A topic or group as the user knows it: without the namespace."""
         return unwrapped(self.namespace, name) if self.namespace else name
 
-    # Asking brokers.
-
-    async def ask(
-        self,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        timeout_ms: int | None = None,
-        accept: frozenset[int] = frozenset(),
-    ) -> Command:
-        """The answer of one node; an error unless it is SUCCESS or a code of `accept`."""
-        return await self.nodes.ask(address, code, ext, body, accept, timeout_ms)
+    # Telling brokers.
 
     def oneway(
         self,
@@ -306,3 +312,70 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+class Presence:
+    """The masters that a client is known to, whatever it sends to."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.masters: tuple[Address, ...] = ()
+        """To whom heartbeats go besides."""
+        self._nodes = nodes
+        self._clusters = Clusters(nodes)
+        self._wanted = False
+        self._first: asyncio.Task[None] | None = None
+
+    async def ensure(self) -> None:
+        """Be present from now on; returns when everybody was tried once."""
+        self._wanted = True
+        if self._first is None or (self._first.done() and not self.masters):
+            self._first = asyncio.ensure_future(self.refresh())
+        # One caller that gives up must not keep the others from being found.
+        await asyncio.shield(self._first)
+
+    async def refresh(self) -> None:
+        """Find new masters, and connect to those that we lost; nothing unless it is wanted."""
+        if not self._wanted:
+            return
+        try:
+            brokers = await self._clusters.brokers()
+        except OnelogError as error:
+            log.info("the masters stay those that were known: %s", error)
+        else:
+            self.masters = tuple(each.master for each in brokers if each.master is not None)
+        await at_once(self._connect, self.masters)
+
+    async def close(self) -> None:
+        """Stop trying."""
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+
+    async def _connect(self, address: Address) -> None:
+        try:
+            await self._nodes.peer(address)  # The heartbeat is the first request on it.
+        except OnelogError as error:
+            log.info("not present at a broker: %s", error)
+
+
+def wrapped(namespace: str, name: str) -> str:
+    """A topic or group as the brokers know it."""
+    mark, plain = _split(name)
+    if not namespace or plain in _SYSTEM or plain.startswith(_SYSTEM_PREFIXES):
+        return name
+    if plain.endswith(_REPLY_SUFFIX):
+        return name  # Each cluster has one, and it is the broker's.
+    return name if plain.startswith(f"{namespace}%") else f"{mark}{namespace}%{plain}"
+
+
+def unwrapped(namespace: str, name: str) -> str:
+    """A topic or group as the users of the namespace know it."""
+    mark, plain = _split(name)
+    return mark + plain.removeprefix(f"{namespace}%") if namespace else name
+
+
+def _split(name: str) -> tuple[str, str]:
+    for mark in _MARKS:
+        if name.startswith(mark):
+            return mark, name[len(mark) :]
+    return "", name

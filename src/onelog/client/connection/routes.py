@@ -63,7 +63,7 @@ class Route:
         return dict(brokers.members).get(broker_id) or brokers.preferred
 
 
-class Routes:
+class RouteCache:
     """The routes of one client. Topics have their full names, with a namespace if there is one."""
 
     def __init__(self, nodes: Nodes) -> None:

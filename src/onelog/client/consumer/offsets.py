@@ -3,8 +3,8 @@
 Members of a group that share the messages keep their positions with the brokers, because another
 member may go on from them. A consumer that gets all messages keeps its own, in a file.
 
-Invariant: what is read back is a position that was written here, or nothing; a file is replaced as
-a whole, so that a crash leaves the old one or the new one.
+Invariant: a position that is read was written here. A file is replaced as a whole, so that a crash
+leaves the old one or the new one.
 """
 
 import asyncio
@@ -26,20 +26,30 @@ from onelog.wire.remoting.stats import ResetOffsets
 log = logging.getLogger(__name__)
 
 
+async def ask_broker_of(
+    instance: Instance, queue: Queue, code: RequestCode, ext: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What the broker of a queue answers to a question about the queue."""
+    route = await instance.routes.get(queue.topic)
+    asked = {**_queue_fields(queue), **(ext or {})}
+    return (await instance.ask(route.reading_address(queue.broker), code, asked)).ext
+
+
+def _queue_fields(queue: Queue) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
+
+
 class ConsumerOffsets(Protocol):
     """Where positions are kept."""
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
-        ...
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
         """Keep positions, without waiting for it; one that gets lost is written again."""
-        ...
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Keep positions, and come back when they are kept, as far as that is possible."""
-        ...
 
 
 class BrokerOffsets:
@@ -51,15 +61,16 @@ class BrokerOffsets:
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
-        route = await self._instance.routes.get(queue.topic)
-        address = route.reading_address(queue.broker)
         try:
-            answer = await self._instance.ask(
-                address, RequestCode.QUERY_CONSUMER_OFFSET, self._ext(queue)
+            answer = await ask_broker_of(
+                self._instance,
+                queue,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                {"consumerGroup": self._group},
             )
         except KeyNotFoundError:
             return None
-        return fields.number(answer.ext, "offset")
+        return fields.number(answer, "offset")
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
         """Tell the brokers, one way."""
@@ -68,7 +79,8 @@ class BrokerOffsets:
             if route is not None and queue.broker in route.brokers:
                 address = route.reading_address(queue.broker)
                 code = RequestCode.UPDATE_CONSUMER_OFFSET
-                self._instance.oneway(address, code, self._commit_ext(queue, offset))
+                ext = {**_queue_fields(queue), **self._committed(offset)}
+                self._instance.oneway(address, code, ext)
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Tell the brokers, and wait until they know."""
@@ -76,25 +88,14 @@ class BrokerOffsets:
 
     async def _write(self, position: tuple[Queue, int]) -> None:
         queue, offset = position
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
         try:
-            route = await self._instance.routes.get(queue.topic)
-            address = route.reading_address(queue.broker)
-            await self._instance.ask(
-                address, RequestCode.UPDATE_CONSUMER_OFFSET, self._commit_ext(queue, offset)
-            )
+            await ask_broker_of(self._instance, queue, code, self._committed(offset))
         except OnelogError as error:
             log.warning("offset %d of %s is not committed: %s", offset, queue, error)
 
-    def _commit_ext(self, queue: Queue, offset: int) -> dict[str, str]:
-        return {**self._ext(queue), "commitOffset": str(offset)}
-
-    def _ext(self, queue: Queue) -> dict[str, str]:
-        return {
-            "consumerGroup": self._group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "bname": queue.broker,
-        }
+    def _committed(self, offset: int) -> dict[str, str]:
+        return {"consumerGroup": self._group, "commitOffset": str(offset)}
 
 
 class LocalOffsets:

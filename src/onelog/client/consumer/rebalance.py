@@ -1,22 +1,33 @@
-"""Which queues are this member's: asked of the routes and of the group's members.
+"""Which queues are this member's, worked out from the routes and the members of the group.
 
-Every member works that out for itself, from the same sorted lists, so that all come to shares that
-fit together. Invariant: where the members cannot be told, nothing is shared out anew.
+Every member does that for itself, from the same sorted lists, so that the shares fit together. What
+fails is tried again every second; `Obstacles` keeps the log from saying the same every second.
+
+Invariants: while the members are not known, queues stay where they are. The log has one warning for
+a new reason, and no further one while the reason stays the same.
 """
 
+import asyncio
+import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.routes import Route
-from onelog.client.consumer.offsets import ConsumerOffsets
+from onelog.client.consumer.offsets import ConsumerOffsets, ask_broker_of
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.consumer.push.send_back import RETRY_PREFIX
 from onelog.client.message import Queue
-from onelog.errors import OnelogError, RequestRefusedError
+from onelog.errors import OnelogError, RequestRefusedError, TopicNotFoundError
+from onelog.jobs import Job
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import ConsumerList
 from onelog.wire.remoting.codes import RequestCode
+
+REBALANCE_SECONDS = 20.0
+UNBALANCED_SECONDS = 1.0
+"""The same, while something could not be shared out."""
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +70,25 @@ def _addresses(route: Route) -> list[Address]:
     return [route.reading_address(name) for name in sorted(route.brokers)]
 
 
+async def keep_balanced(
+    group: str, wake: asyncio.Event, rebalance: Callable[[], Awaitable[bool]], balanced: bool
+) -> None:
+    """Share out the queues again and again, and at once when woken; ends by being cancelled.
+
+    `rebalance` says whether everything could be shared out; if not, it is called again soon.
+    """
+    # What a user's strategy raises must not end the sharing out for good.
+    job = Job(f"sharing out the queues of group {group}")
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
+                await wake.wait()
+        wake.clear()
+        balanced = False
+        with job:
+            balanced = await rebalance()
+
+
 async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queue) -> int:
     """Where to begin in a queue: where the group was, else where the consumer says.
 
@@ -70,12 +100,30 @@ async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queu
     start = member.settings.start
     if start == "first" or queue.topic.startswith(RETRY_PREFIX):
         return 0
-    route = await member.instance.routes.get(queue.topic)
-    address = route.reading_address(queue.broker)
-    ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
-    code = RequestCode.GET_MAX_OFFSET
+    code, ext = RequestCode.GET_MAX_OFFSET, {}
     if isinstance(start, datetime):
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        ext["timestamp"] = str(round(start.timestamp() * 1000))
-    answer = await member.instance.ask(address, code, ext)
-    return fields.number(answer.ext, "offset")
+        ext = {"timestamp": str(round(start.timestamp() * 1000))}
+    return fields.number(await ask_broker_of(member.instance, queue, code, ext), "offset")
+
+
+class Obstacles:
+    """The reasons why topics are not shared out."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def tell(self, topic: str, error: OnelogError) -> None:
+        """A topic could not be shared out."""
+        reason = str(error)
+        is_news = self._reasons.get(topic) != reason
+        self._reasons[topic] = reason
+        # That a topic is missing was said at the start, and a retry topic comes when it is needed.
+        is_usual = topic.startswith(RETRY_PREFIX) or isinstance(error, TopicNotFoundError)
+        level = logging.WARNING if is_news and not is_usual else logging.DEBUG
+        log.log(level, "the queues of %s cannot be shared out now: %s", topic, reason)
+
+    def settle(self, topic: str) -> None:
+        """It was shared out."""
+        if self._reasons.pop(topic, None) is not None:
+            log.info("the queues of %s are shared out again", topic)

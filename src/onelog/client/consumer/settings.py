@@ -13,12 +13,12 @@ from typing import Literal, cast
 
 from onelog.client.consumer.allocation import AllocationStrategy, average
 from onelog.client.hooks import ConsumeHook
-from onelog.client.options import ConsumerOptions, milliseconds
-from onelog.errors import ConfigError
+from onelog.client.options import ConsumerOptions, milliseconds, whole
+from onelog.errors import ConfigError, InvalidGroupError
 
 Start = Literal["first", "last"] | datetime
 
-RETRIES_MAX = 16
+GROUP_CHARACTERS_MAX = 255
 CONSUME_TIMEOUT_SECONDS = 15 * 60.0
 INVISIBLE_SECONDS = 60.0
 
@@ -58,6 +58,12 @@ class ConsumerSettings:
             raise ConfigError(f"start is 'first', 'last' or a time, and not {self.start!r}")
 
 
+def check_group(group: str) -> None:
+    """`InvalidGroupError` for a name that no consumer group can have."""
+    if not group or len(group) > GROUP_CHARACTERS_MAX:
+        raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
+
+
 def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:
     """The options with what they leave open filled in."""
     model = options.get("model", "clustering")
@@ -90,9 +96,4 @@ def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:
 
 
 def _count(options: ConsumerOptions, name: str, default: int, least: int = 1) -> int:
-    value = cast(Mapping[str, object], options).get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ConfigError(f"{name} must be at least {least}, and {value} is not")
-    return value
+    return whole(name, cast(Mapping[str, object], options).get(name, default), least)

@@ -25,7 +25,7 @@ from onelog.client.connection.routes import DEFAULT_TOPIC, QUEUES
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.message import ReceivedMessage, SendStatus
 from onelog.client.options import milliseconds
-from onelog.client.producer.compression import packed
+from onelog.client.producer.outgoing import packed
 from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job

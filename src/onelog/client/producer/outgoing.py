@@ -1,18 +1,36 @@
-"""What a message turns into before it travels: its properties, its batch, its smaller body.
+"""What a message becomes before it is sent: its properties, its batch, its compressed body.
 
 Properties are one text, `name 0x01 value 0x02` repeated; the unique id is the first of them.
 Invariant: what leaves here is within RocketMQ's limits, or the error says which one it breaks.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypedDict
 
-from onelog.client.message import Message
+from onelog.client.message import Message, Queue
+from onelog.client.options import Compression as FormName
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
+from onelog.record.compression import Compression, compress
 from onelog.record.inner_batch import BATCHED_BYTES, encode_batch
 
 _SURELY_SMALL = PROPERTIES_BYTES_MAX // 4
 """So many characters are within the limit however many bytes each takes."""
+
+FORMS: dict[FormName, Compression] = {
+    "zlib": Compression.ZLIB,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+class Where(TypedDict, total=False):
+    """Which queue a message goes to, and how long that may take: see `AsyncProducer.send`."""
+
+    order_key: str | None
+    queue: Queue | None
+    timeout: timedelta | float | None
 
 
 def properties_of(message: Message, message_id: str, extra: Mapping[str, str] | None = None) -> str:
@@ -90,3 +108,9 @@ def batch_body(
         f"the batch of {len(messages)} messages to {messages[0].topic!r} has {size} bytes; the "
         f"limit is {bytes_max}: send it in parts"
     )
+
+
+def packed(body: bytes, form: Compression) -> tuple[bytes, int]:
+    """The body as it travels, and the bits of its sysFlag; as it came if nothing is gained."""
+    smaller = compress(body, form)
+    return (smaller, form.sys_flag) if len(smaller) < len(body) else (body, 0)

@@ -1,10 +1,10 @@
-"""Messages on their way: how many, how each one ends, and what is said of those that failed.
+"""Sends that wait for their answer: how many there may be, and how each one ends.
 
-A `Flight` is a request that waits for its answer, and ends as a `Receipt` or as a `Missed`. Large
-messages count for more than one, so that the limit on their number is one on their bytes too.
+A `PendingSend` ends as a `Receipt` or as a `FailedTry`. Large messages weigh more than one, so that
+the limit on the number of messages is also a limit on their bytes.
 
-Invariants: a flight ends in one call of its `finish`; a `Missed` has an error that names the
-broker, its address and the cause; whoever waits for room gets it first come, first served, or an
+Invariants: a pending send ends in one call of its `finish`. The error of a `FailedTry` names the
+broker, its address and the cause. Who waits for room gets it first come, first served, or gets an
 error in time.
 """
 
@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onelog.client.connection.faults import Faults
 from onelog.client.connection.nodes import REFUSALS, refusal
 from onelog.client.message import Queue, Receipt, SendStatus
-from onelog.client.producer.send_targets import Channel, Place
+from onelog.client.producer.send_targets import Channel, Faults, SendTarget
 from onelog.errors import (
     BrokerBusyError,
     MessageError,
@@ -31,7 +30,7 @@ from onelog.net.remoting import Unanswered
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 
-IN_FLIGHT_MAX = 2048
+PENDING_MAX = 2048
 """Messages that may wait for their answer; 32 MiB, if they are large."""
 WEIGHT_SHIFT = 14
 """Each 16 KiB of a body count as one more message."""
@@ -72,7 +71,7 @@ _OK = SendStatus.OK
 log = logging.getLogger(__name__)
 
 
-class Missed(NamedTuple):
+class FailedTry(NamedTuple):
     """A try that failed."""
 
     message_id: str
@@ -104,10 +103,10 @@ class Parcel(NamedTuple):
         return self.order_key is not None or self.queue is not None
 
 
-Finish = Callable[[Receipt | Missed], None]
+Finish = Callable[[Receipt | FailedTry], None]
 
 
-class Flights:
+class PendingSends:
     """All messages of one producer that are on their way."""
 
     loop: asyncio.AbstractEventLoop
@@ -115,31 +114,31 @@ class Flights:
     def __init__(self, faults: Faults | None) -> None:
         self.faults = faults
         """What is known of slow brokers; None if they are not to be avoided."""
-        self.in_flight = 0
+        self.weight = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def is_crowded(self) -> bool:
         """Whether to wait for `room` first."""
-        return self.in_flight >= IN_FLIGHT_MAX
+        return self.weight >= PENDING_MAX
 
     async def room(self, timeout_ms: int) -> None:
         """Wait until fewer messages are on their way; `SendFailedError` if that takes too long."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while self.in_flight >= IN_FLIGHT_MAX:
+                while self.weight >= PENDING_MAX:
                     await self._change()
         except TimeoutError:
             raise SendFailedError(
                 f"not sent within {timeout_ms} ms, because brokers owe answers to messages that "
-                f"were sent before, and no more than {IN_FLIGHT_MAX} may be on their way"
+                f"were sent before, and no more than {PENDING_MAX} may be on their way"
             ) from None
 
-    async def landed(self, timeout_ms: int) -> None:
+    async def all_ended(self, timeout_ms: int) -> None:
         """Wait until nothing is on its way, or for so long."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while self.in_flight:
+                while self.weight:
                     await self._change()
         except TimeoutError:
             log.warning("messages that were sent have no answer yet")
@@ -151,12 +150,12 @@ class Flights:
 
     def wake(self) -> None:
         """There is room again. More are woken than one, for one may have given up meanwhile."""
-        for _ in range(min(len(self.waiting), max(1, IN_FLIGHT_MAX - self.in_flight))):
+        for _ in range(min(len(self.waiting), max(1, PENDING_MAX - self.weight))):
             turn = self.waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
 
-    def missed(
+    def failed(
         self,
         channel: Channel,
         message_id: str,
@@ -165,42 +164,42 @@ class Flights:
         *,
         is_worth_another: bool = True,
         was_refused: bool = False,
-    ) -> Missed:
+    ) -> FailedTry:
         """A try that did not end with a receipt."""
         if self.faults is not None and is_worth_another:
             self.faults.failed(channel.broker)
-        return Missed(message_id, channel.broker, error, is_worth_another, started, was_refused)
+        return FailedTry(message_id, channel.broker, error, is_worth_another, started, was_refused)
 
 
-class Flight(Unanswered):
+class PendingSend(Unanswered):
     """A message on its way, until its fate is known."""
 
-    __slots__ = ("_finish", "_flights", "_message_id", "_place", "_weight")
+    __slots__ = ("_finish", "_message_id", "_pending", "_target", "_weight")
 
     def __init__(
-        self, flights: Flights, place: Place, message_id: str, size: int, finish: Finish
+        self, pending: PendingSends, target: SendTarget, message_id: str, size: int, finish: Finish
     ) -> None:
-        self._flights = flights
-        self._place = place
+        self._pending = pending
+        self._target = target
         self._message_id = message_id
         self._finish = finish
         self._weight = weight = 1 + (size >> WEIGHT_SHIFT)
-        flights.in_flight += weight
+        pending.weight += weight
 
     def answered(self, answer: Command | OnelogError) -> None:
         """The broker answered, or will not any more."""
-        flights = self._flights
-        flights.in_flight -= self._weight
-        if flights.waiting:
-            flights.wake()
-        result: Receipt | Missed
+        pending = self._pending
+        pending.weight -= self._weight
+        if pending.waiting:
+            pending.wake()
+        result: Receipt | FailedTry
         if type(answer) is Command and answer.code in STATUSES:
             try:
                 result = self._receipt(answer)
             except (KeyError, ValueError):
-                result = self._missed(WireError(f"{self._place.channel} sent no proper receipt"))
+                result = self._failed(WireError(f"{self._target.channel} sent no proper receipt"))
         else:
-            result = self._missed(answer)
+            result = self._failed(answer)
         try:
             self._finish(result)
         except asyncio.InvalidStateError:
@@ -212,17 +211,17 @@ class Flight(Unanswered):
 
     def _receipt(self, answer: Command) -> Receipt:
         ext, code = answer.ext, answer.code
-        flights = self._flights
-        if flights.faults is not None:
-            taken_ms = (flights.loop.time() - self._started) * 1000
-            flights.faults.answered(self._place.channel.broker, taken_ms)
+        pending = self._pending
+        if pending.faults is not None:
+            taken_ms = (pending.loop.time() - self._started) * 1000
+            pending.faults.answered(self._target.channel.broker, taken_ms)
         # What calling the class does, at half the price.
         return tuple.__new__(
             Receipt,
             (
                 self._message_id,
                 ext["msgId"],
-                self._place.queue,
+                self._target.queue,
                 int(ext["queueOffset"]),
                 _OK if not code else STATUSES[code],
                 ext.get("recallHandle"),
@@ -230,11 +229,11 @@ class Flight(Unanswered):
             ),
         )
 
-    def _missed(self, answer: Command | OnelogError) -> Missed:
-        channel, started = self._place.channel, self._started
+    def _failed(self, answer: Command | OnelogError) -> FailedTry:
+        channel, started = self._target.channel, self._started
         if isinstance(answer, Command):
             assert channel.address is not None
-            return self._flights.missed(
+            return self._pending.failed(
                 channel,
                 self._message_id,
                 refusal(channel.address, RequestCode(self.code), answer, SEND_REFUSALS),
@@ -247,12 +246,12 @@ class Flight(Unanswered):
         elif isinstance(answer, PeerClosedError):
             answer = PeerClosedError(f"{channel} closed the connection before it answered")
         again = not isinstance(answer, WireError)
-        return self._flights.missed(
+        return self._pending.failed(
             channel, self._message_id, answer, started, is_worth_another=again
         )
 
 
-def given_up(topic: str, tries: Sequence[Missed]) -> OnelogError:
+def given_up(topic: str, tries: Sequence[FailedTry]) -> OnelogError:
     """One error for all tries; of their type, if all brokers refused alike."""
     reasons = "; ".join(str(each.error) for each in tries)
     kinds = {type(each.error) for each in tries}

@@ -14,13 +14,14 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from onelog.client.connection.address import parse_address
-from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
+from onelog.client.message import Message, Receipt, ReceivedMessage
 from onelog.client.options import milliseconds
+from onelog.client.producer.outgoing import Where
 from onelog.errors import (
     ClientClosedError,
     InvalidAddressError,
@@ -39,7 +40,7 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 
 if TYPE_CHECKING:
-    from onelog.client.producer.asynchronous import AsyncProducer
+    from onelog.client.producer.producer import AsyncProducer
 
 CLUSTER = "CLUSTER"
 CORRELATION_ID = "CORRELATION_ID"
@@ -68,16 +69,10 @@ class Requests:
             if not waiting.done():
                 waiting.set_exception(ClientClosedError("the client was closed before the reply"))
 
-    async def request(
-        self,
-        message: Message,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> ReceivedMessage:
+    async def request(self, message: Message, **where: Unpack[Where]) -> ReceivedMessage:
         """Send a message and wait for the reply to it; `RequestTimeoutError` if none comes."""
         instance = self._producer.instance
+        timeout = where.get("timeout")
         limit_ms = instance.timeout_ms if timeout is None else milliseconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         extra = {
@@ -90,9 +85,7 @@ class Requests:
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._be_present()
-                await self._producer.dispatch(
-                    message, order_key=order_key, queue=queue, timeout=timeout, extra=extra
-                )
+                await self._producer.dispatch(message, **where, extra=extra)
                 return await reply
         except TimeoutError:
             raise RequestTimeoutError(
@@ -105,14 +98,10 @@ class Requests:
     async def reply(
         self,
         request: ReceivedMessage,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        timeout: timedelta | float | None = None,
+        made: Callable[[str], Message],
+        timeout: timedelta | float | None,
     ) -> Receipt:
-        """Answer a request; `ReplyFailedError` if the answer did not arrive."""
+        """Answer a request with the message that is made for a topic; see `Producer.reply`."""
         asked = request.all_properties
         missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO) if name not in asked]
         if missing:
@@ -128,11 +117,10 @@ class Requests:
         if TTL in asked:
             extra[TTL] = asked[TTL]
         topic = f"{asked[CLUSTER]}_REPLY_TOPIC"
-        message = Message(topic, body, tags=tags, keys=keys, properties=properties or {})
         queues = await self._producer.queues(topic)
         try:
             return await self._producer.dispatch(
-                message,
+                made(topic),
                 queue=next((each for each in queues if each.broker == request.broker), None),
                 timeout=timeout,
                 extra=extra,

@@ -1,18 +1,69 @@
-"""The queues that one topic's messages can go to, each with everything that a send to it needs.
+"""Where the messages of one topic can go: its queues, and which of them is next.
 
-A `Lane` is made from a route and thrown away when the route changes. Invariant: its places are in
-the order of the route's queues, which is the same for all clients; so one key means one queue,
-whoever sends, as long as the route is the same.
+`SendTargets` is made from a route; when the route changes, a new one takes its place. `Faults`
+knows which brokers to avoid for a while. A broker that took 550 ms or more to answer is avoided for
+a time that grows with the delay (RocketMQ's table); one that failed counts as if it had taken 10 s.
+If all brokers are to be avoided, the one that has the least time left is used.
+
+Invariants: the targets are in the order of the route's queues, which is the same for all clients.
+So one key means one queue, whoever sends, as long as the route is the same. For `Faults` only the
+last answer of a broker counts; a fast one ends its avoidance at once.
 """
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 
 from onelog.client.connection.address import Address
-from onelog.client.connection.faults import Faults
 from onelog.client.message import Queue
+from onelog.clock import Clock
 from onelog.message import java_hash
 from onelog.net.peer import Peer
 from onelog.wire.remoting.send import SendTemplate
+
+LATENCIES_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
+AVOIDED_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+FAILED_LATENCY_MS = 10_000
+
+_UNNOTICED_MS = 550
+"""Below this nothing is avoided, and nothing need be written down."""
+
+
+class Faults:
+    """What one client has seen of its brokers, by their names."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._avoided_until_ms: dict[str, int] = {}
+
+    def answered(self, broker: str, latency_ms: float) -> None:
+        """A broker answered after that time."""
+        if latency_ms >= _UNNOTICED_MS or self._avoided_until_ms:
+            self._note(broker, latency_ms)
+
+    def failed(self, broker: str) -> None:
+        """A broker could not be reached, did not answer, or refused for its own reasons."""
+        self._note(broker, FAILED_LATENCY_MS)
+
+    def is_avoided(self, broker: str) -> bool:
+        """Whether to send elsewhere if possible."""
+        until_ms = self._avoided_until_ms.get(broker)
+        return until_ms is not None and self._clock.now_ms() < until_ms
+
+    def least_avoided(self, brokers: Iterable[str]) -> str:
+        """Of several brokers, the one to use if all are avoided."""
+        return min(brokers, key=lambda broker: self._avoided_until_ms.get(broker, 0))
+
+    def _note(self, broker: str, latency_ms: float) -> None:
+        avoided_ms = avoided_for_ms(latency_ms)
+        if avoided_ms:
+            self._avoided_until_ms[broker] = self._clock.now_ms() + avoided_ms
+        else:
+            self._avoided_until_ms.pop(broker, None)
+
+
+def avoided_for_ms(latency_ms: float) -> int:
+    """How long a broker is avoided that took so long."""
+    return AVOIDED_MS[max(0, bisect_right(LATENCIES_MS, latency_ms) - 1)]
 
 
 class Channel:
@@ -32,7 +83,7 @@ class Channel:
         return f"{self.broker} ({self.address})" if self.address else self.broker
 
 
-class Place:
+class SendTarget:
     """One queue."""
 
     __slots__ = ("channel", "queue", "template")
@@ -44,46 +95,46 @@ class Place:
         self.template = template
 
 
-class Lane:
+class SendTargets:
     """All queues of a topic."""
 
-    def __init__(self, places: Sequence[Place], turn: int = 0) -> None:
-        self.places = tuple(places)
-        self.by_queue = {place.queue: place for place in places}
-        self.brokers = frozenset(place.channel.broker for place in places)
+    def __init__(self, targets: Sequence[SendTarget], turn: int = 0) -> None:
+        self.all = tuple(targets)
+        self.by_queue = {target.queue: target for target in targets}
+        self.brokers = frozenset(target.channel.broker for target in targets)
         self.is_spread = len(self.brokers) > 1
         """Whether there is another broker if one fails."""
         self._turn = turn
 
-    def next(self) -> Place:
+    def next(self) -> SendTarget:
         """The queue whose turn it is."""
-        self._turn = turn = (self._turn + 1) % len(self.places)
-        return self.places[turn]
+        self._turn = turn = (self._turn + 1) % len(self.all)
+        return self.all[turn]
 
     def back(self) -> None:
         """The turn was not used."""
         self._turn -= 1
 
-    def next_except(self, brokers: Collection[str]) -> Place | None:
+    def next_except(self, brokers: Collection[str]) -> SendTarget | None:
         """The next queue that is not on one of these brokers, if there is one."""
-        for _ in self.places:
-            place = self.next()
-            if place.channel.broker not in brokers:
-                return place
+        for _ in self.all:
+            target = self.next()
+            if target.channel.broker not in brokers:
+                return target
         return None
 
-    def next_unless(self, faults: Faults) -> Place:
+    def next_unless(self, faults: Faults) -> SendTarget:
         """The next queue whose broker need not be avoided, or should be avoided least."""
         avoided = {broker for broker in self.brokers if faults.is_avoided(broker)}
         if not avoided:
             return self.next()
-        place = self.next_except(avoided)
-        if place is None:
+        target = self.next_except(avoided)
+        if target is None:
             best = faults.least_avoided(self.brokers)
-            place = self.next_except(self.brokers - {best})
-        assert place is not None
-        return place
+            target = self.next_except(self.brokers - {best})
+        assert target is not None
+        return target
 
-    def of_key(self, key: str) -> Place:
+    def of_key(self, key: str) -> SendTarget:
         """The queue of a key: Java's hash of it, modulo the number of queues."""
-        return self.places[abs(java_hash(key)) % len(self.places)]
+        return self.all[abs(java_hash(key)) % len(self.all)]

@@ -295,7 +295,7 @@ class PreparedBatches:
     ) -> dict[str, str]:
         unknown = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         answer = await self._instance.ask(
-            address, code, ext, body, timeout_ms, accept=frozenset({unknown})
+            address, code, ext, body, frozenset({unknown}), timeout_ms
         )
         if answer.code == unknown:
             raise _CannotPrepareError(

@@ -14,14 +14,14 @@ open, and the broker will ask. A function that is not a coroutine never runs on 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from onelog.client.hooks import TransactionContext, transaction_ended
-from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
+from onelog.client.message import Message, Receipt, ReceivedMessage, SendStatus
+from onelog.client.producer.outgoing import Where
 from onelog.errors import ConfigError, MessageError, OnelogError
 from onelog.message import SysFlag, parse_message_id
 from onelog.net.peer import Peer
@@ -31,7 +31,7 @@ from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 
 if TYPE_CHECKING:
-    from onelog.client.producer.asynchronous import AsyncProducer
+    from onelog.client.producer.producer import AsyncProducer
 
 CHECKS_AT_ONCE = 16
 CHECKS_WAITING_MAX = 2_000
@@ -115,16 +115,10 @@ class Transactions:
             self._producer.instance.spawn(self._producer.instance.presence.ensure())
 
     async def send(
-        self,
-        message: Message,
-        local: LocalTransaction,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
+        self, message: Message, local: LocalTransaction, **where: Unpack[Where]
     ) -> TransactionReceipt:
         """Send a message in a transaction; what the local transaction raises is raised here."""
-        half = await self.prepare(message, order_key=order_key, queue=queue, timeout=timeout)
+        half = await self.prepare(message, **where)
         state = TransactionState.UNKNOWN
         try:
             state = checked_state(await _called(local, half.begun, local), local)
@@ -132,14 +126,7 @@ class Transactions:
             await self.end(half, state)
         return TransactionReceipt(half.receipt, half.transaction_id, state)
 
-    async def prepare(
-        self,
-        message: Message,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> HalfMessage:
+    async def prepare(self, message: Message, **where: Unpack[Where]) -> HalfMessage:
         """Send the half message."""
         if self._checker is None:
             raise ConfigError(
@@ -150,9 +137,7 @@ class Transactions:
             raise MessageError("a message in a transaction cannot be delayed")
         receipt = await self._producer.dispatch(
             message,
-            order_key=order_key,
-            queue=queue,
-            timeout=timeout,
+            **where,
             extra={**PREPARED, PRODUCER_GROUP: self._group},
             sys_flag=int(SysFlag.PREPARED),
         )
@@ -171,18 +156,10 @@ class Transactions:
             log.warning("transaction %s was not ended: %s", half.transaction_id, error)
             return
         ext = self._end_fields(
-            topic,
-            receipt.message_id,
-            half.transaction_id,
-            receipt.offset,
-            log_offset,
-            receipt.queue.broker,
-            state,
-            from_check=False,
-        )
-        self._tell_hooks(
-            ext, message.topic, message.tags, message.keys, str(address), state, from_check=False
-        )
+            message, state, str(address), topic=topic, message_id=receipt.message_id,
+            transaction_id=half.transaction_id, half_offset=receipt.offset,
+            log_offset=log_offset, broker=receipt.queue.broker, from_check=False,
+        )  # fmt: skip
         instance.oneway(address, RequestCode.END_TRANSACTION, ext)
 
     # Questions of brokers.
@@ -219,34 +196,30 @@ class Transactions:
         finally:
             self._asked.discard((peer, half_offset))
         ext = self._end_fields(
-            command.ext.get("topic") or self._producer.instance.wrap(message.topic),
-            message.message_id,
-            command.ext.get("transactionId", ""),
-            half_offset,
-            fields.number(command.ext, "commitLogOffset"),
-            message.broker,
-            state,
-            from_check=True,
-        )
-        host = peer.connection.remote_address
-        self._tell_hooks(
-            ext, message.topic, message.tags, message.keys, host, state, from_check=True
-        )
+            message, state, peer.connection.remote_address,
+            topic=command.ext.get("topic") or self._producer.instance.wrap(message.topic),
+            message_id=message.message_id, transaction_id=command.ext.get("transactionId", ""),
+            half_offset=half_offset, log_offset=fields.number(command.ext, "commitLogOffset"),
+            broker=message.broker, from_check=True,
+        )  # fmt: skip
         if peer.is_open:  # If not, the broker asks somebody else, or us on another connection.
             peer.oneway(RequestCode.END_TRANSACTION, self._producer.instance.sign(ext))
 
     def _end_fields(
         self,
+        message: Message | ReceivedMessage,
+        state: TransactionState,
+        address: str,
+        *,
         topic: str,
         message_id: str,
         transaction_id: str,
         half_offset: int,
         log_offset: int,
         broker: str,
-        state: TransactionState,
-        *,
         from_check: bool,
     ) -> dict[str, str]:
+        """What the broker at an address is told; the hooks are told, too."""
         ext = {
             "topic": topic,
             "producerGroup": self._group,
@@ -260,26 +233,14 @@ class Transactions:
             ext["transactionId"] = transaction_id
         if broker:
             ext["bname"] = broker
-        return ext
-
-    def _tell_hooks(
-        self,
-        ext: dict[str, str],
-        topic: str,
-        tags: str | None,
-        keys: Sequence[str],
-        address: str,
-        state: TransactionState,
-        *,
-        from_check: bool,
-    ) -> None:
         hooks = self._producer.options.get("hooks", ())
         if hooks:
             context = TransactionContext(
-                self._producer.group, topic, tags or "", " ".join(keys), ext["msgId"],
-                ext.get("transactionId", ""), _JAVA_NAMES[state], address, from_check,
+                self._producer.group, message.topic, message.tags or "", " ".join(message.keys),
+                message_id, transaction_id, _JAVA_NAMES[state], address, from_check,
             )  # fmt: skip
             transaction_ended(hooks, context)
+        return ext
 
 
 def checked_state(state: object, source: object) -> TransactionState:

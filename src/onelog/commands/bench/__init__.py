@@ -61,11 +61,12 @@ def bench(
     has the message. The broker has the machine's cores to share with the clients, unless it runs
     elsewhere.
     """
-    from onelog.commands.bench.running import Plan, run
+    from onelog.commands.bench.running import run
+    from onelog.commands.bench.worker import Plan
 
     run(
         session,
         Plan(
-            mode, seconds, size, concurrency, processes, batch_size, backlog, queues, topic
+            mode.value, seconds, size, concurrency, processes, batch_size, backlog, queues, topic
         ),
     )  # fmt: skip

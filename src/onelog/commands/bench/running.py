@@ -10,18 +10,19 @@ import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
+from rich.table import Table
 
 from onelog.client import AsyncProducer, Message
-from onelog.client.admin.asynchronous import AsyncAdmin
+from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
-from onelog.client.connection.namespace import wrapped
+from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
 from onelog.commands.bench import Mode
-from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said
-from onelog.commands.bench.views import Result, document, result_table
+from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
 from onelog.commands.clients import ClientSession, progress_bar
 from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
@@ -39,23 +40,110 @@ LINE_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to measure."""
+class Result:
+    """What the workers measured, together."""
 
-    mode: Mode
-    seconds: float
+    mode: str
+    topic: str
     size: int
-    concurrency: int
-    processes: int
-    batch_size: int
-    backlog: int
-    queues: int
-    topic: str | None
+    outcomes: list[Outcome]
+    stored: int | None
+    """Messages that are in the topic now and were not before; None if nobody can know."""
+    latencies: Latencies = field(init=False)
+
+    def __post_init__(self) -> None:
+        latencies = Latencies()
+        for outcome in self.outcomes:
+            latencies.include(Latencies(outcome.latencies))
+        object.__setattr__(self, "latencies", latencies)
+
+    @property
+    def messages(self) -> int:
+        """All that was sent, or heard."""
+        return sum(outcome.messages for outcome in self.outcomes)
+
+    @property
+    def failed(self) -> int:
+        """Requests, or round trips, that came to nothing."""
+        return sum(outcome.failed for outcome in self.outcomes)
+
+    @property
+    def error(self) -> str | None:
+        """The first failure."""
+        return next((each.error for each in self.outcomes if each.error is not None), None)
+
+    @property
+    def seconds(self) -> float:
+        """From the first beginning to the last end."""
+        busy = [outcome for outcome in self.outcomes if outcome.messages]
+        if not busy:
+            return 0.0
+        first_ns = min(outcome.began_ns for outcome in busy)
+        return (max(outcome.ended_ns for outcome in busy) - first_ns) / 1e9
+
+    @property
+    def per_second(self) -> float:
+        """Messages."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def client_cpu_us(self) -> float | None:
+        """CPU time of the clients for one message."""
+        cpu_s = sum(outcome.cpu_seconds for outcome in self.outcomes)
+        return cpu_s / self.messages * 1e6 if self.messages else None
+
+
+def document(result: Result) -> dict[str, Any]:
+    """For programs; latencies are in milliseconds."""
+    cpu_us = result.client_cpu_us
+    return {
+        "mode": result.mode,
+        "topic": result.topic,
+        "processes": len(result.outcomes),
+        "size": result.size,
+        "messages": result.messages,
+        "failed": result.failed,
+        "error": result.error,
+        "stored": result.stored,
+        "seconds": round(result.seconds, 3),
+        "per_second": round(result.per_second, 1),
+        "mib_per_second": round(result.per_second * result.size / (1 << 20), 3),
+        "client_cpu_us": None if cpu_us is None else round(cpu_us, 2),
+        "latency_ms": result.latencies.document(),
+    }
+
+
+def result_table(result: Result) -> Table:
+    """For people."""
+    made = Table.grid(padding=(0, 2))
+    per_second = result.per_second
+    rows = {
+        result.mode: f"{show_count(result.messages)} messages of {show_count(result.size)} bytes "
+        f"in {result.seconds:.2f} s by {_processes(len(result.outcomes))}",
+        "throughput": f"{show_count(round(per_second))} messages/s, "
+        f"{per_second * result.size / (1 << 20):.1f} MiB/s",
+    }
+    latencies = result.latencies.document()
+    if latencies is not None:
+        rows["latency"] = ", ".join(f"{name} {ms:.3g} ms" for name, ms in latencies.items())
+    if result.client_cpu_us is not None:
+        rows["clients' CPU"] = f"{result.client_cpu_us:.1f} us a message"
+    if result.stored is not None:
+        rows["stored"] = f"{show_count(result.stored)} messages"
+    if result.failed:
+        rows["failed"] = show_count(result.failed)
+    for name, value in rows.items():
+        made.add_row(name, value)
+    return made
+
+
+def _processes(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"
 
 
 def run(session: ClientSession, plan: Plan) -> None:
     """Measure, and show the result."""
-    if plan.mode is Mode.ROUNDTRIP and plan.size < STAMP_BYTES:
+    if plan.mode == Mode.ROUNDTRIP.value and plan.size < STAMP_BYTES:
         raise InvalidRequestError(f"--mode roundtrip needs bodies of {STAMP_BYTES} bytes or more")
     result = asyncio.run(_Bench(session, plan).measure())
     session.show(document(result), result_table(result))
@@ -77,7 +165,7 @@ class _Bench:
             if plan.topic is None:
                 change = TopicChange(read_queues=plan.queues, write_queues=plan.queues)
                 await admin.topics.create(self._wrap(self._topic), change)
-            if plan.mode is Mode.CONSUME:
+            if plan.mode == Mode.CONSUME.value:
                 await self._fill()
             async with contextlib.AsyncExitStack() as stack:
                 workers = [
@@ -89,9 +177,9 @@ class _Bench:
                 outcomes = await self._work(workers)
             stored = None
             # What others send to their topic meanwhile cannot be told from what we send.
-            if plan.topic is None and plan.mode is not Mode.CONSUME:
+            if plan.topic is None and plan.mode != Mode.CONSUME.value:
                 stored = await self._settled(admin) - before
-            return Result(plan.mode.value, self._topic, plan.size, outcomes, stored)
+            return Result(plan.mode, self._topic, plan.size, outcomes, stored)
 
     def _wrap(self, name: str) -> str:
         return wrapped(self._session.options.get("namespace", ""), name)
@@ -158,7 +246,7 @@ class _Bench:
         for worker in workers:
             assert worker.stdin is not None
             worker.stdin.write(b"go\n")
-        showing = asyncio.create_task(_show_time(plan.mode.value, plan.seconds))
+        showing = asyncio.create_task(_show_time(plan.mode, plan.seconds))
         try:
             async with asyncio.timeout(plan.seconds + END_SECONDS_MAX):
                 last = await at_once(_hear, workers)
@@ -169,18 +257,7 @@ class _Bench:
         return [said.outcome for said in last if said.outcome is not None]
 
     def _job(self, number: int) -> Job:
-        plan = self._plan
-        return Job(
-            plan.mode.value,
-            self._session.given,
-            self._topic,
-            self._name,
-            number,
-            plan.seconds,
-            plan.size,
-            plan.concurrency,
-            plan.batch_size,
-        )
+        return Job(self._plan, self._session.given, self._topic, self._name, number)
 
 
 @contextlib.asynccontextmanager

@@ -1,22 +1,44 @@
-"""A process of `onelog bench`: does one job, and says what came of it (see `job`).
+"""A process of `onelog bench`: does one job, and says what came of it.
 
-Run as `python -m onelog.commands.bench.worker`.
+Run as `python -m onelog.commands.bench.worker`. The processes tell each other JSON lines:
+
+    bench -> worker   a `Job`
+    worker -> bench   `Said` with `ready`, once it is connected and warm
+    bench -> worker   a line, when all are ready
+    worker -> bench   `Said` with the `outcome`; or, at any time, with an `error`
+
+`Latencies` counts many durations in little room, in steps of about one percent: step i holds
+durations from 2**(i/64) to 2**((i+1)/64) nanoseconds, and a percentile is the upper end of its
+step.
+
+Invariants: durations up to `NANOSECONDS_MAX` are known to 1.1 percent, and what several processes
+counted can be added.
 """
 
 import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from onelog.client import AsyncProducer, AsyncPushConsumer, ClientOptions, Message, ReceivedMessage
-from onelog.commands.bench.job import STAMP_BYTES, Job, Outcome, Said
-from onelog.commands.bench.latencies import Latencies
 from onelog.commands.clients import client_options
 from onelog.errors import OnelogError
+
+STAMP_BYTES = 16
+"""By which a message is known that comes back."""
+
+STEPS_PER_DOUBLING = 64
+NANOSECONDS_MAX = 2**40
+"""18 minutes; what takes longer is counted as this."""
+_STEPS = 40 * STEPS_PER_DOUBLING + 1
+_LOOSE_MAX = 65_536
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 JOIN_SECONDS_MAX = 30.0
 QUIET_SECONDS = 1.0
@@ -26,6 +48,111 @@ FAILED_PAUSE_SECONDS = 0.1
 PROBE_SECONDS = 0.2
 
 _clock = time.monotonic_ns
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    mode: str
+    seconds: float
+    size: int
+    concurrency: int
+    processes: int
+    batch_size: int
+    backlog: int
+    queues: int
+    topic: str | None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What one worker does."""
+
+    plan: Plan
+    client: dict[str, Any]
+    """The options of the command line about clients."""
+    topic: str
+    group: str
+    number: int
+    """Which of the workers this is."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one worker measured. Times are nanoseconds of the monotonic clock of the machine."""
+
+    messages: int
+    failed: int
+    error: str | None
+    """The first of the failures."""
+    began_ns: int
+    ended_ns: int
+    cpu_seconds: float
+    latencies: dict[int, int]
+    """How many there are in each step of `Latencies`."""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a worker."""
+
+    ready: bool = False
+    error: str | None = None
+    outcome: Outcome | None = None
+
+
+class Latencies:
+    """Durations, counted."""
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self._counts = np.zeros(_STEPS, np.int64)
+        self._loose: list[int] = []
+        for step, count in (counts or {}).items():
+            self._counts[step] = count
+
+    def add(self, nanoseconds: int) -> None:
+        """Count one."""
+        self._loose.append(nanoseconds)
+        if len(self._loose) >= _LOOSE_MAX:
+            self._sort_in()
+
+    def counts(self) -> dict[int, int]:
+        """How many there are in each step that has any."""
+        self._sort_in()
+        return {int(step): int(self._counts[step]) for step in np.flatnonzero(self._counts)}
+
+    def include(self, other: "Latencies") -> None:
+        """Count what another one has counted."""
+        self._sort_in()
+        other._sort_in()
+        self._counts += other._counts
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        self._sort_in()
+        return int(self._counts.sum())
+
+    def percentile_ms(self, percent: float) -> float:
+        """So many percent of them took no longer; in milliseconds."""
+        self._sort_in()
+        below = np.cumsum(self._counts)
+        assert below[-1] > 0
+        step = int(np.searchsorted(below, max(1.0, below[-1] * percent / 100)))
+        return float(2.0 ** ((step + 1) / STEPS_PER_DOUBLING)) / 1e6
+
+    def document(self) -> dict[str, float] | None:
+        """The usual percentiles in milliseconds; None if nothing was counted."""
+        if not self.count:
+            return None
+        named = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
+        return {
+            name: round(ms, 4) for name, ms in {**named, "max": self.percentile_ms(100)}.items()
+        }
+
+    def _sort_in(self) -> None:
+        if self._loose:
+            sizes = np.clip(np.array(self._loose, np.float64), 1, NANOSECONDS_MAX)
+            steps = (np.log2(sizes) * STEPS_PER_DOUBLING).astype(np.int64)
+            self._counts += np.bincount(steps, minlength=_STEPS)
+            self._loose.clear()
 
 
 class Work:
@@ -50,7 +177,7 @@ class Work:
     async def repeat(self, step: Callable[[], Awaitable[int]], *, timed: bool = True) -> None:
         """Do one thing again and again, in many tasks, until the time is over."""
         self.began_ns = _clock()
-        deadline_ns = self.began_ns + round(self.job.seconds * 1e9)
+        deadline_ns = self.began_ns + round(self.job.plan.seconds * 1e9)
 
         async def go_on() -> None:
             add = self.latencies.add if timed else _ignore
@@ -64,7 +191,7 @@ class Work:
                     add(_clock() - began_ns)
                     self.messages += count
 
-        await asyncio.gather(*(go_on() for _ in range(self.job.concurrency)))
+        await asyncio.gather(*(go_on() for _ in range(self.job.plan.concurrency)))
         self.ended_ns = _clock()
 
     def outcome(self, cpu_seconds: float) -> Outcome:
@@ -84,15 +211,15 @@ def _ignore(nanoseconds: int) -> None:
     pass
 
 
-Run = Callable[[], Awaitable[None]]
+Measured = Callable[[], Awaitable[None]]
 """What is measured, when everything is ready for it."""
 
 
 @contextlib.asynccontextmanager
-async def sending(work: Work) -> AsyncIterator[Run]:
+async def sending(work: Work) -> AsyncIterator[Measured]:
     """Messages one by one, one-way, or in batches."""
     job = work.job
-    topic, body = job.topic, bytes(job.size)
+    topic, body = job.topic, bytes(job.plan.size)
     async with AsyncProducer(job.group, **work.options) as producer:
 
         async def send() -> int:
@@ -104,18 +231,18 @@ async def sending(work: Work) -> AsyncIterator[Run]:
             return 1
 
         async def send_batch() -> int:
-            await producer.send_batch([Message(topic, body) for _ in range(job.batch_size)])
-            return job.batch_size
+            await producer.send_batch([Message(topic, body) for _ in range(job.plan.batch_size)])
+            return job.plan.batch_size
 
-        step = {"send": send, "oneway": send_oneway, "batch": send_batch}[job.mode]
+        step = {"send": send, "oneway": send_oneway, "batch": send_batch}[job.plan.mode]
         for _ in await producer.queues(topic):
             await send()
         # That a one-way message was handed over says nothing about how long it takes.
-        yield lambda: work.repeat(step, timed=job.mode != "oneway")
+        yield lambda: work.repeat(step, timed=job.plan.mode != "oneway")
 
 
 @contextlib.asynccontextmanager
-async def consuming(work: Work) -> AsyncIterator[Run]:
+async def consuming(work: Work) -> AsyncIterator[Measured]:
     """What is in the topic already."""
     job = work.job
 
@@ -126,13 +253,13 @@ async def consuming(work: Work) -> AsyncIterator[Run]:
         work.messages += 1
 
     async with AsyncPushConsumer(
-        job.group, **work.options, start="first", concurrency=job.concurrency
+        job.group, **work.options, start="first", concurrency=job.plan.concurrency
     ) as consumer:
         consumer.subscribe(job.topic, listener=hear)
 
         async def run() -> None:
             began_ns = _clock()
-            deadline_ns = began_ns + round(job.seconds * 1e9)
+            deadline_ns = began_ns + round(job.plan.seconds * 1e9)
             await consumer.start()
             while _clock() < deadline_ns:
                 await asyncio.sleep(0.05)
@@ -146,7 +273,7 @@ async def consuming(work: Work) -> AsyncIterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def echoing(work: Work) -> AsyncIterator[Run]:
+async def echoing(work: Work) -> AsyncIterator[Measured]:
     """Messages that a consumer of this process waits for."""
     job = work.job
     waiting: dict[bytes, asyncio.Future[None]] = {}
@@ -160,12 +287,12 @@ async def echoing(work: Work) -> AsyncIterator[Run]:
     def stamped() -> tuple[bytes, asyncio.Future[None]]:
         stamp = job.number.to_bytes(8) + next(numbers).to_bytes(8)
         heard = waiting[stamp] = asyncio.get_running_loop().create_future()
-        return stamp.ljust(job.size, b"\0"), heard
+        return stamp.ljust(job.plan.size, b"\0"), heard
 
     async with (
         AsyncProducer(job.group, **work.options) as producer,
         AsyncPushConsumer(
-            f"{job.group}-{job.number}", **work.options, concurrency=job.concurrency
+            f"{job.group}-{job.number}", **work.options, concurrency=job.plan.concurrency
         ) as consumer,
     ):
         consumer.subscribe(job.topic, listener=hear)
@@ -189,7 +316,7 @@ async def echoing(work: Work) -> AsyncIterator[Run]:
         yield lambda: work.repeat(there_and_back)
 
 
-MODES: dict[str, Callable[[Work], AbstractAsyncContextManager[Run]]] = {
+MODES: dict[str, Callable[[Work], AbstractAsyncContextManager[Measured]]] = {
     "send": sending,
     "oneway": sending,
     "batch": sending,
@@ -202,7 +329,7 @@ async def work_on(job: Job, say: Callable[[Said], None], told: Callable[[], obje
     """Do a job: get ready, say so, do it when told, and say what came of it."""
     work = Work(job)
     try:
-        async with MODES[job.mode](work) as run:
+        async with MODES[job.plan.mode](work) as run:
             say(Said(ready=True))
             await asyncio.to_thread(told)
             cpu_before = time.process_time()

@@ -44,17 +44,9 @@ async def cluster_status(
     """Show what brokers do now: rates, messages of today, disk."""
     from onelog.commands.cluster import views
 
-    if follow:
-        await session.follow(
-            interval,
-            lambda: session.admin.clusters.status(cluster),
-            lambda status: views.status_document(status, details),
-            lambda status: views.status_views(status, details, session.utc),
-            lambda status: status.failures,
-        )
-    status = await session.admin.clusters.status(cluster)
-    session.show(
-        views.status_document(status, details),
-        *views.status_views(status, details, session.utc),
+    await session.present(
+        lambda: session.admin.clusters.status(cluster),
+        lambda status: views.status_document(status, details),
+        lambda status: views.status_views(status, details, session.utc),
+        every=interval if follow else None,
     )
-    session.complain(status.failures)

@@ -58,17 +58,17 @@ def brokers_document(brokers: Sequence[BrokerSet]) -> list[dict[str, Any]]:
 
 def brokers_table(brokers: Sequence[BrokerSet]) -> Table:
     """Brokers, one process per line."""
-    made = table("brokers", "cluster", "broker", ">id", "role", "address")
-    for each in brokers:
-        for number, address in each.members:
-            made.add_row(
-                show_text(each.cluster),
-                show_text(each.name),
-                str(number),
-                _role(number),
+    return table(
+        "brokers", "cluster", "broker", ">id", "role", "address",
+        rows=(
+            (
+                show_text(each.cluster), show_text(each.name), str(number), _role(number),
                 str(address),
             )
-    return made
+            for each in brokers
+            for number, address in each.members
+        ),
+    )  # fmt: skip
 
 
 def _role(number: int) -> str:
@@ -106,36 +106,31 @@ def status_views(status: ClusterStatus, details: bool, utc: bool) -> list[Render
         f"brokers: {len(status.brokers)}",
         "cluster", "broker", ">id", "address", "version", ">in/s", ">out/s", ">in today",
         ">out today", ">disk", "oldest message", "started", ">stalls",
+        rows=(
+            (
+                show_text(each.cluster), show_text(each.name), str(each.broker_id),
+                str(each.address), show_text(each.version), f"{each.put_rate:,.1f}",
+                f"{each.get_rate:,.1f}", show_count(each.put_today), show_count(each.get_today),
+                f"{each.disk_used_ratio:.0%}", show_time(each.oldest_message_ms, utc=utc),
+                show_time(each.booted_ms, utc=utc),
+                f"{each.stalls}\n{each.longest_stall_ms} ms" if each.stalls else "0",
+            )
+            for each in status.brokers
+        ),
+        footer={
+            0: "total",
+            5: f"{sum(each.put_rate for each in status.brokers):,.1f}",
+            6: f"{sum(each.get_rate for each in status.brokers):,.1f}",
+            7: show_count(sum(each.put_today for each in status.brokers)),
+            8: show_count(sum(each.get_today for each in status.brokers)),
+        },
     )  # fmt: skip
-    for each in status.brokers:
-        made.add_row(
-            show_text(each.cluster),
-            show_text(each.name),
-            str(each.broker_id),
-            str(each.address),
-            show_text(each.version),
-            f"{each.put_rate:,.1f}",
-            f"{each.get_rate:,.1f}",
-            show_count(each.put_today),
-            show_count(each.get_today),
-            f"{each.disk_used_ratio:.0%}",
-            show_time(each.oldest_message_ms, utc=utc),
-            show_time(each.booted_ms, utc=utc),
-            f"{each.stalls}\n{each.longest_stall_ms} ms" if each.stalls else "0",
-        )
-    made.show_footer = True
-    made.columns[0].footer = "total"
-    made.columns[5].footer = f"{sum(each.put_rate for each in status.brokers):,.1f}"
-    made.columns[6].footer = f"{sum(each.get_rate for each in status.brokers):,.1f}"
-    made.columns[7].footer = show_count(sum(each.put_today for each in status.brokers))
-    made.columns[8].footer = show_count(sum(each.get_today for each in status.brokers))
-    if not details:
-        return [made]
-    return [made, *(_details_table(each) for each in status.brokers)]
+    return [made, *(_details_table(each) for each in status.brokers if details)]
 
 
 def _details_table(broker: BrokerStatus) -> Table:
-    made = table(f"{show_text(broker.name)} {broker.address}", "name", "value")
-    for name, value in sorted(broker.details.items()):
-        made.add_row(show_text(name), show_text(value.strip()))
-    return made
+    details = sorted(broker.details.items())
+    return table(
+        f"{show_text(broker.name)} {broker.address}", "name", "value",
+        rows=((show_text(name), show_text(value.strip())) for name, value in details),
+    )  # fmt: skip

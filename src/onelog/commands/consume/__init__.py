@@ -6,11 +6,6 @@ import typer
 
 from onelog.commands.clients import ClientSession, Rate, client_command
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Whose messages to print.")]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", "-g", help="Consume as a member of this group, and commit."),
-]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with messages as they come.")]
 FromBeginning = Annotated[
     bool,
@@ -20,37 +15,37 @@ Since = Annotated[
     str | None,
     typer.Option(help="Begin with those stored from this time on: 2026-05-01 10:30:00, 15m."),
 ]
-Tag = Annotated[
-    str, typer.Option("--tag", help="Only messages with these tags: 'paid || refunded'.")
-]
-Sql = Annotated[
-    str | None, typer.Option(help="Only those whose properties meet a condition: 'a > 3'.")
-]
-Key = Annotated[str | None, typer.Option("--key", help="Print only those with this key.")]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop after so many.")]
-Orderly = Annotated[
-    bool, typer.Option("--orderly", help="With --group: each queue by one member, in its order.")
-]
-Bodies = Annotated[
-    bool, typer.Option("--bodies", help="Print bodies and nothing else, as they are.")
-]
 
 
 @client_command
 def consume(
     session: ClientSession,
-    topic: Topic,
-    group: Group = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Whose messages to print.")],
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Consume as a member of this group, and commit."),
+    ] = None,
     follow: Follow = False,
     from_beginning: FromBeginning = False,
     since: Since = None,
-    tag: Tag = "*",
-    sql: Sql = None,
-    key: Key = None,
-    count: Count = None,
+    tag: Annotated[
+        str, typer.Option("--tag", help="Only messages with these tags: 'paid || refunded'.")
+    ] = "*",
+    sql: Annotated[
+        str | None, typer.Option(help="Only those whose properties meet a condition: 'a > 3'.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Print only those with this key.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     rate: Rate = None,
-    orderly: Orderly = False,
-    bodies: Bodies = False,
+    orderly: Annotated[
+        bool,
+        typer.Option("--orderly", help="With --group: each queue by one member, in its order."),
+    ] = False,
+    bodies: Annotated[
+        bool, typer.Option("--bodies", help="Print bodies and nothing else, as they are.")
+    ] = False,
 ) -> None:
     """Print messages: all that are there, or with `--follow` those that come.
 
@@ -60,9 +55,13 @@ def consume(
 
     Ctrl-C ends it. With `--json` each line is an object, which `onelog produce --as json` reads.
     """
-    from onelog.commands.consume.printing import Printer
-    from onelog.commands.consume.reading import Plan, read_queues
-    from onelog.commands.consume.sharing import share_orderly, share_topic
+    from onelog.commands.consume.reading import (
+        Plan,
+        Printer,
+        read_queues,
+        share_orderly,
+        share_topic,
+    )
     from onelog.errors import InvalidRequestError
 
     if orderly and group is None:

@@ -29,10 +29,15 @@ async def list_waiting(
     Brokers have no list of them: the queues in which they wait are read, from the newest message
     to the oldest that may still wait.
     """
-    from onelog.commands.delay import views
-    from onelog.commands.delay.reading import read
+    from rich.progress import MofNCompleteColumn
 
-    found = await read(session.admin.delays, topic, cluster, limit)
+    from onelog.commands.delay import views
+    from onelog.commands.terminal import progress_counts
+
+    with progress_counts("reading", MofNCompleteColumn()) as on_progress:
+        found = await session.admin.delays.waiting(
+            topic, cluster=cluster, count_max=limit, on_progress=on_progress
+        )
     session.show(views.listing_document(found), *views.listing_views(found, session.utc))
     session.complain(found.failures)
 

@@ -41,18 +41,17 @@ def listing_views(listing: Listing, utc: bool) -> list[RenderableType]:
     made = table(
         f"messages that wait: {show_count(listing.count)}",
         "due", "waits for", "topic", ">queue", "broker", "keys", "id", ">size",
+        rows=(
+            (
+                show_time(each.due_ms, utc=utc),
+                "its time" if each.level is None else f"level {each.level}",
+                show_text(each.topic), str(each.queue_id), each.broker,
+                show_text(" ".join(each.keys) or "-"),
+                show_text(each.unique_key or each.message_id), show_bytes(each.body_bytes),
+            )
+            for each in listing.messages
+        ),
     )  # fmt: skip
-    for each in listing.messages:
-        made.add_row(
-            show_time(each.due_ms, utc=utc),
-            "its time" if each.level is None else f"level {each.level}",
-            show_text(each.topic),
-            str(each.queue_id),
-            each.broker,
-            show_text(" ".join(each.keys) or "-"),
-            show_text(each.unique_key or each.message_id),
-            show_bytes(each.body_bytes),
-        )
     rest = listing.count - len(listing.messages)
     return [made, f"… and {show_count(rest)} more, due later (--limit)"] if rest else [made]
 

@@ -21,10 +21,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from onelog.commands.demo.server import running_server
-from onelog.commands.demo.shop import Shop
-from onelog.commands.job.board_view import board_table
+from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.job.running import until_interrupted
+from onelog.commands.job.views import board_table
 from onelog.commands.spark_options import spark_session
 from onelog.commands.terminal import console, show_bytes, show_count
 from onelog.errors import ConfigError, OnelogError
@@ -48,26 +47,12 @@ FIRST_ORDERS = 10
 TITLE = "Sales of a shop that does not exist"
 
 
-@dataclass(frozen=True, slots=True)
 class _Places:
-    folder: Path
-    page: Path
-
-    @property
-    def server(self) -> Path:
-        return self.folder / "server"
-
-    @property
-    def spark_log(self) -> Path:
-        return self.folder / "spark.log"
-
-    @property
-    def board(self) -> Path:
-        return self.folder / "board"
-
-    @property
-    def lake(self) -> Path:
-        return self.folder / "lake"
+    def __init__(self, folder: Path, page: Path | None) -> None:
+        self.folder = folder
+        self.page = page or folder / "sales-board.html"
+        self.server, self.board, self.lake = folder / "server", folder / "board", folder / "lake"
+        self.spark_log = folder / "spark.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +131,7 @@ def run(
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: name another folder")
     folder = (folder or Path(tempfile.mkdtemp(prefix="onelog-demo-"))).absolute()
-    places = _Places(folder, page or folder / "sales-board.html")
+    places = _Places(folder, page)
     out = console()
     with ExitStack() as stack:
         stopped = stack.enter_context(until_interrupted())

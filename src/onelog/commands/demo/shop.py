@@ -7,14 +7,21 @@ Invariant: `orders` and `cents` count what the broker has confirmed, and nothing
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
+from pathlib import Path
 from typing import Self
 
 from onelog.client import Message, Producer
+from onelog.errors import OnelogError
+
+STOP_SECONDS_MAX = 20
+_SMALL = ("store.segment_bytes=67108864", "broker.vip_port=0")
 
 CATEGORIES = {
     "books": (30, 18), "groceries": (25, 35), "clothes": (18, 60), "toys": (12, 25),
@@ -24,6 +31,48 @@ CATEGORIES = {
 PULSE_SECONDS = 0.05
 SEND_SECONDS_MAX = 60.0
 BATCH_ORDERS_MAX = 500
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[str]:
+    """Run `onelog up` in a folder; gives the address of its name server."""
+    arguments = ["--data", str(folder), "--nameserver-port", "0", "--broker-port", "0"]
+    for setting in _SMALL:
+        arguments += ["--set", setting]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "server.log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "onelog", "up", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # Ctrl-C goes to the whole group of a terminal; the server ends when we say so.
+            start_new_session=True,
+        )
+        try:
+            yield _address(child, folder)
+        finally:
+            child.terminate()
+            try:
+                child.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+
+
+def _address(child: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """What the server says about itself, up to when it is ready."""
+    address = ""
+    assert child.stdout is not None
+    for line in child.stdout:
+        words = line.decode().split()
+        if words[:2] == ["name", "server"]:
+            address = words[2]
+        if words[:1] == ["ready"]:
+            return address
+    said = (folder / "server.log").read_text().strip()
+    raise OnelogError(f"the server did not start: {said or 'it does not say why'}")
 
 
 def order(number: int, chance: random.Random, now: float) -> tuple[bytes, int]:
@@ -73,12 +122,7 @@ class Shop:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

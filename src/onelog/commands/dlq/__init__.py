@@ -25,10 +25,10 @@ async def list_boxes(
     ] = False,
 ) -> None:
     """List consumer groups that have dead letters, and how many."""
-    from onelog.commands.dlq import views
+    from onelog.commands.dlq.letters import boxes_document, boxes_table
 
     boxes = await session.admin.dead_letters.boxes(with_empty=every)
-    session.show(views.boxes_document(boxes), views.boxes_table(boxes, session.utc))
+    session.show(boxes_document(boxes), boxes_table(boxes, session.utc))
     session.complain(failure for box in boxes for failure in box.failures)
 
 
@@ -50,9 +50,8 @@ async def show_letters(
     ] = False,
 ) -> None:
     """List the dead letters of a group: where from, how often tried, when born."""
-    from onelog.commands.dlq import views
-    from onelog.commands.dlq.selection import first
-    from onelog.commands.message.search import span
+    from onelog.commands.dlq.letters import letter_document, letters_table
+    from onelog.commands.message.search import first, span
 
     since_ms = span(since, None, session.utc)[0] if since else 0
     letters = await first(
@@ -62,8 +61,8 @@ async def show_letters(
         ),
     )
     session.show(
-        [views.letter_document(each) for each in letters],
-        views.letters_table(letters, group, session.utc),
+        [letter_document(each) for each in letters],
+        letters_table(letters, group, session.utc),
     )
 
 
@@ -94,8 +93,12 @@ async def resend_letters(
     With --to-topic %RETRY%GROUP only this group does. A letter is resent once: doing it again
     changes nothing, unless --again is given.
     """
-    from onelog.commands.dlq import views
-    from onelog.commands.dlq.selection import resend, resend_all
+    from onelog.commands.dlq.letters import (
+        resend,
+        resend_all,
+        resending_document,
+        resending_views,
+    )
     from onelog.errors import InvalidRequestError
 
     if sum((bool(ids), key is not None, every)) != 1:
@@ -105,8 +108,8 @@ async def resend_letters(
     else:
         result = await resend(session, group, ids or [], key, to_topic, again, dry_run)
     session.show(
-        views.resending_document(group, result, dry_run),
-        *views.resending_views(group, result, dry_run),
+        resending_document(group, result, dry_run),
+        *resending_views(group, result, dry_run),
     )
     session.complain(result.failures)
 
@@ -126,7 +129,7 @@ async def drop_letters(
     yes: Yes = False,
 ) -> None:
     """Be done with the dead letters of a group. They stay in the log until retention."""
-    from onelog.commands.dlq.selection import drop, restore
+    from onelog.commands.dlq.letters import drop, restore
     from onelog.errors import InvalidRequestError
 
     if undo and until is not None:

@@ -1,6 +1,6 @@
 """`onelog group`: consumer groups, how far they are, and moving them."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,42 +12,58 @@ from onelog.commands.options import (
     IfMissing,
     Interval,
     Yes,
+    option,
+    parse_attributes,
 )
-from onelog.commands.session import Session, connected
+from onelog.commands.session import Session, connected, with_options
+
+if TYPE_CHECKING:
+    from onelog.client.admin.groups import GroupChange
 
 app = typer.Typer(help="Consumer groups: members, lag, positions, settings.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to move it in.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")]
-Enabled = Annotated[
-    bool | None, typer.Option("--enable/--disable", help="Whether it may consume at all.")
-]
-Broadcast = Annotated[
-    bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether members may get all messages each."),
-]
-Orderly = Annotated[
-    bool | None, typer.Option("--orderly/--no-orderly", help="Whether it consumes in order.")
-]
-RetryTimes = Annotated[
-    int | None,
-    typer.Option("--retries", min=-1, max=1_000_000, help="Tries before a message is given up."),
-]
-RetryPolicy = Annotated[
-    str | None,
-    typer.Option(
-        help="Waits before retries: 10s,30s,5m, or exponential:5s,2h,2 (first, longest, factor), "
-        "or levels."
+CHANGE = {
+    "enable": option(bool | None, None, "Whether it may consume at all.", "--enable/--disable"),
+    "broadcast": option(
+        bool | None,
+        None,
+        "Whether members may get all messages each.",
+        "--broadcast/--no-broadcast",
     ),
-]
-RetryQueues = Annotated[
-    int | None, typer.Option(min=0, max=65_535, help="Queues of its retry topic.")
-]
-TimeoutMinutes = Annotated[
-    int | None,
-    typer.Option("--consume-timeout", min=1, max=100_000, help="Minutes for one message."),
-]
+    "orderly": option(bool | None, None, "Whether it consumes in order.", "--orderly/--no-orderly"),
+    "retries": option(
+        int | None, None, "Tries before a message is given up.", min=-1, max=1_000_000
+    ),
+    "retry_queues": option(int | None, None, "Queues of its retry topic.", min=0, max=65_535),
+    "retry_policy": option(
+        str | None,
+        None,
+        "Waits before retries: 10s,30s,5m, or exponential:5s,2h,2 (first, longest, factor), or "
+        "levels.",
+    ),
+    "consume_timeout": option(int | None, None, "Minutes for one message.", min=1, max=100_000),
+    "attribute": (Attributes, None),
+}
+"""The options that say what to set on a group."""
+
+
+def _change(attribute: list[str] | None, retry_policy: str | None, **given: Any) -> "GroupChange":
+    from onelog.client.admin.groups import GroupChange
+    from onelog.commands.times import parse_policy
+
+    return GroupChange(
+        consume_enable=given["enable"],
+        broadcast_enable=given["broadcast"],
+        orderly=given["orderly"],
+        retry_queues=given["retry_queues"],
+        retry_times_max=given["retries"],
+        consume_timeout_minutes=given["consume_timeout"],
+        attributes=parse_attributes(attribute),
+        retry_policy=None if retry_policy is None else parse_policy(retry_policy),
+    )
 
 
 @app.command("list")
@@ -62,18 +78,13 @@ async def list_groups(
     from onelog.clock import SystemClock
     from onelog.commands.group import views
 
-    clock = SystemClock()
-    if follow:
-        await session.follow(
-            interval,
-            lambda: session.admin.groups.summaries(with_system=every),
-            views.summaries_document,
-            lambda found: [views.summaries_table(found, clock.now_ms())],
-            views.summaries_failures,
-        )
-    found = await session.admin.groups.summaries(with_system=every)
-    session.show(views.summaries_document(found), views.summaries_table(found, clock.now_ms()))
-    session.complain(views.summaries_failures(found))
+    await session.present(
+        lambda: session.admin.groups.summaries(with_system=every),
+        views.summaries_document,
+        lambda found: [views.summaries_table(found, SystemClock().now_ms())],
+        views.summaries_failures,
+        every=interval if follow else None,
+    )
 
 
 @app.command("describe")
@@ -91,88 +102,48 @@ async def describe_group(
     """Show settings and members of a group, and its lag in every queue."""
     from onelog.commands.group import views
 
-    if follow:
-        await session.follow(
-            interval,
-            lambda: session.admin.groups.describe(group, topic, with_owners=owners),
-            views.description_document,
-            lambda found: views.description_views(found, session.utc),
-            lambda found: found.failures,
-        )
-    found = await session.admin.groups.describe(group, topic, with_owners=owners)
-    session.show(views.description_document(found), *views.description_views(found, session.utc))
-    session.complain(found.failures)
+    await session.present(
+        lambda: session.admin.groups.describe(group, topic, with_owners=owners),
+        views.description_document,
+        lambda found: views.description_views(found, session.utc),
+        every=interval if follow else None,
+    )
 
 
 @app.command("create")
 @connected
+@with_options("change", CHANGE, _change)
 async def create_group(
     session: Session,
     group: Group,
-    enable: Enabled = None,
-    broadcast: Broadcast = None,
-    orderly: Orderly = None,
-    retries: RetryTimes = None,
-    retry_queues: RetryQueues = None,
-    retry_policy: RetryPolicy = None,
-    consume_timeout: TimeoutMinutes = None,
-    attribute: Attributes = None,
+    change: "GroupChange",
     cluster: Cluster = None,
     broker: Broker = None,
     if_missing: IfMissing = False,
 ) -> None:
     """Create a consumer group on each broker of the cluster."""
-    from onelog.client.admin.groups import GroupChange
-    from onelog.commands.attributes import parse_attributes
-    from onelog.commands.group.policy import parse_policy
-    from onelog.errors import GroupExistsError
-
-    change = GroupChange(
-        enable, broadcast, orderly, retry_queues, retries, consume_timeout,
-        parse_attributes(attribute), None if retry_policy is None else parse_policy(retry_policy),
-    )  # fmt: skip
-    try:
-        brokers = await session.admin.groups.create(group, change, cluster=cluster, broker=broker)
-    except GroupExistsError:
-        if not if_missing:
-            raise
-        brokers = ()
-    what = f"created on {', '.join(brokers)}" if brokers else "exists already"
-    session.show({"group": group, "created_on": list(brokers)}, f"{group}: {what}")
+    work = session.admin.groups.create(group, change, cluster=cluster, broker=broker)
+    await session.create("group", group, work, if_missing)
 
 
 @app.command("update")
 @connected
+@with_options("change", CHANGE, _change)
 async def update_group(
     session: Session,
     group: Group,
-    enable: Enabled = None,
-    broadcast: Broadcast = None,
-    orderly: Orderly = None,
-    retries: RetryTimes = None,
-    retry_queues: RetryQueues = None,
-    retry_policy: RetryPolicy = None,
-    consume_timeout: TimeoutMinutes = None,
-    attribute: Attributes = None,
+    change: "GroupChange",
     cluster: Cluster = None,
     broker: Broker = None,
 ) -> None:
     """Change settings of a group; what is not named stays as it is."""
     from onelog.client.admin.groups import GroupChange
-    from onelog.commands.attributes import parse_attributes
-    from onelog.commands.group.policy import parse_policy
     from onelog.errors import InvalidRequestError
 
-    change = GroupChange(
-        enable, broadcast, orderly, retry_queues, retries, consume_timeout,
-        parse_attributes(attribute), None if retry_policy is None else parse_policy(retry_policy),
-    )  # fmt: skip
     if change == GroupChange():
         raise InvalidRequestError("nothing to change: name a setting, such as --retries 3")
     brokers = await session.admin.groups.update(group, change, cluster=cluster, broker=broker)
-    session.show(
-        {"group": group, "changed_on": list(brokers)}, f"{group}: changed on {', '.join(brokers)}"
-    )
+    session.show_done("group", group, "changed", brokers)
 
 
 @app.command("delete")
@@ -197,9 +168,7 @@ async def delete_group(
     brokers = await session.admin.groups.delete(
         group, cluster=cluster, keep_positions=keep_positions, dead_letters=dead_letters
     )
-    session.show(
-        {"group": group, "deleted_on": list(brokers)}, f"{group}: deleted on {', '.join(brokers)}"
-    )
+    session.show_done("group", group, "deleted", brokers)
 
 
 @app.command("reset")

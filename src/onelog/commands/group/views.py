@@ -1,6 +1,7 @@
 """How `onelog group` shows consumer groups: tables for people, documents for programs."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,9 +16,8 @@ from onelog.client.admin.groups import (
 )
 from onelog.client.admin.positions import Moves
 from onelog.client.connection.nodes import Failure
-from onelog.commands.group.policy import show_policy
-from onelog.commands.terminal import show_count, show_text, table
-from onelog.commands.times import show_span, show_time
+from onelog.commands.terminal import attributes_text, show_count, show_text, table
+from onelog.commands.times import show_policy, show_span, show_time
 
 _WAYS = {
     "CONSUME_ACTIVELY": "pull",
@@ -51,24 +51,19 @@ def summaries_failures(found: Sequence[GroupSummary]) -> list[Failure]:
 
 def summaries_table(found: Sequence[GroupSummary], now_ms: int) -> Table:
     """Groups, one per line, with the total lag."""
-    made = table(
+    return table(
         f"consumer groups: {show_count(len(found))}",
         "group", ">members", "way", ">messages/s", ">lag", ">behind", "brokers",
+        rows=(
+            (
+                show_text(each.name), str(len(each.members.members)), _way(each.members) or "-",
+                f"{each.progress.rate:,.1f}", show_count(each.progress.lag),
+                _behind(each.progress, now_ms), ", ".join(each.brokers),
+            )
+            for each in found
+        ),
+        footer={0: "total", 4: show_count(sum(each.progress.lag for each in found))},
     )  # fmt: skip
-    for each in found:
-        made.add_row(
-            show_text(each.name),
-            str(len(each.members.members)),
-            _way(each.members) or "-",
-            f"{each.progress.rate:,.1f}",
-            show_count(each.progress.lag),
-            _behind(each.progress, now_ms),
-            ", ".join(each.brokers),
-        )
-    made.show_footer = True
-    made.columns[0].footer = "total"
-    made.columns[4].footer = show_count(sum(each.progress.lag for each in found))
-    return made
 
 
 def description_document(found: GroupDescription) -> dict[str, Any]:
@@ -82,31 +77,9 @@ def description_document(found: GroupDescription) -> dict[str, Any]:
         "start_from": found.members.start_from,
         "subscriptions": found.members.subscriptions,
         "mismatch": found.members.differing or None,
-        "members": [
-            {
-                "client_id": member.client_id,
-                "address": member.address,
-                "language": member.language,
-                "version": member.version,
-            }
-            for member in found.members.members
-        ],
-        "settings": [_settings_document(each) for each in found.settings],
+        "members": [asdict(member) for member in found.members.members],
+        "settings": [asdict(each) for each in found.settings],
         "queues": _queues_document(found.progress),
-    }
-
-
-def _settings_document(settings: GroupSettings) -> dict[str, Any]:
-    return {
-        "broker": settings.broker,
-        "consume_enable": settings.consume_enable,
-        "broadcast_enable": settings.broadcast_enable,
-        "orderly": settings.orderly,
-        "retry_queues": settings.retry_queues,
-        "retry_times_max": settings.retry_times_max,
-        "consume_timeout_minutes": settings.consume_timeout_minutes,
-        "attributes": settings.attributes,
-        "retry_policy": settings.retry_policy,
     }
 
 
@@ -144,43 +117,36 @@ def description_views(found: GroupDescription, utc: bool) -> list[RenderableType
 
 
 def _settings_table(settings: Sequence[GroupSettings]) -> Table:
-    made = table(
+    return table(
         "settings",
         "broker", "enabled", "broadcast", "orderly", ">retries", "after", ">retry queues",
         ">minutes per message", "attributes",
+        rows=(
+            (
+                each.broker, _yes(each.consume_enable), _yes(each.broadcast_enable),
+                _yes(each.orderly), str(each.retry_times_max),
+                show_text(show_policy(each.retry_policy)), str(each.retry_queues),
+                str(each.consume_timeout_minutes), attributes_text(each.attributes),
+            )
+            for each in settings
+        ),
     )  # fmt: skip
-    for each in settings:
-        made.add_row(
-            each.broker,
-            _yes(each.consume_enable),
-            _yes(each.broadcast_enable),
-            _yes(each.orderly),
-            str(each.retry_times_max),
-            show_text(show_policy(each.retry_policy)),
-            str(each.retry_queues),
-            str(each.consume_timeout_minutes),
-            show_text(" ".join(f"{k}={v}" for k, v in sorted(each.attributes.items()))) or "-",
-        )
-    return made
 
 
 def _members_table(members: GroupMembers) -> Table:
-    made = table(f"members ({_way(members)})", "client", "address", "language", ">version")
-    for member in members.members:
-        made.add_row(
-            show_text(member.client_id),
-            show_text(member.address),
-            show_text(member.language),
-            str(member.version),
-        )
-    return made
+    return table(
+        f"members ({_way(members)})", "client", "address", "language", ">version",
+        rows=(
+            (show_text(each.client_id), show_text(each.address), show_text(each.language),
+             str(each.version))
+            for each in members.members
+        ),
+    )  # fmt: skip
 
 
 def _subscriptions_table(members: GroupMembers) -> Table:
-    made = table("subscriptions", "topic", "filter")
-    for topic, expression in members.subscriptions.items():
-        made.add_row(show_text(topic), show_text(expression))
-    return made
+    rows = (tuple(map(show_text, each)) for each in members.subscriptions.items())
+    return table("subscriptions", "topic", "filter", rows=rows)
 
 
 def _mismatch_table(members: GroupMembers) -> Table:
@@ -188,41 +154,36 @@ def _mismatch_table(members: GroupMembers) -> Table:
         "members subscribe differently: each reads its queues with its own filter, so messages that"
         " only others want are passed over",
         "client", "topic", "filter",
+        rows=(
+            (show_text(client_id), show_text(topic), show_text(expression))
+            for client_id, filters in members.differing.items()
+            for topic, expression in filters.items()
+        ),
     )  # fmt: skip
     made.title_style = "bold red"
-    for client_id, filters in members.differing.items():
-        for topic, expression in filters.items():
-            made.add_row(show_text(client_id), show_text(topic), show_text(expression))
     return made
 
 
 def _progress_table(progress: GroupProgress, utc: bool) -> Table:
     owned = any(queue.client_id for queue in progress.queues)
-    columns = ["topic", "broker", ">queue", ">max offset", ">position", ">lag", ">in flight"]
-    made = table(
+    return table(
         f"progress: {progress.rate:,.1f} messages/s are consumed",
-        *columns,
-        "consumed up to",
-        *(["member"] if owned else []),
-    )
-    for queue in progress.queues:
-        made.add_row(
-            show_text(queue.topic),
-            queue.broker,
-            str(queue.queue_id),
-            str(queue.max_offset),
-            str(queue.position),
-            show_count(queue.lag),
-            show_count(queue.in_flight),
-            show_time(queue.consumed_ms, utc=utc),
-            *([show_text(queue.client_id) or "-"] if owned else []),
-        )
-    made.show_footer = True
-    made.columns[0].footer = "total"
-    made.columns[2].footer = str(len(progress.queues))
-    made.columns[5].footer = show_count(progress.lag)
-    made.columns[6].footer = show_count(sum(queue.in_flight for queue in progress.queues))
-    return made
+        "topic", "broker", ">queue", ">max offset", ">position", ">lag", ">in flight",
+        "consumed up to", *(["member"] if owned else []),
+        rows=(
+            (
+                show_text(queue.topic), queue.broker, str(queue.queue_id), str(queue.max_offset),
+                str(queue.position), show_count(queue.lag), show_count(queue.in_flight),
+                show_time(queue.consumed_ms, utc=utc),
+                *([show_text(queue.client_id) or "-"] if owned else []),
+            )
+            for queue in progress.queues
+        ),
+        footer={
+            0: "total", 2: str(len(progress.queues)), 5: show_count(progress.lag),
+            6: show_count(sum(queue.in_flight for queue in progress.queues)),
+        },
+    )  # fmt: skip
 
 
 def moves_document(moves: Moves, dry_run: bool) -> dict[str, Any]:
@@ -245,18 +206,18 @@ def moves_document(moves: Moves, dry_run: bool) -> dict[str, Any]:
 
 def moves_table(moves: Moves, dry_run: bool) -> Table:
     """Moved positions, a queue per line."""
-    title = f"{show_text(moves.group)} {'would be' if dry_run else 'was'} moved: {effect(moves)}"
-    made = table(title, "topic", "broker", ">queue", ">before", ">after", ">difference")
-    for move in moves.queues:
-        made.add_row(
-            show_text(move.topic),
-            move.broker,
-            str(move.queue_id),
-            "-" if move.before is None else str(move.before),
-            str(move.after),
-            f"{move.after - (move.before or 0):+,}",
-        )
-    return made
+    return table(
+        f"{show_text(moves.group)} {'would be' if dry_run else 'was'} moved: {effect(moves)}",
+        "topic", "broker", ">queue", ">before", ">after", ">difference",
+        rows=(
+            (
+                show_text(move.topic), move.broker, str(move.queue_id),
+                "-" if move.before is None else str(move.before), str(move.after),
+                f"{move.after - (move.before or 0):+,}",
+            )
+            for move in moves.queues
+        ),
+    )  # fmt: skip
 
 
 def effect(moves: Moves) -> str:

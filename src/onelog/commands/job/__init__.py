@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from onelog.commands.options import Yes
-from onelog.commands.spark_options import Master, Remote, linked, spark_session
+from onelog.commands.spark_options import Job, on_spark
 
 app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
 
@@ -40,9 +40,9 @@ ROWS_PER_BATCH = 1_000_000
 
 
 @app.command("sales-board")
-@linked
+@on_spark("onelog job sales-board")
 def sales_board(
-    link: dict[str, str],
+    job: Job,
     orders: Annotated[str, typer.Argument(help="The topic of orders.")],
     folder: Annotated[Path, typer.Option(help="Where the board's table is.")],
     result_topic: Annotated[str | None, typer.Option(help="Send results there, too.")] = None,
@@ -52,28 +52,24 @@ def sales_board(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Revenue and orders per category and window of time, live."""
-    from onelog.commands.job import board_view
+    from onelog.commands.job import views
+    from onelog.spark.jobs import sales_board as work
 
-    options = {"startingOffsets": start, "maxOffsetsPerTrigger": str(rows_per_batch)}
-    with spark_session("onelog job sales-board", master, remote) as spark:
-        from onelog.spark.jobs import sales_board as job
-
-        query = job.start(
-            spark, link, orders, folder, result_topic=result_topic,
-            window_seconds=window, late_seconds=late, every=every, **options,
-        )  # fmt: skip
-        board_view.show(query, folder, orders, page, every, as_json)
+    query = work.start(
+        job.spark, job.link, orders, folder, result_topic=result_topic, window_seconds=window,
+        late_seconds=late, every=every, startingOffsets=start,
+        maxOffsetsPerTrigger=str(rows_per_batch),
+    )  # fmt: skip
+    views.show_board(query, folder, orders, page, every, as_json)
 
 
 @app.command("redistribute")
-@linked
+@on_spark("onelog job redistribute")
 def redistribute(
-    link: dict[str, str],
+    job: Job,
     source: Source,
     to: To,
     times: Annotated[
@@ -87,28 +83,24 @@ def redistribute(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Copy a backlog to a topic with more queues; messages of one key keep their order."""
     from onelog.commands.job import running
+    from onelog.spark.jobs import redistribute as work
 
-    with spark_session("onelog job redistribute", master, remote) as spark:
-        from onelog.spark.jobs import redistribute as job
-
-        query = job.start(
-            spark, link, source, to,
-            running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
-            group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
-        )  # fmt: skip
-        running.run(query, f"{source} to {to}", as_json)
+    query = work.start(
+        job.spark, job.link, source, to,
+        running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
+        group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
+    )  # fmt: skip
+    running.run(query, f"{source} to {to}", as_json)
 
 
 @app.command("deduplicate")
-@linked
+@on_spark("onelog job deduplicate")
 def deduplicate(
-    link: dict[str, str],
+    job: Job,
     source: Source,
     to: To,
     by: By = "key",
@@ -123,29 +115,25 @@ def deduplicate(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Copy a topic without the messages that repeat an earlier one."""
     from onelog.commands.job import running
+    from onelog.spark.jobs import deduplicate as work
 
-    with spark_session("onelog job deduplicate", master, remote) as spark:
-        from onelog.spark.jobs import deduplicate as job
-
-        query = job.start(
-            spark, link, source, to,
-            running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
-            remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
-            maxOffsetsPerTrigger=str(rows_per_batch),
-        )  # fmt: skip
-        running.run(query, f"{source} to {to}", as_json)
+    query = work.start(
+        job.spark, job.link, source, to,
+        running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
+        remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
+        maxOffsetsPerTrigger=str(rows_per_batch),
+    )  # fmt: skip
+    running.run(query, f"{source} to {to}", as_json)
 
 
 @app.command("reconcile")
-@linked
+@on_spark("onelog job reconcile")
 def reconcile(
-    link: dict[str, str],
+    job: Job,
     first: Annotated[str, typer.Argument(help="One topic.")],
     second: Annotated[str, typer.Argument(help="The other one.")],
     second_nameserver: Annotated[
@@ -154,30 +142,26 @@ def reconcile(
     by: By = "key",
     samples: Samples = 10,
     since: Since = None,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Compare two topics by key and content; the exit code is 1 if they differ."""
     from onelog.commands.job import views
+    from onelog.spark.jobs import reconcile as work
 
-    with spark_session("onelog job reconcile", master, remote) as spark:
-        from onelog.spark.jobs import reconcile as job
-
-        other = {**link, "nameserver": second_nameserver} if second_nameserver else None
-        found = job.reconcile(
-            spark, link, first, second, second_link=other, by=by,
-            samples=samples, **_from(since),
-        )  # fmt: skip
+    other = {**job.link, "nameserver": second_nameserver} if second_nameserver else None
+    found = work.reconcile(
+        job.spark, job.link, first, second, second_link=other, by=by,
+        samples=samples, **_from(since),
+    )  # fmt: skip
     views.reconciliation(found, first, second, as_json)
     if not found.is_same:
         raise typer.Exit(1)
 
 
 @app.command("clean-logs")
-@linked
+@on_spark("onelog job clean-logs")
 def clean_logs(
-    link: dict[str, str],
+    job: Job,
     source: Source,
     to: Annotated[str | None, typer.Option("--to", help="The topic for clean lines.")] = None,
     rejects: Annotated[
@@ -187,53 +171,45 @@ def clean_logs(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Make log lines uniform and safe to read; without --to, only count what they say."""
     from onelog.commands.job import running, views
+    from onelog.spark.jobs import clean_logs as work
 
-    with spark_session("onelog job clean-logs", master, remote) as spark:
-        from onelog.spark.jobs import clean_logs as job
-
-        if to is None:
-            views.log_statistics(job.statistics(spark, link, source, top), source, as_json)
-            return
-        query = job.start(
-            spark, link, source, to, rejects or f"{to}-rejects",
-            running.checkpoint(checkpoint, "clean-logs", source, to), every=every,
-            maxOffsetsPerTrigger=str(rows_per_batch),
-        )  # fmt: skip
-        running.run(query, f"{source} to {to}", as_json)
+    if to is None:
+        views.log_statistics(work.statistics(job.spark, job.link, source, top), source, as_json)
+        return
+    query = work.start(
+        job.spark, job.link, source, to, rejects or f"{to}-rejects",
+        running.checkpoint(checkpoint, "clean-logs", source, to), every=every,
+        maxOffsetsPerTrigger=str(rows_per_batch),
+    )  # fmt: skip
+    running.run(query, f"{source} to {to}", as_json)
 
 
 @app.command("trace-latency")
-@linked
+@on_spark("onelog job trace-latency")
 def trace_latency(
-    link: dict[str, str],
+    job: Job,
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
     ] = "RMQ_SYS_TRACE_TOPIC",
     since: Since = None,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """How long sending, waiting and consuming took, in percentiles, from message traces."""
     from onelog.commands.job import views
+    from onelog.spark.jobs import trace_latency as work
 
-    with spark_session("onelog job trace-latency", master, remote) as spark:
-        from onelog.spark.jobs import trace_latency as job
-
-        found = job.report(spark, link, trace_topic, **_from(since))
+    found = work.report(job.spark, job.link, trace_topic, **_from(since))
     views.latencies(found, as_json)
 
 
 @app.command("triage")
-@linked
+@on_spark("onelog job triage")
 def triage(
-    link: dict[str, str],
+    job: Job,
     group: Annotated[str, typer.Argument(help="The consumer group that gave messages up.")],
     reason_property: Annotated[
         str | None, typer.Option(help="A property in which consumers say what was wrong.")
@@ -257,25 +233,21 @@ def triage(
         bool, typer.Option("--dry-run", help="Only count what --resend would send.")
     ] = False,
     yes: Yes = False,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Why messages died, in groups with samples; and sending chosen ones again, once each."""
-    from onelog.commands.job import triaging
+    from onelog.commands.job import views
+    from onelog.spark.jobs import triage as work
 
-    with spark_session("onelog job triage", master, remote) as spark:
-        from onelog.spark.jobs import triage as job
-
-        letters = job.letters(
-            spark, link, group, reason_property=reason_property, with_traces=traces,
-            expect_json=expect_json,
-        )  # fmt: skip
-        chosen = triaging.only(letters, where)
-        if resend:
-            triaging.resend(link, group, chosen, to_topic, dry_run, yes, as_json)
-        else:
-            triaging.show(group, chosen, samples, as_json)
+    letters = work.letters(
+        job.spark, job.link, group, reason_property=reason_property, with_traces=traces,
+        expect_json=expect_json,
+    )  # fmt: skip
+    chosen = views.only_where(letters, where)
+    if resend:
+        views.resend_letters(job.link, group, chosen, to_topic, dry_run, yes, as_json)
+    else:
+        views.show_heaps(group, chosen, samples, as_json)
 
 
 def _from(since: str | None) -> dict[str, str]:

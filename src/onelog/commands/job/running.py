@@ -38,14 +38,12 @@ def until_interrupted() -> "Iterator[Callable[[], bool]]":
             signal.signal(number, handler)
 
 
-def run(query: "StreamingQuery", what: str, as_json: bool) -> None:
-    """Run a job to its end, and say what it did."""
+@contextmanager
+def counting(what: str, as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A line on the terminal that says how many messages the batches had that it is told of."""
     rows = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with (
-        until_interrupted() as stopped,
-        Progress(*columns, console=console(), transient=True, disable=as_json) as progress,
-    ):
+    with Progress(*columns, console=console(), transient=True, disable=as_json) as progress:
         bar = progress.add_task(what)
 
         def noted(batch: Mapping[str, Any]) -> None:
@@ -53,6 +51,12 @@ def run(query: "StreamingQuery", what: str, as_json: bool) -> None:
             rows += int(batch["numInputRows"])
             progress.update(bar, description=f"{what}: {show_count(rows)} messages read")
 
+        yield noted
+
+
+def run(query: "StreamingQuery", what: str, as_json: bool) -> None:
+    """Run a job to its end, and say what it did."""
+    with until_interrupted() as stopped, counting(what, as_json) as noted:
         done = queries.run(query, noted, stopped)
     if as_json:
         document = {"messages": done.rows, "batches": done.batches, "late": done.late}

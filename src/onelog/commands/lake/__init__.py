@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from onelog.commands.spark_options import Master, Remote, linked, spark_session
+from onelog.commands.spark_options import Job, on_spark
 
 app = typer.Typer(help="Topics as lake tables: keep them fresh, and small.", no_args_is_help=True)
 
@@ -17,9 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("sync")
-@linked
+@on_spark("onelog lake sync")
 def sync_topics(
-    link: dict[str, str],
+    job: Job,
     topics: Annotated[list[str], typer.Argument(help="The topics.")],
     to: Annotated[Path, typer.Option("--to", help="The folder of the tables.")],
     form: Annotated[
@@ -43,29 +43,26 @@ def sync_topics(
     rows_per_batch: Annotated[
         int, typer.Option(min=1, help="At most so many messages in one commit.")
     ] = 1_000_000,
-    master: Master = None,
-    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Bring the tables of topics up to date: each message once, also after a crash."""
-    from onelog.commands.lake import syncing
+    from onelog.commands.lake import tables
 
     options = {
-        **link, "startingOffsets": start, "decode": decode, "schema": schema,
+        **job.link, "startingOffsets": start, "decode": decode, "schema": schema,
         "schemaFile": None if schema_file is None else str(schema_file.absolute()),
         "maxOffsetsPerTrigger": str(rows_per_batch),
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
-    with spark_session("onelog lake sync", master, remote) as spark:
-        syncing.run(topics, to, spark, given, form, every, as_json)
+    tables.sync(topics, to, job.spark, given, form, every, as_json)
 
 
 @app.command("list")
 def list_tables(folder: Folder, as_json: Json = False) -> None:
     """List the tables of a folder, with their sizes."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.show_tables(folder, as_json)
+    tables.show_tables(folder, as_json)
 
 
 @app.command("compact")
@@ -75,9 +72,9 @@ def compact_tables(
     mib: Annotated[int, typer.Option(min=1, help="How large files should become.")] = 128,
 ) -> None:
     """Join small files into larger ones (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.compact(folder, only or [], mib << 20)
+    tables.compact(folder, only or [], mib << 20)
 
 
 @app.command("vacuum")
@@ -89,9 +86,9 @@ def vacuum_tables(
     ] = 168,
 ) -> None:
     """Delete files that are no part of their table any more (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.vacuum(folder, only or [], hours)
+    tables.vacuum(folder, only or [], hours)
 
 
 @app.command("retain")
@@ -101,6 +98,6 @@ def retain_days(
     only: Only = None,
 ) -> None:
     """Drop old days from tables; `vacuum` deletes their files later (Delta)."""
-    from onelog.commands.lake import care
+    from onelog.commands.lake import tables
 
-    care.retain(folder, only or [], days)
+    tables.retain(folder, only or [], days)

@@ -1,4 +1,4 @@
-"""`onelog message`: find messages by id, key, place or time."""
+"""`onelog message`: find messages by id, key, place or time, and what happened to them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -152,6 +152,32 @@ async def by_time(
     session.show(
         [views.document(found) for found in listed], views.messages_table(listed, session.utc)
     )
+
+
+@app.command("trace")
+@connected
+async def trace_message(
+    session: Session,
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The message's unique key, or its id.")
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", help="Its topic, if ID is the key of an untraced message."),
+    ] = None,
+    trace_topic: Annotated[
+        str, typer.Option(help="Where clients write their traces.")
+    ] = "RMQ_SYS_TRACE_TOPIC",
+) -> None:
+    """Show when a message was born, stored, delivered, consumed, retried, and by whom.
+
+    Deliveries are known if clients trace (enableMsgTrace); all the rest is read from the log.
+    """
+    from onelog.commands.message import views
+
+    trace = await session.admin.traces.trace(message_id, topic=topic, trace_topic=trace_topic)
+    session.show(views.trace_document(trace), *views.trace_views(trace, session.utc))
+    session.complain(trace.failures)
 
 
 async def _show_one(session: Session, found: "Found", groups: bool, body_to: Path | None) -> None:

@@ -3,12 +3,15 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar
 
 from onelog.client.admin.messages import TIME_MAX, Found, Messages
 from onelog.clock import SystemClock
 from onelog.commands.times import parse_time
 from onelog.errors import InvalidRequestError, MessageNotFoundError, NotSavedError
 from onelog.record.compression import unpacked_body
+
+T = TypeVar("T")
 
 
 async def find(messages: Messages, message_id: str, topic: str | None) -> Found:
@@ -44,12 +47,12 @@ def span(since: str, until: str | None, utc: bool) -> tuple[int, int]:
     return begin_ms, end_ms
 
 
-async def first(count: int, messages: AsyncGenerator[Found, None]) -> list[Found]:
+async def first(count: int, items: AsyncGenerator[T, None]) -> list[T]:
     """The first few of many."""
-    listed: list[Found] = []
-    async with aclosing(messages):
-        async for found in messages:
-            listed.append(found)
+    listed: list[T] = []
+    async with aclosing(items):
+        async for item in items:
+            listed.append(item)
             if len(listed) == count:
                 break
     return listed

@@ -1,4 +1,4 @@
-"""How `onelog message` shows messages: tables for people, documents for programs."""
+"""How `onelog message` shows messages and what happened to them: tables, and documents."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from onelog.client.admin.messages import Consumption, Found
+from onelog.client.admin.traces import MessageTrace, Step, StepKind
+from onelog.client.connection.address import host_text
 from onelog.commands.terminal import show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.errors import CompressionError
-from onelog.message import TRANSACTION_MASK, Message, SysFlag, decode_host, decode_properties
+from onelog.message import TRANSACTION_MASK, Message, SysFlag, decode_properties
 from onelog.record.compression import Compression, unpacked_body
 
 SHORT_CHARACTERS = 60
@@ -22,6 +24,8 @@ _TRANSACTIONS = {
     int(SysFlag.COMMITTED): "committed",
     int(SysFlag.ROLLED_BACK): "rolled back",
 }
+
+_WAITING = (StepKind.DELAYED, StepKind.PREPARED)
 
 
 def document(found: Found, consumption: Sequence[Consumption] | None = None) -> dict[str, Any]:
@@ -38,9 +42,9 @@ def document(found: Found, consumption: Sequence[Consumption] | None = None) -> 
         "tags": message.tags,
         "keys": message.keys,
         "born_ms": message.born_ms,
-        "born_host": _host(message.born_host),
+        "born_host": host_text(message.born_host),
         "store_ms": message.store_ms,
-        "store_host": _host(message.store_host),
+        "store_host": host_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "flag": message.flag,
         "sys_flag": message.sys_flag,
@@ -70,23 +74,19 @@ def _body_document(message: Message) -> dict[str, Any]:
 
 def messages_table(messages: Sequence[Found], utc: bool) -> Table:
     """Messages, one per line."""
-    made = table(
+    return table(
         f"messages: {show_count(len(messages))}",
         "stored", "broker", ">queue", ">offset", "tags", "keys", "id", "body",
+        rows=(
+            (
+                show_time(message.store_ms, utc=utc), found.broker, str(message.queue_id),
+                str(message.queue_offset), show_text(message.tags or "-"),
+                show_text(" ".join(message.keys) or "-"), message.message_id, short_body(message),
+            )
+            for found in messages
+            for message in (found.message,)
+        ),
     )  # fmt: skip
-    for found in messages:
-        message = found.message
-        made.add_row(
-            show_time(message.store_ms, utc=utc),
-            found.broker,
-            str(message.queue_id),
-            str(message.queue_offset),
-            show_text(message.tags or "-"),
-            show_text(" ".join(message.keys) or "-"),
-            message.message_id,
-            short_body(message),
-        )
-    return made
 
 
 def line(found: Found, utc: bool) -> str:
@@ -103,7 +103,7 @@ def details(
     """Everything about one message."""
     message = found.message
     made = Table.grid(padding=(0, 2))
-    rows = {
+    facts = {
         "id": message.message_id,
         "unique key": message.unique_key or "-",
         "topic": message.topic,
@@ -111,36 +111,37 @@ def details(
         "log offset": str(message.log_offset),
         "tags": message.tags or "-",
         "keys": " ".join(message.keys) or "-",
-        "born": f"{show_time(message.born_ms, utc=utc)} at {_host(message.born_host)}",
-        "stored": f"{show_time(message.store_ms, utc=utc)} at {_host(message.store_host)}",
+        "born": f"{show_time(message.born_ms, utc=utc)} at {host_text(message.born_host)}",
+        "stored": f"{show_time(message.store_ms, utc=utc)} at {host_text(message.store_host)}",
         "tried again": f"{message.reconsume_times} times",
         "transaction": _TRANSACTIONS.get(message.sys_flag & TRANSACTION_MASK, "-"),
         "flag": str(message.flag),
         "size": f"{show_bytes(message.size)}, body {show_bytes(len(message.body))}"
         + _compression(message),
     }
-    for name, value in rows.items():
+    for name, value in facts.items():
         made.add_row(name, show_text(value))
     views: list[RenderableType] = [made]
-    properties = table("properties", "name", "value")
-    for name, value in sorted(decode_properties(message.properties).items()):
-        properties.add_row(show_text(name), show_text(value))
-    views.append(properties)
+    properties = sorted(decode_properties(message.properties).items())
+    rows = (tuple(map(show_text, each)) for each in properties)
+    views.append(table("properties", "name", "value", rows=rows))
     if consumption is not None:
         views.append(_consumption_table(message, consumption))
     return [*views, "body:", _long_body(message)]
 
 
 def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> Table:
-    made = table("consumer groups", "group", ">position", "past this message")
-    for each in consumption:
-        behind = message.queue_offset - each.position
-        made.add_row(
-            show_text(each.group),
-            str(each.position),
-            "yes" if each.is_past else f"no, {show_count(behind)} messages before it",
-        )
-    return made
+    return table(
+        "consumer groups", "group", ">position", "past this message",
+        rows=(
+            (
+                show_text(each.group), str(each.position),
+                "yes" if each.is_past
+                else f"no, {show_count(message.queue_offset - each.position)} messages before it",
+            )
+            for each in consumption
+        ),
+    )  # fmt: skip
 
 
 def short_body(message: Message) -> str:
@@ -187,14 +188,105 @@ def _hex(data: bytes) -> Iterator[str]:
         yield f"{at:08x}  {row.hex(' '):<47}  {text}"
 
 
-def _host(host: bytes) -> str:
-    name, port = decode_host(host)
-    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
 def _compression(message: Message) -> str:
     if not message.sys_flag & SysFlag.COMPRESSED:
         return ""
     kind = message.sys_flag >> 8 & 7
     known = kind in (Compression.LZ4, Compression.ZSTD)
     return f" compressed with {Compression(kind).name.lower() if known else 'zlib'}"
+
+
+def trace_document(trace: MessageTrace) -> dict[str, Any]:
+    """The story, for programs."""
+    first = trace.first
+    return {
+        "unique_key": trace.unique_key,
+        "id": first.message_id if first else None,
+        "topic": trace.topic,
+        "keys": first.keys if first else [],
+        "tags": first.tags if first else None,
+        "born_ms": trace.born_ms,
+        "traced": trace.traced,
+        "steps": [
+            {
+                "step": step.kind.value,
+                "at_ms": step.at_ms,
+                "since_born_ms": step.at_ms - trace.born_ms,
+                "group": step.group or None,
+                "place": step.place or None,
+                "retry": step.retry if step.retry >= 0 else None,
+                "took_ms": step.took_ms,
+                "note": step.note or None,
+                "id": step.message_id or None,
+            }
+            for step in trace.steps
+        ],
+        "groups": [
+            {
+                "group": fate.group,
+                "state": fate.state,
+                "at_ms": fate.at_ms or None,
+                "since_born_ms": fate.at_ms - trace.born_ms if fate.at_ms else None,
+                "deliveries": fate.deliveries,
+            }
+            for fate in trace.fates
+        ],
+    }
+
+
+def trace_views(trace: MessageTrace, utc: bool) -> list[RenderableType]:
+    """The story, for people."""
+    made: list[RenderableType] = [_steps_table(trace, utc)]
+    if trace.fates:
+        made.append(_fates_table(trace, utc))
+    if trace.first is None:
+        waits = any(step.kind in _WAITING for step in trace.steps)
+        what = "consumers cannot see it yet" if waits else "the log does not have it any more"
+        made.append(f"it is not in its topic: {what}")
+    if not trace.traced:
+        made.append("no client traced it: when it was sent and delivered is not known")
+    return made
+
+
+def _steps_table(trace: MessageTrace, utc: bool) -> Table:
+    words = trace.first.keys if trace.first else []
+    keys = f", keys {show_text(' '.join(words))}" if words else ""
+    return table(
+        f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
+        "time", ">since birth", "step", "group", "where", ">retry", ">took", "note",
+        rows=(
+            (
+                show_time(step.at_ms, utc=utc), _latency(step.at_ms - trace.born_ms),
+                step.kind.value, show_text(step.group) or "-", show_text(step.place) or "-",
+                str(step.retry) if step.retry >= 0 else "-",
+                "-" if step.took_ms is None else f"{step.took_ms:,} ms", _note(step, utc),
+            )
+            for step in trace.steps
+        ),
+    )  # fmt: skip
+
+
+def _note(step: Step, utc: bool) -> str:
+    word, _, time = step.note.partition(" ")
+    if word == "until" and time.isdecimal():
+        return f"until {show_time(int(time), utc=utc)}"
+    return show_text(step.note) or "-"
+
+
+def _fates_table(trace: MessageTrace, utc: bool) -> Table:
+    return table(
+        "consumer groups", "group", "state", "since", ">after", ">deliveries",
+        rows=(
+            (
+                show_text(fate.group), fate.state, show_time(fate.at_ms, utc=utc),
+                _latency(fate.at_ms - trace.born_ms) if fate.at_ms else "-",
+                str(fate.deliveries or "-"),
+            )
+            for fate in trace.fates
+        ),
+    )  # fmt: skip
+
+
+def _latency(ms: int) -> str:
+    """A time since birth. Where clocks differ it may be negative, and people should see that."""
+    return f"{ms:,} ms" if abs(ms) < 10_000 else f"{ms / 1000:,.1f} s"

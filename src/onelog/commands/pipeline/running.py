@@ -9,8 +9,7 @@ from pathlib import Path
 
 import typer
 
-from onelog.commands.demo.server import running_server
-from onelog.commands.demo.shop import Shop
+from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.terminal import console, show_count, show_text
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError

@@ -71,8 +71,7 @@ def produce(
     Empty lines are left out. Without `--keep-going` the first message that cannot be sent is the
     last; those that are on their way by then may still arrive.
     """
-    from onelog.commands.produce.reading import Template, input_bytes, items
-    from onelog.commands.produce.sending import Plan, send
+    from onelog.commands.produce.sending import Plan, Template, input_bytes, items, send
 
     template = Template.of(topic, tag, key, properties, delay, deliver_at, order_key, session.utc)
     source = items(template, form, files or [], body)

@@ -1,28 +1,271 @@
-"""Sending what `onelog produce` was given, many messages at a time.
+"""What `onelog produce` does: making messages of lines, JSON lines and files, and sending them.
+
+Input is read as it comes and no further, so what a pipe gives is sent at once. What cannot be made
+into a message comes out as `Unusable`, with its place and the reason.
 
 Invariants: no more than `ON_THE_WAY_MAX` messages are unfinished, and of those with the same order
-key one; what the summary counts as sent, a broker has stored. Whatever ends the sending, messages
+key one. The summary counts as sent what a broker has stored. Whatever ends the sending, messages
 that are on their way are waited for; a second Ctrl-C does not wait.
 """
 
+import base64
+import binascii
+import contextlib
+import dataclasses
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 import typer
 from rich.progress import Progress
 
-from onelog.client import Producer, Receipt
+from onelog.client import Message, Producer, Receipt
 from onelog.commands.clients import ClientSession, Pace, progress_bar
-from onelog.commands.produce.reading import Item, Unusable
+from onelog.commands.produce import Form
 from onelog.commands.session import EXIT_FAILED, complain
 from onelog.commands.terminal import show_bytes, show_count
+from onelog.commands.times import parse_span, parse_time
+from onelog.errors import InvalidRequestError, OnelogError
+
+STDIN = Path("-")
+TOPIC_OF_LINES = "-"
 
 ON_THE_WAY_MAX = 256
 SHOW_SECONDS = 0.1
+
+
+class Item(NamedTuple):
+    """A message to send."""
+
+    message: Message
+    order_key: str | None
+    place: str
+    """Where it stood: for complaints."""
+    size: int
+    """Bytes of input that it took."""
+
+
+class Unusable(NamedTuple):
+    """Input that is no message."""
+
+    place: str
+    reason: str
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON line. The fields from `id` on are what `onelog consume` says about a message."""
+
+    body: msgspec.Raw
+    body_encoding: str = "utf-8"
+    topic: str | None = None
+    tags: str | None = None
+    keys: str | list[str] | None = None
+    properties: dict[str, str] | None = None
+    delay: float | str | None = None
+    deliver_at: int | str | None = None
+    delay_level: int | None = None
+    order_key: str | None = None
+    flag: int | None = None
+    id: object = None
+    offset_id: object = None
+    broker: object = None
+    queue: object = None
+    offset: object = None
+    born_ms: object = None
+    store_ms: object = None
+    attempt: object = None
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all messages have, unless they say otherwise."""
+
+    topic: str
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    delay: timedelta | None
+    deliver_at: datetime | None
+    order_key: str | None
+    utc: bool
+
+    @staticmethod
+    def of(
+        topic: str,
+        tag: str | None,
+        keys: Sequence[str] | None,
+        properties: Sequence[str] | None,
+        delay: str | None,
+        deliver_at: str | None,
+        order_key: str | None,
+        utc: bool,
+    ) -> "Template":
+        """The options of the command line, checked."""
+        named = {}
+        for each in properties or ():
+            name, equals, value = each.partition("=")
+            if not equals or not name or not value:
+                raise InvalidRequestError(f"--property {each}: write it as name=value")
+            named[name] = value
+        template = Template(
+            topic,
+            tag,
+            tuple(keys or ()),
+            named,
+            None if delay is None else _delay(delay),
+            None if deliver_at is None else _moment(deliver_at, utc),
+            order_key,
+            utc,
+        )
+        template._check()
+        return template
+
+    def _check(self) -> None:
+        """Refuse now what every message would be refused for."""
+        named = dataclasses.replace(self, topic="t") if self.topic == TOPIC_OF_LINES else self
+        named.plain(b"?")
+
+    def plain(self, body: bytes) -> Message:
+        """A message of which only the body is known."""
+        return Message(
+            self.topic,
+            body,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+            delay=self.delay,
+            deliver_at=self.deliver_at,
+        )
+
+    def of_json(self, line: bytes) -> tuple[Message, str | None]:
+        """A message that says more, and its order key."""
+        try:
+            given = _decode_line(line)
+        except msgspec.MsgspecError as error:
+            raise InvalidRequestError(str(error)) from None
+        is_timed = not (given.delay is given.deliver_at is given.delay_level is None)
+        message = Message(
+            self._topic_of(given),
+            _body(given),
+            tags=self.tags if given.tags is None else given.tags,
+            keys=self.keys if given.keys is None else given.keys,
+            properties={**self.properties, **(given.properties or {})},
+            flag=given.flag or 0,
+            delay=_delay(given.delay) if is_timed else self.delay,
+            deliver_at=_moment(given.deliver_at, self.utc) if is_timed else self.deliver_at,
+            delay_level=given.delay_level or 0,
+        )
+        return message, given.order_key or self.order_key
+
+    def _topic_of(self, given: _Line) -> str:
+        if self.topic != TOPIC_OF_LINES:
+            return self.topic
+        if not given.topic:
+            raise InvalidRequestError("it names no topic, and the command line does not, either")
+        return given.topic
+
+
+def items(
+    template: Template, form: Form, files: Sequence[Path], bodies: Sequence[str] | None
+) -> Iterator[Item | Unusable]:
+    """The messages, one after the other."""
+    if template.topic == TOPIC_OF_LINES and form is not Form.JSON:
+        raise InvalidRequestError("only JSON lines can name their topic: name one for all of them")
+    if bodies is not None:
+        if files:
+            raise InvalidRequestError("--body and files exclude one another")
+        for number, body in enumerate(bodies, 1):
+            yield _item(template, Form.FILES, body.encode(), f"--body number {number}")
+        return
+    for path in files or [STDIN]:
+        name = "stdin" if path == STDIN else str(path)
+        with _opened(path, name) as stream:
+            if form is Form.FILES:
+                yield _item(template, form, stream.read(), name)
+                continue
+            for number, line in enumerate(stream, 1):
+                if line.strip(b"\r\n"):
+                    yield _item(template, form, line, f"{name}, line {number}")
+
+
+def input_bytes(files: Sequence[Path]) -> int | None:
+    """How much there is to read; None if nobody knows."""
+    try:
+        sizes = [path.stat().st_size for path in files if path.is_file()]
+    except OSError:
+        return None
+    return sum(sizes) if files and len(sizes) == len(files) else None
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        with path.expanduser().open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise InvalidRequestError(f"{name}: {error.strerror}") from None
+
+
+def _item(template: Template, form: Form, data: bytes, place: str) -> Item | Unusable:
+    try:
+        if form is Form.JSON:
+            message, order_key = template.of_json(data)
+            return Item(message, order_key, place, len(data))
+        body = data.rstrip(b"\r\n") if form is Form.LINES else data
+        return Item(template.plain(body), template.order_key, place, len(data))
+    except OnelogError as error:
+        return Unusable(place, str(error))
+
+
+def _body(given: _Line) -> bytes:
+    raw = bytes(given.body)
+    if not raw.startswith(b'"'):
+        return raw
+    text = msgspec.json.decode(raw, type=str)
+    if given.body_encoding == "utf-8":
+        return text.encode()
+    if given.body_encoding != "base64":
+        raise InvalidRequestError(f"body_encoding is utf-8 or base64, not {given.body_encoding!r}")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidRequestError(f"the body is no base64: {error}") from None
+
+
+def _delay(given: float | str | None) -> timedelta | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return timedelta(milliseconds=parse_span(given))
+    try:
+        return timedelta(seconds=given)
+    except OverflowError:
+        raise InvalidRequestError(f"a delay cannot be {given} s") from None
+
+
+def _moment(given: int | str | None, utc: bool) -> datetime | None:
+    if given is None:
+        return None
+    ms = given
+    if isinstance(ms, str):
+        ms = parse_time(ms, time.time_ns() // 1_000_000, utc=utc)
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        raise InvalidRequestError(f"{given} is no time") from None
 
 
 @dataclass(frozen=True, slots=True)

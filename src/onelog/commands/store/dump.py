@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from onelog.client.connection.address import host_text
 from onelog.commands.store import Body
-from onelog.commands.terminal import console, show_text, show_time
+from onelog.commands.terminal import console, show_text
+from onelog.commands.times import show_time
 from onelog.errors import OffsetOutOfRangeError, StoreError, TopicNotFoundError
 from onelog.message import (
     INNER_COUNT,
     TRANSACTION_MASK,
     Message,
     SysFlag,
-    decode_host,
     decode_properties,
 )
 from onelog.record.entries import PADDING_SIZE
@@ -133,9 +134,9 @@ def as_document(found: Found, body: Body) -> dict[str, Any]:
         "sys_flag": message.sys_flag,
         "sys_flag_means": _flag_names(message.sys_flag),
         "born_ms": message.born_ms,
-        "born_host": _host(message.born_host),
+        "born_host": host_text(message.born_host),
         "store_ms": message.store_ms,
-        "store_host": _host(message.store_host),
+        "store_host": host_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "prepared_offset": message.prepared_offset,
         "properties": decode_properties(message.properties),
@@ -191,11 +192,6 @@ def _flag_names(flags: int) -> list[str]:
     return names + [name for name, bit in named.items() if flags & bit]
 
 
-def _host(raw: bytes) -> str:
-    host, port = decode_host(raw)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 # -- for people --------------------------------------------------------------------------------
 
 
@@ -216,8 +212,8 @@ def _show(found: Found, how: Body, out: Console) -> None:
         own = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         _line(out, "shared with", own)
     _line(out, "id", message.message_id)
-    born = f"{show_time(message.born_ms)} at {_host(message.born_host)}"
-    _line(out, "born", f"{born}, stored at {_host(message.store_host)}")
+    born = f"{show_time(message.born_ms)} at {host_text(message.born_host)}"
+    _line(out, "born", f"{born}, stored at {host_text(message.store_host)}")
     flags = ", ".join([f"flag {message.flag}", *_flag_names(message.sys_flag)])
     if message.reconsume_times:
         flags += f", consumed {message.reconsume_times} times before"

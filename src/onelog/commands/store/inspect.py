@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from onelog.commands.terminal import console, show_bytes, show_count, show_text, show_time, table
+from onelog.commands.terminal import console, show_bytes, show_count, show_text, table
+from onelog.commands.times import show_time
 from onelog.errors import StoreError
 from onelog.message import Message
 from onelog.store.checkpoint import AbortMark, Checkpoint
@@ -231,34 +232,36 @@ def _state_line(facts: StoreFacts) -> str:
 
 
 def _show_tables(facts: StoreFacts, out: Console) -> None:
-    segments = table("Segments", ">start", ">size", ">on disk", "first stored", "last stored by")
-    for segment in facts.segments:
-        segments.add_row(
-            str(segment.start),
-            show_bytes(segment.size),
-            show_bytes(segment.allocated_bytes),
-            show_time(segment.first_store_ms),
-            show_time(segment.last_store_ms_at_most),
-        )
-    queues = table("Queues", "topic", ">queue", ">min", ">max", ">messages", "last stored")
-    for queue in facts.queues:
-        queues.add_row(
-            show_text(queue.topic),
-            str(queue.queue_id),
-            str(queue.min_offset),
-            str(queue.max_offset),
-            show_count(queue.messages),
-            show_time(queue.last_store_ms),
-        )
-    index = table("Index files", "name", ">entries", ">of", "first stored", "last stored")
-    for file in facts.index_files:
-        index.add_row(
-            file.name,
-            show_count(file.entries),
-            show_count(file.entries_max),
-            show_time(file.first_store_ms),
-            show_time(file.last_store_ms),
-        )
+    segments = table(
+        "Segments", ">start", ">size", ">on disk", "first stored", "last stored by",
+        rows=(
+            (
+                str(each.start), show_bytes(each.size), show_bytes(each.allocated_bytes),
+                show_time(each.first_store_ms), show_time(each.last_store_ms_at_most),
+            )
+            for each in facts.segments
+        ),
+    )  # fmt: skip
+    queues = table(
+        "Queues", "topic", ">queue", ">min", ">max", ">messages", "last stored",
+        rows=(
+            (
+                show_text(each.topic), str(each.queue_id), str(each.min_offset),
+                str(each.max_offset), show_count(each.messages), show_time(each.last_store_ms),
+            )
+            for each in facts.queues
+        ),
+    )  # fmt: skip
+    index = table(
+        "Index files", "name", ">entries", ">of", "first stored", "last stored",
+        rows=(
+            (
+                each.name, show_count(each.entries), show_count(each.entries_max),
+                show_time(each.first_store_ms), show_time(each.last_store_ms),
+            )
+            for each in facts.index_files
+        ),
+    )  # fmt: skip
     for made in (segments, queues, index):
         if made.row_count:
             out.print()

@@ -2,23 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from onelog.commands.terminal import console, show_count, show_text
+from onelog.commands.terminal import console, progress_counts, show_count, show_text
 from onelog.config import StoreConfig
-from onelog.store.verify import OnProgress, Verification
+from onelog.store.verify import Verification
 from onelog.store.verify import verify as verify_store
 
 
@@ -31,7 +22,8 @@ def verify(
     as_json: bool,
 ) -> bool:
     """Check a store and print what was found; whether it is as it should be."""
-    with _progress() as on_progress:
+    columns = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with progress_counts("verifying", *columns) as on_progress:
         found = verify_store(
             folder,
             index_slots=index_slots,
@@ -44,21 +36,6 @@ def verify(
     else:
         _show(found, console())
     return found.clean
-
-
-@contextmanager
-def _progress() -> Iterator[OnProgress]:
-    """A bar on stderr, if somebody looks."""
-    screen = Console(stderr=True)
-    columns = (
-        TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True),
-        TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
-    ) as progress:
-        task = progress.add_task("verifying", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _show(found: Verification, out: Console) -> None:

@@ -1,31 +1,23 @@
 """`onelog topic`: list, describe, create, change and delete topics."""
 
+from dataclasses import replace
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onelog.commands.options import (
-    Attributes,
-    Broker,
-    Cluster,
-    Follow,
-    IfMissing,
-    Interval,
-    Yes,
-)
-from onelog.commands.session import Session, connected
+from onelog.commands import options
+from onelog.commands.options import option
+from onelog.commands.session import Session, connected, with_options
+
+if TYPE_CHECKING:
+    from onelog.client.admin.topics import TopicChange
 
 app = typer.Typer(
     help="Topics: where they are, what is in them, how they are set.", no_args_is_help=True
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-Queues = Annotated[
-    int | None, typer.Option(min=1, max=65_535, help="Queues for writing and reading.")
-]
-ReadQueues = Annotated[int | None, typer.Option(min=0, max=65_535, help="Queues for reading.")]
-WriteQueues = Annotated[int | None, typer.Option(min=0, max=65_535, help="Queues for writing.")]
 
 
 class Permission(Enum):
@@ -41,7 +33,35 @@ class Permission(Enum):
         return {"rw": 6, "r": 4, "w": 2}[self.value]
 
 
-Perm = Annotated[Permission | None, typer.Option(help="What clients may do: read, write, both.")]
+CHANGE = {
+    "queues": option(int | None, None, "Queues for writing and reading.", min=1, max=65_535),
+    "read_queues": option(int | None, None, "Queues for reading.", min=0, max=65_535),
+    "write_queues": option(int | None, None, "Queues for writing.", min=0, max=65_535),
+    "perm": option(Permission | None, None, "What clients may do: read, write, both."),
+    "attribute": (options.Attributes, None),
+}
+"""The options that say what to set on a topic."""
+
+
+def _change(
+    *,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: Permission | None,
+    attribute: list[str] | None,
+) -> "TopicChange":
+    from onelog.client.admin.topics import TopicChange
+    from onelog.errors import InvalidRequestError
+
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise InvalidRequestError("--queues is for both: name either it or the two others")
+    return TopicChange(
+        read_queues=queues if read_queues is None else read_queues,
+        write_queues=queues if write_queues is None else write_queues,
+        perm=None if perm is None else perm.bits,
+        attributes=options.parse_attributes(attribute),
+    )
 
 
 @app.command("list")
@@ -51,7 +71,7 @@ async def list_topics(
     every: Annotated[
         bool, typer.Option("--all", "-a", help="Also retry, dead letter and system topics.")
     ] = False,
-    cluster: Cluster = None,
+    cluster: options.Cluster = None,
 ) -> None:
     """List topics."""
     from onelog.client.admin.topics import TopicKind
@@ -92,87 +112,64 @@ async def route_topic(session: Session, topic: Topic) -> None:
 @app.command("status")
 @connected
 async def topic_status(
-    session: Session, topic: Topic, follow: Follow = False, interval: Interval = 2.0
+    session: Session, topic: Topic, follow: options.Follow = False, interval: options.Interval = 2.0
 ) -> None:
     """Show what each queue of a topic holds."""
     from onelog.commands.topic import views
 
-    if follow:
-        await session.follow(
-            interval,
-            lambda: session.admin.topics.status(topic),
-            views.status_document,
-            lambda status: [views.status_table(status, session.utc)],
-            lambda status: status.failures,
-        )
-    status = await session.admin.topics.status(topic)
-    session.show(views.status_document(status), views.status_table(status, session.utc))
-    session.complain(status.failures)
+    await session.present(
+        lambda: session.admin.topics.status(topic),
+        views.status_document,
+        lambda status: [views.status_table(status, session.utc)],
+        every=interval if follow else None,
+    )
 
 
 @app.command("create")
 @connected
+@with_options("change", CHANGE, _change)
 async def create_topic(
     session: Session,
     topic: Topic,
-    queues: Queues = None,
-    read_queues: ReadQueues = None,
-    write_queues: WriteQueues = None,
-    perm: Perm = None,
+    change: "TopicChange",
     order: Annotated[bool, typer.Option("--order", help="Keep queues where they are.")] = False,
-    attribute: Attributes = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    if_missing: IfMissing = False,
+    cluster: options.Cluster = None,
+    broker: options.Broker = None,
+    if_missing: options.IfMissing = False,
 ) -> None:
     """Create a topic: 8 queues on each broker of the cluster, unless told otherwise."""
-    from onelog.commands.topic.changes import change_of
-    from onelog.errors import TopicExistsError
-
-    change = change_of(queues, read_queues, write_queues, perm, order or None, attribute)
-    try:
-        brokers = await session.admin.topics.create(topic, change, cluster=cluster, broker=broker)
-    except TopicExistsError:
-        if not if_missing:
-            raise
-        brokers = ()
-    what = f"created on {', '.join(brokers)}" if brokers else "exists already"
-    session.show({"topic": topic, "created_on": list(brokers)}, f"{topic}: {what}")
+    change = replace(change, order=order or None)
+    work = session.admin.topics.create(topic, change, cluster=cluster, broker=broker)
+    await session.create("topic", topic, work, if_missing)
 
 
 @app.command("update")
 @connected
+@with_options("change", CHANGE, _change)
 async def update_topic(
     session: Session,
     topic: Topic,
-    queues: Queues = None,
-    read_queues: ReadQueues = None,
-    write_queues: WriteQueues = None,
-    perm: Perm = None,
+    change: "TopicChange",
     order: Annotated[
         bool | None, typer.Option("--order/--no-order", help="Keep queues where they are.")
     ] = None,
-    attribute: Attributes = None,
-    broker: Broker = None,
+    broker: options.Broker = None,
 ) -> None:
     """Change settings of a topic; what is not named stays as it is."""
     from onelog.client.admin.topics import TopicChange
-    from onelog.commands.topic.changes import change_of
     from onelog.errors import InvalidRequestError
 
-    change = change_of(queues, read_queues, write_queues, perm, order, attribute)
+    change = replace(change, order=order)
     if change == TopicChange():
         raise InvalidRequestError("nothing to change: name a setting, such as --queues 16")
     brokers = await session.admin.topics.update(topic, change, broker=broker)
-    session.show(
-        {"topic": topic, "changed_on": list(brokers)}, f"{topic}: changed on {', '.join(brokers)}"
-    )
+    session.show_done("topic", topic, "changed", brokers)
 
 
 @app.command("delete")
 @connected
 async def delete_topic(
-    session: Session, topic: Topic, cluster: Cluster = None, yes: Yes = False
+    session: Session, topic: Topic, cluster: options.Cluster = None, yes: options.Yes = False
 ) -> None:
     """Delete a topic and the messages in it."""
     status = await session.admin.topics.status(topic)

@@ -1,19 +1,20 @@
 """How `onelog topic` shows topics: tables for people, documents for programs."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 
+from onelog.client.admin.cluster import BrokerSet
 from onelog.client.admin.topics import (
     Route,
     TopicDescription,
     TopicName,
-    TopicSettings,
     TopicStatus,
 )
-from onelog.commands.terminal import show_count, show_text, table
+from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.commands.times import show_time
 
 _PERMISSIONS = ((4, "r"), (2, "w"), (1, "inherited"))
@@ -31,10 +32,8 @@ def names_document(names: Sequence[TopicName]) -> list[dict[str, Any]]:
 
 def names_table(names: Sequence[TopicName]) -> Table:
     """Topics, one per line."""
-    made = table(f"topics: {show_count(len(names))}", "topic", "kind")
-    for each in names:
-        made.add_row(show_text(each.name), each.kind.value)
-    return made
+    rows = ((show_text(each.name), each.kind.value) for each in names)
+    return table(f"topics: {show_count(len(names))}", "topic", "kind", rows=rows)
 
 
 def route_document(route: Route) -> dict[str, Any]:
@@ -61,23 +60,24 @@ def route_table(route: Route) -> Table:
     made = table(
         f"route of {show_text(route.topic)}",
         "broker", "cluster", ">read queues", ">write queues", "permission", "addresses",
+        rows=(
+            (
+                each.brokers.name, each.brokers.cluster, str(each.read_queues),
+                str(each.write_queues), show_perm(each.perm), _addresses(each.brokers),
+            )
+            for each in route.brokers
+        ),
     )  # fmt: skip
-    for each in route.brokers:
-        addresses = ", ".join(
-            f"{address} ({'master' if number == 0 else f'slave {number}'})"
-            for number, address in each.brokers.members
-        )
-        made.add_row(
-            each.brokers.name,
-            each.brokers.cluster,
-            str(each.read_queues),
-            str(each.write_queues),
-            show_perm(each.perm),
-            addresses,
-        )
     if route.order:
         made.caption = f"ordered: {show_text(route.order)}"
     return made
+
+
+def _addresses(brokers: BrokerSet) -> str:
+    return ", ".join(
+        f"{address} ({'master' if number == 0 else f'slave {number}'})"
+        for number, address in brokers.members
+    )
 
 
 def status_document(status: TopicStatus) -> dict[str, Any]:
@@ -102,26 +102,23 @@ def status_document(status: TopicStatus) -> dict[str, Any]:
 
 def status_table(status: TopicStatus, utc: bool) -> Table:
     """What queues hold, one per line, with a total."""
-    made = table(
+    newest = max((queue.updated_ms for queue in status.queues), default=0)
+    return table(
         f"{show_text(status.topic)}: {status.put_rate:,.1f} messages/s come in",
         "broker", ">queue", ">min offset", ">max offset", ">messages", "last message",
+        rows=(
+            (
+                queue.broker, str(queue.queue_id), str(queue.min_offset), str(queue.max_offset),
+                show_count(queue.count), show_time(queue.updated_ms, utc=utc),
+            )
+            for queue in status.queues
+        ),
+        footer={
+            0: "total", 1: str(len(status.queues)),
+            4: show_count(sum(queue.count for queue in status.queues)),
+            5: show_time(newest, utc=utc),
+        },
     )  # fmt: skip
-    for queue in status.queues:
-        made.add_row(
-            queue.broker,
-            str(queue.queue_id),
-            str(queue.min_offset),
-            str(queue.max_offset),
-            show_count(queue.count),
-            show_time(queue.updated_ms, utc=utc),
-        )
-    made.show_footer = True
-    made.columns[0].footer = "total"
-    made.columns[1].footer = str(len(status.queues))
-    made.columns[4].footer = show_count(sum(queue.count for queue in status.queues))
-    newest = max((queue.updated_ms for queue in status.queues), default=0)
-    made.columns[5].footer = show_time(newest, utc=utc)
-    return made
 
 
 def description_document(description: TopicDescription) -> dict[str, Any]:
@@ -129,38 +126,24 @@ def description_document(description: TopicDescription) -> dict[str, Any]:
     return {
         **route_document(description.route),
         **status_document(description.status),
-        "settings": [_settings_document(each) for each in description.settings],
+        "settings": [asdict(each) for each in description.settings],
         "groups": list(description.groups),
-    }
-
-
-def _settings_document(settings: TopicSettings) -> dict[str, Any]:
-    return {
-        "broker": settings.broker,
-        "read_queues": settings.read_queues,
-        "write_queues": settings.write_queues,
-        "perm": settings.perm,
-        "order": settings.order,
-        "filter_type": settings.filter_type,
-        "sys_flag": settings.sys_flag,
-        "attributes": settings.attributes,
     }
 
 
 def description_views(description: TopicDescription, utc: bool) -> list[RenderableType]:
     """All about a topic, for people."""
     settings = table(
-        "settings", "broker", ">read queues", ">write queues", "permission", "ordered", "attributes"
-    )
-    for each in description.settings:
-        settings.add_row(
-            each.broker,
-            str(each.read_queues),
-            str(each.write_queues),
-            show_perm(each.perm),
-            "yes" if each.order else "no",
-            show_text(" ".join(f"{k}={v}" for k, v in sorted(each.attributes.items()))) or "-",
-        )
+        "settings", "broker", ">read queues", ">write queues", "permission", "ordered",
+        "attributes",
+        rows=(
+            (
+                each.broker, str(each.read_queues), str(each.write_queues), show_perm(each.perm),
+                "yes" if each.order else "no", attributes_text(each.attributes),
+            )
+            for each in description.settings
+        ),
+    )  # fmt: skip
     groups = ", ".join(map(show_text, description.groups)) or "none"
     return [
         route_table(description.route),

@@ -257,6 +257,9 @@ class Topics:
             raise TopicNotFoundError(f"topic[{name}] not exist, apply first please!")
         return config
 
+    def __len__(self) -> int:
+        return len(self._topics)
+
     def all(self) -> list[TopicConfig]:
         """Every topic, in the order of creation."""
         return list(self._topics.values())

@@ -78,6 +78,13 @@ class Durability:
             self._arm()
         self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
 
+    def when_on_disk(self, callback: WhenSafe) -> None:
+        """Call back, in the flush thread, once everything written so far is on disk.
+
+        Whatever is promised: for what may be deleted only then.
+        """
+        self._store.when_flushed(self._store.log_end, callback)
+
     def _drop_settled(self) -> None:
         tickets = self._tickets
         while tickets and tickets[0].when_safe is None:

@@ -29,7 +29,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from onelog.clock import Clock
-from onelog.errors import StoreCorruptError, StoreError
+from onelog.core.durable.writer import Writer
+from onelog.errors import MessageError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
 from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
@@ -132,6 +133,7 @@ class Tables:
     def __init__(
         self,
         store: MessageStore,
+        writer: Writer,
         folder: Path,
         clock: Clock,
         offload: Callable[[Callable[[], None]], None],
@@ -143,6 +145,7 @@ class Tables:
     ) -> None:
         """`topic` and `file` keep a second set, of tables that change much more often, apart."""
         self._store = store
+        self._writer = writer
         self._topic = topic
         self._path = folder / file
         self._clock = clock
@@ -248,8 +251,24 @@ class Tables:
     def write(self, changes: Sequence[Change]) -> None:
         """Record changes and make them. If the record cannot be written, nothing changes."""
         if changes:
-            self._store.append_own(self.record(changes))
+            self._writer.write_now([], self.record(changes))
             self.apply(changes)
+
+    def deliver(self, messages: Sequence[NewMessage], changes: Sequence[Change]) -> None:
+        """Write messages together with changes, and make those: not even a kill comes between.
+
+        A message that cannot be stored is dropped, with a word in the log.
+        """
+        try:
+            self._writer.write_now(messages, self.record(changes))
+        except MessageError:
+            for message in messages:
+                try:
+                    self._writer.write_now([message])
+                except MessageError as error:
+                    log.error("a message to %s is dropped: %s", message.topic, error)
+            self._writer.write_now([], self.record(changes))
+        self.apply(changes)
 
     def record(self, changes: Iterable[Change]) -> list[NewMessage]:
         """The messages that record these changes: one, or a few if one would be too large.

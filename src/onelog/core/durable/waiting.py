@@ -13,6 +13,7 @@ its owner; a closed one is in none of them.
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from onelog.clock import Clock
@@ -23,6 +24,8 @@ Key = tuple[str, int]
 """A topic and a queue id; ANY_QUEUE stands for all of the topic's."""
 ANY_QUEUE = -1
 TIMEOUT_MAX_MS = 3_600_000
+ROUND_COUNT = 500
+"""Waits that are ended one after the other, before anything else has its turn."""
 
 Schedule = Callable[[int, Callable[[], None]], None]
 """Calls a function after so many milliseconds, in the thread of the core."""
@@ -64,6 +67,7 @@ class Waiting:
         self._wheel: dict[int, dict[Wait, None]] = {}
         self._ticks: list[int] = []
         self._armed: int | None = None
+        self._overdue: deque[Wait] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -115,29 +119,43 @@ class Waiting:
     def _time_passed(self) -> None:
         """End what is due. A timer that an earlier one overtook finds nothing, and that is fine."""
         now = self._clock.now_ms()
-        due: list[Wait] = []
+        is_ending = bool(self._overdue)
         while self._ticks and self._ticks[0] * self._tick_ms <= now:
-            due.extend(self._wheel.pop(heapq.heappop(self._ticks)))
+            self._overdue.extend(self._wheel.pop(heapq.heappop(self._ticks)))
         self._armed = None
         if self._ticks:
             self._arm(self._ticks[0])
-        for wait in due:
-            self._end(wait, timed_out=True)
+        if not is_ending:
+            self._end_overdue()
+
+    def _end_overdue(self) -> None:
+        """End some of the waits whose time is up; others have their turn between."""
+        for _ in range(min(len(self._overdue), ROUND_COUNT)):
+            self._end(self._overdue.popleft(), timed_out=True)
+        if self._overdue:
+            self._schedule(0, self._end_overdue)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """A message is in the queue: end the waits for it that are ready."""
         for key in ((topic, queue_id), (topic, ANY_QUEUE)):
             waits = self._queues.get(key)
             if waits is not None:
-                for wait in list(waits):
-                    try:
-                        ready = wait.open and (wait.ready is None or wait.ready())
-                    except Exception:
-                        # Looking again, it finds out for itself; the others are told as well.
-                        log.exception("a wait for %s could not be looked at", wait.keys)
-                        ready = True
-                    if ready:
-                        self._end(wait, timed_out=False)
+                self._wake(deque(waits))
+
+    def _wake(self, waits: deque[Wait]) -> None:
+        """End those that are ready; of very many some at a time."""
+        for _ in range(min(len(waits), ROUND_COUNT)):
+            wait = waits.popleft()
+            try:
+                ready = wait.open and (wait.ready is None or wait.ready())
+            except Exception:
+                # Looking again, it finds out for itself; the others are told as well.
+                log.exception("a wait for %s could not be looked at", wait.keys)
+                ready = True
+            if ready:
+                self._end(wait, timed_out=False)
+        if waits:
+            self._schedule(0, lambda: self._wake(waits))
 
     def _end(self, wait: Wait, *, timed_out: bool) -> None:
         if not wait.open:
@@ -176,6 +194,8 @@ class Waiting:
 
     def end_all(self) -> None:
         """The broker stops: let everyone answer what there is."""
+        while self._overdue:
+            self._end(self._overdue.popleft(), timed_out=True)
         for slot in list(self._wheel.values()):
             for wait in list(slot):
                 self._end(wait, timed_out=True)

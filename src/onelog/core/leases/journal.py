@@ -1,4 +1,4 @@
-"""The leases' way into the log: what changed in a tick is one append, and then it may be told.
+"""The leases' way into the log: what changed goes in with the tick, and then it may be told.
 
     table entry   key "topic@group@queue id"; value as in `lease_queue`, None for a queue that is
                   gone; in a topic and a snapshot of their own, because they change so often
@@ -13,15 +13,15 @@ written is kept, and written with the next tick; it keeps nothing else from bein
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.writer import Writer
 from onelog.core.leases.queue import QueueLeases
-from onelog.core.publish import Publisher
 from onelog.errors import OnelogError, StoreError
 from onelog.message import NewMessage
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -52,24 +52,21 @@ class LeaseJournal:
     def __init__(
         self,
         tables: Tables,
-        store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
         on_recorded: Callable[[QueueLeases], None],
     ) -> None:
         """`on_recorded` is called with each queue whose changes have reached the log."""
         self._tables = tables
-        self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._schedule = schedule
-        self._call_soon = call_soon
         self._on_recorded = on_recorded
         self._changed: dict[QueueLeases, None] = {}
         self._gone: dict[str, None] = {}
         self._told: list[WhenRecorded] = []
         self._tick_begun = False
         self._tried_again = False
+        writer.before_append.append(self._put_records)
 
     def changed(self, queue: QueueLeases) -> None:
         """The queue's leases changed in this tick."""
@@ -85,7 +82,7 @@ class LeaseJournal:
     def _begin_tick(self) -> None:
         if not self._tick_begun:
             self._tick_begun = True
-            self._call_soon(self.end_of_tick)
+            self._writer.expect_tick()
 
     def when_recorded(self, callback: WhenRecorded) -> None:
         """Call back once everything that changed so far is in the log, or cannot be written."""
@@ -94,37 +91,61 @@ class LeaseJournal:
         else:
             callback(None)
 
-    def end_of_tick(self) -> None:
-        """Record what changed, and tell everybody who waits for that."""
+    def _put_records(self) -> None:
+        """The writer's tick ends: record what changed with everything else."""
         if self._tick_begun:
-            try:
-                self.write([])
-            except StoreError as error:
-                log.error("leases could not be recorded, and are tried again: %s", error)
-                if not self._tried_again:
-                    self._tried_again = True
-                    self._schedule(_TROUBLE_MS, self._try_again)
+            gone, changed = list(self._gone), list(self._changed)
+            records = self._records(gone, changed)
+            self._writer.put_records(records, partial(self._written, gone, changed))
+
+    def _written(
+        self, gone: list[str], changed: list[QueueLeases], error: Exception | None
+    ) -> None:
+        trouble = error if isinstance(error, StoreError) else None
+        if trouble is not None:
+            gone, changed = [], []
+        elif error is not None:
+            gone, changed, trouble = self._append_one_by_one(gone, changed)
+        self._settle(gone, changed, trouble)
+        if trouble is not None:
+            log.error("leases could not be recorded, and are tried again: %s", trouble)
+            if not self._tried_again:
+                self._tried_again = True
+                self._schedule(_TROUBLE_MS, self._try_again)
 
     def _try_again(self) -> None:
         self._tried_again = False
         self._begin_tick()
 
+    def end_of_tick(self) -> None:
+        """Record now what changed, and tell everybody who waits for that."""
+        if self._tick_begun:
+            gone, changed = list(self._gone), list(self._changed)
+            error: Exception | None = None
+            try:
+                self._writer.write_now([], self._records(gone, changed))
+            except Exception as reason:
+                error = reason
+            self._written(gone, changed, error)
+
     def write(self, moved: Sequence[NewMessage]) -> None:
         """Append messages that are moved, and the record of everything that changed, together.
 
-        What is raised beside `StoreError` is about the list with `moved` in it, of which nothing
-        was written: the tick goes on, and its end writes the record without them.
+        If that fails nothing was written. `StoreError` is told to those who wait; after another
+        error the tick goes on, and its end writes the record without `moved`.
         """
         gone, changed = list(self._gone), list(self._changed)
-        error: StoreError | None = None
         try:
-            self._append(gone, changed, moved)
-        except StoreError as reason:
-            gone, changed, error = [], [], reason
-        except Exception:
-            if moved:
-                raise
-            gone, changed, error = self._append_one_by_one(gone, changed)
+            self._writer.write_now(moved, self._records(gone, changed))
+        except StoreError as error:
+            self._settle([], [], error)
+            raise
+        self._settle(gone, changed, None)
+
+    def _settle(
+        self, gone: list[str], changed: list[QueueLeases], error: OnelogError | None
+    ) -> None:
+        """This much is recorded: tell everybody."""
         # What is called from here on may change leases again: that is another tick.
         told, self._told = self._told, []
         self._tick_begun = False
@@ -137,19 +158,11 @@ class LeaseJournal:
             self._on_recorded(queue)
         for callback in told:
             _tell(callback, error)
-        if error is not None:
-            raise error
 
-    def _append(
-        self, gone: list[str], changed: list[QueueLeases], moved: Sequence[NewMessage] = ()
-    ) -> None:
+    def _records(self, gone: list[str], changed: list[QueueLeases]) -> list[NewMessage]:
         changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in gone]
         changes += [(TABLE, place_key(queue), queue.record()) for queue in changed]
-        records = self._tables.record(changes)
-        if moved:
-            self._publisher.write_now([*moved, *records])
-        elif records:
-            self._store.append_own(records)
+        return self._tables.record(changes)
 
     def _append_one_by_one(
         self, gone: list[str], changed: list[QueueLeases]
@@ -162,7 +175,7 @@ class LeaseJournal:
         done: tuple[list[str], list[QueueLeases]] = ([], [])
         for keys, queues in [(gone, []), *(([], [queue]) for queue in changed)]:
             try:
-                self._append(keys, queues)
+                self._writer.write_now([], self._records(keys, queues))
             except StoreError as reason:
                 error = reason
             except Exception as reason:

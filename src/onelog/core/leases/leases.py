@@ -30,10 +30,10 @@ from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.tables import Part, Tables, in_parts, joined
 from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
 from onelog.core.leases.queue import STEP_LEASES, Fate, Handout, QueueLeases, check_lease_time
 from onelog.core.leases.supply import Found, Supply, Terms
-from onelog.core.publish import Publisher
 from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import Message, NewMessage
@@ -87,11 +87,10 @@ class Leases:
         groups: Groups,
         offsets: Offsets,
         puller: Puller,
-        publisher: Publisher,
+        writer: Writer,
         waiting: Waiting,
         clock: Clock,
         schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
         move: Move,
         warming: Warming,
         *,
@@ -102,14 +101,14 @@ class Leases:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._publisher = publisher
+        self._writer = writer
         self._waiting = waiting
         self._clock = clock
         self._move = move
         self._warming = warming
         self._queue_leases_max = queue_leases_max
         self._group_leases_max = group_leases_max
-        self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
+        self._journal = LeaseJournal(tables, writer, schedule, self._recorded)
         self._supply = Supply(store, puller)
         self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
@@ -494,7 +493,7 @@ class Leases:
         """Some message cannot be stored as it would have to be: that one stays where it is."""
         for handout, offset, copy in moves:
             try:
-                self._publisher.write_now([copy] if copy else [])
+                self._writer.write_now([copy] if copy else [])
             except Exception as error:
                 log.error("a message stays in topic %s: %s", handout.queue.topic, error)
                 self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))

@@ -40,7 +40,8 @@ class LeaseRetry:
         if config is None:
             return None
         if message.reconsume_times >= config.retry_times_max:
-            return self._retry.again(message, group, -1)
+            given_up = self._retry.again(message, group, -1)
+            return given_up and given_up[0]
         target = topic if topic.startswith(RETRY_PREFIX) else lease_retry_topic(group, topic)
         if self._topics.get(target) is None:
             self._topics.ensure(TopicConfig(target, _RETRY_QUEUES, _RETRY_QUEUES))

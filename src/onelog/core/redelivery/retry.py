@@ -13,6 +13,7 @@ be found through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 import logging
 from random import Random
 
+from onelog.clock import Clock
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import (
     RETRY_PREFIX,
@@ -22,6 +23,7 @@ from onelog.core.catalog.topics import (
     retry_topic,
 )
 from onelog.core.membership.locks import Locks
+from onelog.core.publish import Intent
 from onelog.core.redelivery.policy import RetryPolicy, parse_policy
 from onelog.core.schedule.records import DELAY_MS, DELAY_SECONDS, DELIVER_MS, DUE_MS
 from onelog.errors import InvalidGroupError, TopicPermissionError
@@ -46,11 +48,18 @@ class Retry:
     """Decides where failed messages go; writing them is the publisher's."""
 
     def __init__(
-        self, groups: Groups, topics: Topics, locks: Locks, random: Random, store_host: bytes
+        self,
+        groups: Groups,
+        topics: Topics,
+        locks: Locks,
+        clock: Clock,
+        random: Random,
+        store_host: bytes,
     ) -> None:
         self._groups = groups
         self._topics = topics
         self._locks = locks
+        self._clock = clock
         self._random = random
         self._store_host = store_host
 
@@ -61,8 +70,8 @@ class Retry:
         delay_level: int,
         retries_max: int | None = None,
         sys_flag: int = 0,
-    ) -> NewMessage | None:
-        """What to write for a message that the group sends back.
+    ) -> tuple[NewMessage, Intent] | None:
+        """What to write for a message that the group sends back, and when it is delivered.
 
         `delay_level` 0 leaves the delay to the delivery count, a negative one gives the message up.
         None means that nothing is to be written, because the group has no retry queues.
@@ -78,14 +87,28 @@ class Retry:
             properties.pop(name, None)  # A wish of its sender, which has been fulfilled.
         allowed = group.retry_times_max if retries_max is None else retries_max
         if delay_level < 0 or message.reconsume_times >= allowed:
-            target = self._dead_letter_topic(group_name)
+            target, intent = self._dead_letter_topic(group_name), Intent()
         else:
-            _postpone(properties, group, delay_level, message.reconsume_times)
-        return written_again(
+            intent = self._wait(properties, group, delay_level, message.reconsume_times)
+        again = written_again(
             message, target.name, self._random.randrange(max(1, target.write_queues)),
             encode_properties(properties), store_host=self._store_host,
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
+        return again, intent
+
+    def _wait(
+        self, properties: dict[str, str], group: GroupConfig, level: int, times: int
+    ) -> Intent:
+        """How long a message waits that failed so many times before."""
+        policy = None if level else _policy(group)
+        if policy is None:
+            return Intent(delay_level=level or _FIRST_LEVEL + times)
+        # That it was due before says nothing about the next time.
+        properties.pop(DUE_MS, None)
+        delay_ms = policy(times)
+        properties[DELAY_MS] = str(delay_ms)
+        return Intent(self._clock.now_ms() + delay_ms)
 
     def _retry_topic(self, group: GroupConfig, sys_flag: int) -> TopicConfig:
         name = retry_topic(group.name)
@@ -122,17 +145,6 @@ class Retry:
             queue_id=self._random.randrange(max(1, target.write_queues)),
             properties=encode_properties(properties),
         )
-
-
-def _postpone(properties: dict[str, str], group: GroupConfig, level: int, times: int) -> None:
-    """Have a message wait that failed so many times before."""
-    policy = None if level else _policy(group)
-    if policy is None:
-        properties[DELAY_LEVEL] = str(level or _FIRST_LEVEL + times)
-    else:
-        # That it was due before says nothing about the next time.
-        properties.pop(DUE_MS, None)
-        properties[DELAY_MS] = str(policy(times))
 
 
 def _policy(group: GroupConfig) -> RetryPolicy | None:

@@ -1,6 +1,6 @@
-"""Delayed messages: the levels, RocketMQ's way (facts 3.8).
+"""Delayed messages: the levels, RocketMQ's way.
 
-A message with DELAY=n is written to queue n-1 of SCHEDULE_TOPIC_XXXX instead, with its own topic
+A message of level n is written to queue n-1 of SCHEDULE_TOPIC_XXXX instead, with its own topic
 and queue in REAL_TOPIC and REAL_QID. As all messages of a level wait equally long, each such queue
 is in the order of due times: one position per level says what has been delivered, and one timer per
 level waits for the first that has not.
@@ -8,45 +8,39 @@ level waits for the first that has not.
 What falls due is written to its own topic in one append together with the record of the new
 position, so that not even a killed process delivers twice; only a torn write (lost power) can.
 
-Invariant: everything below a level's position has been delivered, nothing from it on has.
+A file of the log may have to go before the messages in it are due. The queue of a level is in the
+order of due times, so nothing can be written to it again; but its first messages may leave early,
+in one append with the level's new position: as timed messages, which are due at the same time and
+are renewed for as long as it takes (`renewal`).
+
+Invariant: everything below a level's position was delivered or is among the timed messages, nothing
+from it on is.
 """
 
 import logging
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import HALF_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import Publisher
+from onelog.core.durable.writer import Writer
+from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import (
-    DELAY_LEVEL,
     SCHEDULE_TOPIC,
-    TRANSACTION_MASK,
-    Message,
     NewMessage,
-    SysFlag,
-    decode_properties,
-    encode_properties,
-    property_value,
 )
 from onelog.record.entries import PADDING_SIZE
-from onelog.record.properties import written_again
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE_ID = "REAL_QID"
-_TRIGGER = DELAY_LEVEL.encode() + b"\x01"
-_TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-"""A level goes before a time, which must not be obeyed when the message is sent on."""
 _ROUND_COUNT = 256
 _ROUND_BYTES = 1 << 20
 _TROUBLE_MS = 1_000
+_PAUSE_MS = 10
 
 
 class Delay:
@@ -58,7 +52,7 @@ class Delay:
         self,
         tables: Tables,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         levels_ms: tuple[int, ...],
@@ -66,7 +60,7 @@ class Delay:
     ) -> None:
         self._tables = tables
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._levels_ms = levels_ms
@@ -74,6 +68,9 @@ class Delay:
         self._positions: dict[int, int] = {}
         self._armed: set[int] = set()
         self._jobs = [Job(f"delivering level {n}") for n in range(1, len(levels_ms) + 1)]
+        self._reach = 0
+        self._is_handing_over = False
+        self._handing_over = Job("handing over delayed messages whose log files should be deleted")
         self._closed = False
 
     def apply(self, key: str, value: Any) -> None:
@@ -88,8 +85,7 @@ class Delay:
         return {str(level): offset for level, offset in self._positions.items()}
 
     def open(self) -> None:
-        """Take over messages with a delay, and deliver what fell due while nobody was here."""
-        self._publisher.before_store.append((_TRIGGER, self.postpone))
+        """Deliver what fell due while nobody was here."""
         for level, (position, end) in self.progress().items():
             if position > end:
                 log.warning(
@@ -104,21 +100,7 @@ class Delay:
         """Deliver nothing more."""
         self._closed = True
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is delivered."""
-        return self._closed
-
-    @property
-    def levels(self) -> int:
-        """How many there are; they count from 1."""
-        return len(self._levels_ms)
-
-    def delay_ms(self, level: int) -> int:
-        """How long messages of a level wait."""
-        return self._levels_ms[level - 1]
-
-    def first_waiting(self, level: int) -> int:
+    def _first_waiting(self, level: int) -> int:
         """The queue offset of the first message of a level that has not been delivered."""
         kept_from = int(self._store.min_offset(SCHEDULE_TOPIC, level - 1))
         return max(self._positions.get(level, 0), kept_from)
@@ -127,8 +109,8 @@ class Delay:
         """Where in the log the first message is that waits, or its end."""
         return min(
             (
-                self._store.place_of(SCHEDULE_TOPIC, level - 1, self.first_waiting(level))
-                for level in range(1, self.levels + 1)
+                self._store.place_of(SCHEDULE_TOPIC, level - 1, self._first_waiting(level))
+                for level in range(1, len(self._levels_ms) + 1)
             ),
             default=int(self._store.log_end),
         )
@@ -143,27 +125,13 @@ class Delay:
             for level in range(1, len(self._levels_ms) + 1)
         }
 
-    def postpone(self, message: NewMessage) -> NewMessage:
-        """The message as it waits for its time; one without a delay comes back as it is."""
-        text = property_value(message.properties, DELAY_LEVEL)
-        transaction = message.sys_flag & TRANSACTION_MASK
-        if text is None or transaction not in (0, SysFlag.COMMITTED):
-            return message
-        try:
-            level = int(text)
-        except ValueError:
-            raise MessageError(f"delay level {text!r} is not a number") from None
-        if level <= 0 or not self._levels_ms:
+    def postpone(self, message: NewMessage, level: int) -> NewMessage:
+        """The message as it waits; where there are no levels, it comes back as it is."""
+        if not self._levels_ms:
             return message
         level = min(level, len(self._levels_ms))
-        properties = decode_properties(message.properties)
-        properties[DELAY_LEVEL] = str(level)
-        properties[REAL_TOPIC] = message.topic
-        properties[REAL_QUEUE_ID] = str(message.queue_id)
         self._arm(level, self._levels_ms[level - 1])
-        return message._replace(
-            topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties)
-        )
+        return records.delayed(message, level)
 
     def _arm(self, level: int, wait_ms: int) -> None:
         if level not in self._armed and not self._closed:
@@ -214,48 +182,74 @@ class Delay:
                 break
             size += length
             position += 1
-            restored = None if length == PADDING_SIZE else self.restored(at)
+            restored = None if length == PADDING_SIZE else self._restored(at)
             if restored is not None:
                 due.append(restored)
-        self.write(level, due, position)
+        self._write(level, due, position)
         return wait_ms if position < self._store.max_offset(SCHEDULE_TOPIC, queue_id) else None
 
-    def restored(self, log_offset: int) -> NewMessage | None:
+    def _restored(self, log_offset: int) -> NewMessage | None:
         """The message as it was before it was postponed, or None if it cannot be delivered."""
         try:
-            message = self._store.message_at(log_offset)
-            return restore(message)
+            return records.restored(self._store.message_at(log_offset))
         except StoreBusyError:
             raise  # It is there, and can be read a moment later.
         except (OffsetOutOfRangeError, MessageError, StoreError) as error:
             log.error("the delayed message at log offset %d is dropped: %s", log_offset, error)
             return None
 
-    def write(self, level: int, due: list[NewMessage], position: int) -> None:
+    def _write(self, level: int, due: list[NewMessage], position: int) -> None:
         """Write what became of messages, and that all below `position` have left their queue."""
-        if position == self._positions.get(level, 0):
+        if position != self._positions.get(level, 0):
+            self._tables.deliver(due, [(self.name, str(level), position)])
+
+    # -- files that go -------------------------------------------------------------------------
+
+    def prepare_retention(self, reach: int) -> None:
+        """Begin to hand over what waits before this log offset, some at a time."""
+        self._reach = reach
+        if not self._is_handing_over:
+            self._hand_over_some()
+
+    def _hand_over_some(self) -> None:
+        self._is_handing_over = False
+        if self._closed:
             return
-        change = (self.name, str(level), position)
-        try:
-            self._publisher.write_now([*due, *self._tables.record([change])])
-        except MessageError:
-            for message in due:
-                try:
-                    self._publisher.write_now([message])
-                except MessageError as error:
-                    log.error("a delayed message to %s is dropped: %s", message.topic, error)
-            self._tables.write([change])
-        else:
-            self._tables.apply([change])
+        with self._handing_over:  # If it fails, the files that hold them stay until it does not.
+            for level in range(1, len(self._levels_ms) + 1):
+                if count := self._hand_over(level):
+                    log.info("%d delayed messages of level %d became timed ones", count, level)
+                    self._is_handing_over = True
+                    self._schedule(_PAUSE_MS, self._hand_over_some)
+                    return
+
+    def _hand_over(self, level: int) -> int:
+        """Hand over a bounded number of messages of a level; how many."""
+        begin = position = self._first_waiting(level)
+        latest_ms = self._clock.now_ms() + self._levels_ms[level - 1]
+        copies: list[NewMessage] = []
+        size = 0
+        for at, length, due_ms in self._store.entries(
+            SCHEDULE_TOPIC, level - 1, begin, _ROUND_COUNT
+        ):
+            if at >= self._reach or size > _ROUND_BYTES:
+                break
+            size += length
+            position += 1
+            message = self._restored(at)
+            if message is not None:
+                # A clock that was ahead made due times that no message of the level can have.
+                copies.append(_timed(message, min(due_ms, latest_ms)))
+        if position > begin:
+            with self._writer.head_room():
+                self._write(level, copies, position)
+        return position - begin
 
 
-def restore(message: Message) -> NewMessage:
-    """A postponed message under its own topic and queue; `MessageError` if it names none."""
-    properties = decode_properties(message.properties)
-    topic = properties.get(REAL_TOPIC)
-    queue_id = properties.get(REAL_QUEUE_ID, "")
-    if not topic or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
-        raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
-    for name in (DELAY_LEVEL, *_TIMES):
-        properties.pop(name, None)
-    return written_again(message, topic, int(queue_id), encode_properties(properties))
+def _timed(message: NewMessage, due_ms: int) -> NewMessage:
+    """The message as it waits among the timed ones."""
+    try:
+        return records.scheduled(message, due_ms)
+    except MessageError as error:
+        log.error("a delayed message to %s is delivered early: %s", message.topic, error)
+        return message

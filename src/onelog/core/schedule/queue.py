@@ -7,7 +7,9 @@ of bytes out of the log, and a product with the powers of ten. What does not end
 """
 
 import contextlib
-from typing import NamedTuple
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,13 +18,22 @@ from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Numbers
 from onelog.core.schedule.records import TAIL_BYTES
 from onelog.core.schedule.sorted_files import Columns
-from onelog.errors import OffsetOutOfRangeError, StoreError
-from onelog.message import Message
+from onelog.errors import (
+    MessageError,
+    OffsetOutOfRangeError,
+    OnelogError,
+    StoreBusyError,
+    StoreError,
+)
+from onelog.message import Message, property_value
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import CRC_PROPERTY_BYTES
 from onelog.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
+_Made = TypeVar("_Made")
 _HEAD = np.frombuffer(timed_messages.TAIL_HEAD, np.uint8)
 _DIGITS = slice(len(_HEAD), TAIL_BYTES - 1)
 _POWERS = 10 ** np.arange(TAIL_BYTES - 2 - len(_HEAD), -1, -1, dtype=np.int64)
@@ -74,6 +85,16 @@ class TimerQueue:
             raise OffsetOutOfRangeError("it was lost to damage of the log")
         return decode_message(self._store.read_record(at, size))
 
+    def made_of(self, offset: int, make: Callable[[Message], _Made]) -> _Made | None:
+        """What is made of a message; None, and that is said, if it is no use."""
+        try:
+            return make(self.message(offset))
+        except StoreBusyError:
+            raise  # It is there, and can be read a moment later.
+        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
+            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+            return None
+
     def read(self, begin: int, count_max: int) -> Batch:
         """Messages from a queue offset on, of which there must be some."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
@@ -118,6 +139,19 @@ class TimerQueue:
                         tails[row] = np.frombuffer(tail, np.uint8)
             begin = end
         return tails
+
+    def topic_of(self, offset: int) -> str | None:
+        """The topic that a message is for, or None if it is no use; for a worker."""
+        queue = self._store.queue_table.find(TIMER_TOPIC, 0)
+        if queue is None or not queue.start <= offset < queue.end:
+            return None
+        at, size, _ = queue.read_entry(offset)
+        try:
+            message = decode_message(memoryview(self._store.read_cold(at, size)))
+        except OnelogError as error:
+            log.warning("the timed message at %d in the log cannot be read: %s", at, error)
+            return None
+        return property_value(message.properties, timed_messages.REAL_TOPIC)
 
     def cold_ranges(self, offsets: list[int], count_max: int) -> list[tuple[int, int]]:
         """Where in the log those of the messages are that may have to be read from disk."""

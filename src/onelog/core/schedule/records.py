@@ -1,5 +1,7 @@
-"""The records of timed messages, in RocketMQ's form (facts 3.9).
+"""The records of messages that wait for their time, in RocketMQ's form.
 
+    delayed     topic SCHEDULE_TOPIC_XXXX, queue n - 1: a message of level n as it was sent, with
+                REAL_TOPIC and REAL_QID, where it goes
     scheduled   topic rmq_sys_wheel_timer, queue 0: the message as it was sent, and then REAL_TOPIC,
                 REAL_QID, where it goes, and TIMER_OUT_MS, when
     renewed     the same again, because the log's file with the old one is about to go; with
@@ -20,20 +22,22 @@ import re
 from typing import NamedTuple
 
 from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
-from onelog.core.schedule.levels import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
+    DELAY_LEVEL,
     PROPERTIES_BYTES_MAX,
+    SCHEDULE_TOPIC,
     UNIQUE_KEY,
     Message,
     NewMessage,
     decode_properties,
     encode_properties,
-    property_bytes,
 )
 from onelog.record.layout import CRC_NAME, CRC_PROPERTY_BYTES
 from onelog.record.properties import written_again
 
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
 DELAY_SECONDS = "TIMER_DELAY_SEC"
 DELAY_MS = "TIMER_DELAY_MS"
 DELIVER_MS = "TIMER_DELIVER_MS"
@@ -44,22 +48,19 @@ DEQUEUE_MS = "TIMER_DEQUEUE_MS"
 ROLL_TIMES = "TIMER_ROLL_TIMES"
 ROLL_FROM = "TIMER_ROLL_FROM"
 RECALL_TAG = "_RECALL_TAG_"
-NEEDLE = b"TIMER_DEL"
-"""In the properties of every message that may be a timed one or a deletion."""
-
-_UNITS_MS = {DELAY_SECONDS.encode(): 1_000, DELAY_MS.encode(): 1, DELIVER_MS.encode(): 0}
+UNITS_MS = {DELAY_SECONDS: 1_000, DELAY_MS: 1, DELIVER_MS: 0}
 """The properties that are times, and what they count in; 0 for a point in time. As RocketMQ has
 it, the first of them that is there counts."""
 _DUE_NEEDLE = DUE_MS.encode() + b"\x01"
-_LEVEL_NEEDLE = b"DELAY\x01"
 _TOPIC_NEEDLE = REAL_TOPIC.encode() + b"\x01"
-_NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _OWN = re.compile(
     rb"REAL_TOPIC\x01([^\x01\x02]+)\x02REAL_QID\x01([0-9]{1,9})\x02"
     rb"TIMER_OUT_MS\x010([0-9]{1,18})\x02\Z"
 )
 """What a scheduled message of ours ends with."""
 _RESERVED = (REAL_TOPIC, REAL_QUEUE_ID, ENQUEUE_MS, DEQUEUE_MS, ROLL_TIMES, ROLL_FROM)
+_IN_THE_WAY = (b"REAL_", b"TIMER_DEL_", b"TIMER_ROLL_")
 _HALF_TOPIC = HALF_TOPIC.encode()
 TAIL_HEAD = b"\x02" + _DUE_NEEDLE + b"0"
 TAIL_BYTES = len(TAIL_HEAD) + 13 + 1
@@ -82,61 +83,18 @@ class Scheduled(NamedTuple):
     """RocketMQ renewed it, and does not say which one: the last with its unique key."""
 
 
-def wanted_ms(properties: bytes, now_ms: int) -> int | None:
-    """When the sender wants the message to be delivered; None if it does not say.
-
-    A delay level goes before a time, and a message that has been through the wheel stays out.
-    """
-    at = properties.find(NEEDLE)
-    end = properties.find(b"\x02", at)
-    name, _, text = properties[at:end].partition(b"\x01")
-    unit_ms = _UNITS_MS.get(name)
-    # The usual case: there is one such property, it stands alone, and nothing is in its way.
-    if (
-        unit_ms is None
-        or not text.isdigit()
-        or len(text) > 18
-        or properties.count(b"TIMER_") > 1
-        or properties.find(_LEVEL_NEEDLE) >= 0
-        or (at and properties[at - 1] != 2)
-        or end < 0
-    ):
-        return _wanted_carefully(properties, now_ms)
-    return now_ms + int(text) * unit_ms if unit_ms else int(text)
-
-
-def _wanted_carefully(properties: bytes, now_ms: int) -> int | None:
-    """`wanted_ms` of any properties."""
-    if property_bytes(properties, _DUE_NEEDLE) is not None:
-        return None
-    level = property_bytes(properties, _LEVEL_NEEDLE)
-    if level is not None and level.isdigit() and int(level) > 0:
-        return None
-    for name, unit_ms in _UNITS_MS.items():
-        text = property_bytes(properties, name + b"\x01")
-        if text is not None:
-            if not _NUMBER.fullmatch(text):
-                raise MessageError(
-                    f"timer message illegal: {name.decode()} {text[:40]!r} is not a number"
-                )
-            return now_ms + int(text) * unit_ms if unit_ms else int(text)
-    return None
-
-
-def is_deletion(properties: bytes) -> bool:
-    """Whether the message is to delete another one."""
-    return property_bytes(properties, DELETE_KEY.encode() + b"\x01") is not None
-
-
-def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
-    """The message, which wants a time, as it waits for it."""
+def scheduled(message: NewMessage, due_ms: int, deletes: str | None = None) -> NewMessage:
+    """The message as it waits for its time; or deletes, before that, another one by its key."""
     properties = message.properties
     if properties and properties[-1] != 2:
         properties += b"\x02"
-    last = b""
-    # The usual case: of all that could be in the way, there is just the time.
-    if properties.count(b"TIMER_") > 1 or properties.find(b"REAL_") >= 0:
-        properties, last = _freed(properties)
+    # The usual case: of all that could be in the way, there is at most the time.
+    if any(properties.find(name) >= 0 for name in _IN_THE_WAY) or properties.count(b"TIMER_") > 1:
+        named = decode_properties(properties)
+        for name in (*_RESERVED, DELETE_KEY):
+            named.pop(name, None)
+        properties = encode_properties(named)
+    last = b"" if deletes is None else encode_properties({DELETE_KEY: deletes})
     way = _way(message.topic, message.queue_id)
     properties = b"%b%b%d\x02%b" % (properties, way, due_ms, last)
     if len(properties) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
@@ -152,16 +110,6 @@ def scheduled(message: NewMessage, due_ms: int) -> NewMessage:
 def _way(topic: str, queue_id: int) -> bytes:
     """What is added to the properties, up to the time."""
     return f"{REAL_TOPIC}\x01{topic}\x02{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x010".encode()
-
-
-def _freed(properties: bytes) -> tuple[bytes, bytes]:
-    """Properties without those that are ours to set, and what has to stand at their end."""
-    named = decode_properties(properties)
-    for name in _RESERVED:
-        named.pop(name, None)
-    key = named.pop(DELETE_KEY, None)
-    last = b"" if key is None else encode_properties({DELETE_KEY: key})
-    return encode_properties(named), last
 
 
 def deletion(
@@ -197,6 +145,17 @@ def delete_key(topic: str, unique_key: str) -> str:
     return f"{topic}+{unique_key}"
 
 
+def delayed(message: NewMessage, level: int) -> NewMessage:
+    """The message as it waits in the queue of a level."""
+    properties = decode_properties(message.properties)
+    properties[DELAY_LEVEL] = str(level)
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    return message._replace(
+        topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties)
+    )
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 
@@ -223,12 +182,13 @@ def _due_ms(message: Message, properties: dict[str, str]) -> int:
     if text[0] == "0":
         return due_ms
     # RocketMQ has written it, and rounded the time down by up to a second.
-    unrounded = {name: text for name, text in properties.items() if name != DUE_MS}
-    try:
-        wanted = wanted_ms(encode_properties(unrounded), message.store_ms)
-    except MessageError:
+    name = next((name for name in UNITS_MS if name in properties), DUE_MS)
+    wanted = properties[name]
+    if name == DUE_MS or not _NUMBER.fullmatch(wanted):
         return due_ms
-    return due_ms if wanted is None else max(due_ms, min(due_ms + _SECOND_MS, wanted))
+    unit_ms = UNITS_MS[name]
+    wanted_ms = message.store_ms + int(wanted) * unit_ms if unit_ms else int(wanted)
+    return max(due_ms, min(due_ms + _SECOND_MS, wanted_ms))
 
 
 def _own_end(properties: bytes) -> re.Match[bytes] | None:
@@ -281,3 +241,15 @@ def renewed(message: Message) -> NewMessage:
         message, TIMER_TOPIC, 0, encode_properties(properties),
         prepared_offset=message.prepared_offset,
     )  # fmt: skip
+
+
+def restored(message: Message) -> NewMessage:
+    """A message that a level has delayed, under its own topic; `MessageError` if it names none.
+
+    Its times go, too: the level went before them, and they must not be obeyed now.
+    """
+    properties = decode_properties(message.properties)
+    topic, queue_id = _own_place(properties)
+    for name in (DELAY_LEVEL, *UNITS_MS):
+        properties.pop(name, None)
+    return written_again(message, topic, queue_id, encode_properties(properties))

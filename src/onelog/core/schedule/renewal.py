@@ -12,24 +12,19 @@ that is used up, too, the files stay.
 Invariant: before retention deletes a file, no pending message is only in it.
 """
 
-import logging
 from collections.abc import Iterator
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import Publisher
+from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
-from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
-from onelog.message import NewMessage
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
-
-log = logging.getLogger(__name__)
 
 CHECK_MS = 60_000
 """How often to look for old messages."""
@@ -44,14 +39,14 @@ class TimerRenewal:
         self,
         timers: Timers,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         warming: Warming,
     ) -> None:
         self._timers = timers
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._warming = warming
@@ -125,21 +120,14 @@ class TimerRenewal:
         wheel = self._timers.wheel
         chunk = chunk.part(wheel.pending(*chunk))
         copies = [
-            copy for offset in chunk.offsets.tolist() if (copy := self._renewed(offset)) is not None
+            copy
+            for offset in chunk.offsets.tolist()
+            if (copy := self._timers.queue.made_of(offset, timed_messages.renewed)) is not None
         ]
         if copies:
-            with self._store.head_room():
-                self._publisher.write_now(copies)
+            with self._writer.head_room():
+                self._writer.write_now(copies)
             self._timers.collect_all()
-
-    def _renewed(self, offset: int) -> NewMessage | None:
-        try:
-            return timed_messages.renewed(self._timers.queue.message(offset))
-        except StoreBusyError:
-            raise  # It is there, and can be read a moment later.
-        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
-            log.error("the timed message at queue offset %d is lost: %s", offset, error)
-            return None
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files are deleted: renew everything that waits before this log offset."""

@@ -1,7 +1,7 @@
-"""Runs: stretches of the timer queue, sorted by due time, in files that never change.
+"""Sorted files: stretches of the timer queue, sorted by due time, in files that never change.
 
-A run knows everything about the messages from queue offset `first` up to `end`: when each of them
-is due that had not left when the run was written. It is named by the two, and holds
+A file knows everything about the messages from queue offset `first` up to `end`: when each of them
+is due that had not left when the file was written. It is named by the two, and holds
 
     magic     8   OLTIMER1
     count     8   entries
@@ -12,11 +12,11 @@ is due that had not left when the run was written. It is named by the two, and h
     dues      8   * count, ascending, in milliseconds since the epoch
     offsets   8   * count, ascending where due times are equal; `~offset` cancels a message
 
-with all integers little-endian. Runs are derived data: what is missing or damaged is read from the
+with all integers little-endian. They are derived data: what is missing or damaged is read from the
 queue again. They are written beside their place and moved there, so what has its name is whole,
 unless the machine lost power, which the checksum tells.
 
-Invariant: entries of a run are in order, and `cursor` never passes over one that is pending.
+Invariant: entries of a file are in order, and `cursor` never passes over one that is pending.
 """
 
 import mmap
@@ -101,8 +101,8 @@ def merge(parts: Sequence[Columns], progress: Progress) -> Columns:
     return left.sorted()
 
 
-class Run:
-    """One file. Made by `write_run` or `load_run`."""
+class SortedFile:
+    """One file. Made by `write_sorted` or `load_sorted`."""
 
     def __init__(self, path: Path, first: int, end: int, last_at: int, columns: Columns) -> None:
         self.path = path
@@ -140,8 +140,8 @@ class Run:
         return (int(self.columns.dues[-1]), int(self.columns.offsets[-1])) <= last[1:]
 
 
-def write_run(folder: Path, first: int, end: int, last_at: int, columns: Columns) -> Run:
-    """Write entries, which are in order, as a run; on disk when this returns."""
+def write_sorted(folder: Path, first: int, end: int, last_at: int, columns: Columns) -> SortedFile:
+    """Write entries, which are in order, as a file; on disk when this returns."""
     dues, offsets = (np.ascontiguousarray(column, _LITTLE).data for column in columns)
     crc = crc32(offsets, crc32(dues))
     head = HEADER.pack(MAGIC, len(columns.dues), first, end, last_at, crc)
@@ -159,11 +159,11 @@ def write_run(folder: Path, first: int, end: int, last_at: int, columns: Columns
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise disk_error(error, path, "write") from error
-    return load_run(path)
+    return load_sorted(path)
 
 
-def load_run(path: Path) -> Run:
-    """A run that was written before; `StoreCorruptError` if it is not whole."""
+def load_sorted(path: Path) -> SortedFile:
+    """A file that was written before; `StoreCorruptError` if it is not whole."""
     try:
         with open(path, "rb", buffering=0) as file:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -176,10 +176,10 @@ def load_run(path: Path) -> Run:
     except (struct.error, ValueError) as error:
         raise StoreCorruptError(f"{path} is cut off: {error}") from error
     numbers = np.frombuffer(data, _LITTLE)
-    return Run(path, first, end, last_at, Columns(numbers[:count], numbers[count:]))
+    return SortedFile(path, first, end, last_at, Columns(numbers[:count], numbers[count:]))
 
 
-def run_files(folder: Path) -> list[tuple[int, int, Path]]:
+def sorted_files_in(folder: Path) -> list[tuple[int, int, Path]]:
     """The files in a folder, with `first` and `end`: those that begin first, and of these the
     longest, in front. What was not finished is removed.
     """

@@ -1,9 +1,9 @@
 """Timed messages: delivered at a time of the sender's choice, to the millisecond.
 
-A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is written to the one queue of
-rmq_sys_wheel_timer instead, where it can be found again after any crash. The timers read that queue
-as it grows (`collect`), whoever wrote to it, and enter in the wheel when each message is due; on
-start they read what the wheel does not know yet, in the same way.
+A message with a time is written to the one queue of rmq_sys_wheel_timer instead of its own, where
+it can be found again after any crash. The timers read that queue as it grows (`collect`), whoever
+wrote to it, and enter in the wheel when each message is due; on start they read what the wheel does
+not know yet, in the same way.
 
 What falls due is written to its own topic in one append together with the record of the progress,
 so that not even a killed process delivers twice; only a torn write (lost power) can. A message is
@@ -19,7 +19,8 @@ its time; of what was recalled with success nothing is delivered at all.
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -31,23 +32,21 @@ from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Entry, Progress
 from onelog.core.schedule.queue import TimerQueue
-from onelog.core.schedule.records import NEEDLE, Scheduled
+from onelog.core.schedule.records import Scheduled
 from onelog.core.schedule.sorted_files import Columns, join
 from onelog.core.schedule.wheel import TimerWheel
 from onelog.errors import (
     MessageError,
-    OffsetOutOfRangeError,
     OnelogError,
     RecallError,
-    StoreBusyError,
     StoreError,
 )
 from onelog.jobs import Job
-from onelog.message import TRANSACTION_MASK, Appended, Message, NewMessage, SysFlag
+from onelog.message import Appended, Message, NewMessage
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -63,10 +62,13 @@ _ROUND_BYTES = 1 << 20
 _COLLECT_COUNT = 2_000
 _TROUBLE_MS = 1_000
 _WARM_COUNT = 2_000
+COUNTED_TOGETHER = 2_000
 _KEY = "progress"
 _CHECKPOINT = Struct(">qqqq")
 """RocketMQ's config/timercheck: time and place up to which it has read; in the middle, its log."""
 _FOR_EVER = (1 << 62) - 1
+
+OnCounted = Callable[[dict[str, int]], None]
 
 
 class Timers:
@@ -78,7 +80,7 @@ class Timers:
         self,
         tables: Tables,
         store: MessageStore,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         offload: Callable[[Callable[[], None]], None],
@@ -91,7 +93,7 @@ class Timers:
         self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
         self._tables = tables
         self._store = store
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._offload = offload
@@ -104,10 +106,11 @@ class Timers:
         self._held: set[int] = set()
         """The same messages, by their offsets: not delivered until that is clear."""
         self._collecting = False
-        self._due_of_last_ms: int | None = None
         self._armed_ms: int | None = None
         self._fills_seen = 0
         self._delivering = Job("delivering timed messages")
+        self._counting: list[OnCounted] = []
+        self._counting_job = Job("counting timed messages")
         self._is_reading = False
         self._closed = False
 
@@ -127,8 +130,7 @@ class Timers:
     # -- life ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take over messages with a time, and deliver what fell due while nobody was here."""
-        self._publisher.before_store.append((NEEDLE, self.postpone))
+        """Deliver what fell due while nobody was here."""
         queue = self.queue
         self._come_back(queue.end)
         position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
@@ -207,45 +209,22 @@ class Timers:
 
     # -- messages come -------------------------------------------------------------------------
 
-    def submit(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message that may be a timed one; see `Publisher.submit`.
+    def postpone(self, message: NewMessage, due_ms: int, deletes: str | None = None) -> NewMessage:
+        """The message as it waits for its time; one whose time is past comes back as it is.
 
-        `on_stored` gets the token in a list, and after it when the message is due, or None if it
-        need not wait.
+        One that `deletes` another waits for nothing itself: it names that one's key and time.
         """
-        self._due_of_last_ms = None
-        receipt = [token, None]
-        self._publisher.submit(message, on_stored, receipt)
-        receipt[1] = self._due_of_last_ms
-
-    def postpone(self, message: NewMessage) -> NewMessage:
-        """The message as it waits for its time; one that need not wait comes back as it is."""
-        due_ms = self._due_ms(message)
-        if due_ms is None:
+        wait_ms = due_ms - self._clock.now_ms()
+        if wait_ms <= 0:
             return message
-        self._due_of_last_ms = due_ms
-        if not self._collecting:
-            self._expect_more()
-        return timed_messages.scheduled(message, due_ms)
-
-    def _due_ms(self, message: NewMessage) -> int | None:
-        transaction = message.sys_flag & TRANSACTION_MASK
-        if transaction and transaction != SysFlag.COMMITTED:
-            return None
-        now_ms = self._clock.now_ms()
-        due_ms = timed_messages.wanted_ms(message.properties, now_ms)
-        if due_ms is None:
-            return None
-        if due_ms <= now_ms:
-            if timed_messages.is_deletion(message.properties):
-                raise MessageError("timer message illegal: what it deletes has been delivered")
-            return None
-        if due_ms - now_ms > self.delay_max_ms:
+        if wait_ms > self.delay_max_ms:
             raise MessageError(
                 "timer message illegal, the delay time should not be bigger than the max delay "
                 f"{self.delay_max_ms}ms (broker.timer_delay_max_ms)"
             )
-        return due_ms
+        if not self._collecting:
+            self._expect_more()
+        return timed_messages.scheduled(message, due_ms, deletes)
 
     def _expect_more(self) -> None:
         if not self._collecting and not self._closed:
@@ -290,12 +269,8 @@ class Timers:
 
     def _read(self, offset: int) -> list[Entry]:
         """What a record says that is more than a scheduled message of ours."""
-        try:
-            read = timed_messages.read(self.queue.message(offset))
-        except StoreBusyError:
-            raise  # It is there, and can be read a moment later.
-        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
-            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
+        read = self.queue.made_of(offset, timed_messages.read)
+        if read is None:
             return []
         if read.deletes is not None:
             return self._deleted(read, offset)
@@ -402,7 +377,7 @@ class Timers:
 
     def _deliver(self, taken: list[Entry]) -> bool:
         """Deliver a bounded number of due messages; whether more are due."""
-        now_ms = self._clock.now_ms()
+        delivered = partial(timed_messages.delivered, now_ms=self._clock.now_ms())
         due: list[NewMessage] = []
         size = passed = 0
         for due_ms, offset in taken:
@@ -413,7 +388,7 @@ class Timers:
                 self._cancelled[~offset] = due_ms
             elif offset in self._cancelled:
                 continue  # It is forgotten when its time is over: writing this may fail.
-            elif (message := self._delivered(offset, now_ms)) is not None:
+            elif (message := self.queue.made_of(offset, delivered)) is not None:
                 due.append(message)
                 size += len(message.body)
         if passed < len(taken):
@@ -422,30 +397,9 @@ class Timers:
             self._write(due, taken[passed - 1])
         return len(taken) == _ROUND_COUNT or passed < len(taken)
 
-    def _delivered(self, offset: int, now_ms: int) -> NewMessage | None:
-        """The message as consumers get it, or None if it cannot be delivered."""
-        try:
-            return timed_messages.delivered(self.queue.message(offset), now_ms)
-        except StoreBusyError:
-            raise  # It is there, and can be read a moment later.
-        except (OffsetOutOfRangeError, MessageError, StoreError) as error:
-            log.error("the timed message at queue offset %d is dropped: %s", offset, error)
-            return None
-
     def _write(self, due: list[NewMessage], last: Entry) -> None:
         """Deliver, and record that everything up to `last` has left."""
-        change = self._change(self.wheel.progress.after(*last, self.wheel.end))
-        try:
-            self._publisher.write_now([*due, *self._tables.record([change])])
-        except MessageError:
-            for message in due:
-                try:
-                    self._publisher.write_now([message])
-                except MessageError as error:
-                    log.error("a timed message to %s is dropped: %s", message.topic, error)
-            self._tables.write([change])
-        else:
-            self._tables.apply([change])
+        self._tables.deliver(due, [self._change(self.wheel.progress.after(*last, self.wheel.end))])
         if self._cancelled:
             self._cancelled = {at: ms for at, ms in self._cancelled.items() if ms >= last[0]}
         assert self._recorded is not None
@@ -499,7 +453,7 @@ class Timers:
         deletion = timed_messages.deletion(
             topic, unique_key, due_ms, group, now_ms, self._store_host
         )
-        self._publisher.put(deletion, self._recalled, (on_stored, token, key))
+        self._writer.put(deletion, self._recalled, (on_stored, token, key))
         self._recalling[key] = pending
         self._held.update(offset for _, offset in pending)
         self._expect_more()
@@ -514,6 +468,41 @@ class Timers:
         if appended is None:
             self._let_go(key)
         on_stored(token, appended, error)
+
+    # -- messages are counted ------------------------------------------------------------------
+
+    def count_by_topic(self, on_counted: OnCounted) -> None:
+        """Call back with how many messages of each topic wait.
+
+        Whose they are is in their records only, which a worker reads, some at a time. What waits
+        all the while is counted once. Who asks meanwhile is told the same numbers.
+        """
+        self._counting.append(on_counted)
+        if len(self._counting) == 1:
+            self.collect_all()
+            self._count_on(self._pending_parts(self.wheel.pending_messages()), Counter())
+
+    def _pending_parts(self, pending: Iterator[Columns]) -> Iterator[list[int]]:
+        for columns in pending:
+            for at in range(0, len(columns.offsets), COUNTED_TOGETHER):
+                yield columns.offsets[at : at + COUNTED_TOGETHER].tolist()
+
+    def _count_on(self, parts: Iterator[list[int]], counted: Counter[str]) -> None:
+        def count() -> bool:
+            part = next(parts, None)
+            with self._counting_job:
+                counted.update(filter(None, map(self.queue.topic_of, part or ())))
+            return part is not None
+
+        def then(is_more: bool) -> None:
+            if is_more and not self._closed:
+                self._count_on(parts, counted)
+                return
+            asking, self._counting = self._counting, []
+            for on_counted in asking:
+                on_counted(dict(counted))
+
+        self._warming.find(count, then)
 
 
 def _as_json(position: int, progress: Progress) -> dict[str, Any]:

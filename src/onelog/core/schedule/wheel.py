@@ -1,12 +1,12 @@
 """The wheel: which timed messages are pending, by due time, however many they are.
 
     queue of timed messages   0 ............................................ end
-    runs, sorted, on disk     |----------------|-------|---|
-    sealed, becoming a run                                 |---|
+    sorted files, on disk     |----------------|-------|---|
+    sealed, becoming a file                                |---|
     open, in memory                                            |-------|
 
-Entries come in the order of the queue. So many of them make a run (`timer_runs`), and neighbouring
-runs of a size are merged into one, by a worker, so that there are few. What is due next is a cache
+Entries come in the order of the queue. So many of them make a file (`sorted_files`), neighbouring
+files of a size are merged into one, by a worker, so that there are few. What is due next is a cache
 over all of them: the `_near` entries, in order, and those that came since, in a heap. It holds
 every pending entry before the horizon and none behind it, and may be dropped at any time.
 
@@ -19,10 +19,11 @@ ten thousands of them.
 """
 
 import heapq
+import itertools
 import logging
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,24 +33,24 @@ import numpy.typing as npt
 from onelog.core.schedule.progress import Entry, Numbers, Progress
 from onelog.core.schedule.sorted_files import (
     Columns,
-    Run,
+    SortedFile,
     join,
-    load_run,
+    load_sorted,
     merge,
-    run_files,
-    write_run,
+    sorted_files_in,
+    write_sorted,
 )
 from onelog.errors import StoreCorruptError, StoreError
 
 log = logging.getLogger(__name__)
 
-RUN_COUNT = 32_768
-"""Entries that are worth a run."""
+FILE_COUNT = 32_768
+"""Entries that are worth a file."""
 NEAR_COUNT = 4_096
 """Entries that the cache is filled with; it grows to four times that before it is cut."""
-MERGE_RUNS = 6
+MERGE_FILES = 6
 MERGE_COUNT_MAX = 2_000_000
-"""Entries of merged runs: a worker needs some 100 bytes for each of them while it merges."""
+"""Entries of merged files: a worker needs some 100 bytes for each of them while it merges."""
 _SCAN_COUNT = 65_536
 _NEVER: Entry = ((1 << 63) - 1, (1 << 63) - 1)
 _JOB_SECONDS_MAX = 60.0
@@ -75,24 +76,28 @@ class _Stretch:
         self.end = end
         self.last_at = last_at
 
+    @property
     def columns(self) -> Columns:
         """A copy: an array that is looked at cannot grow."""
         return Columns(np.array(self._dues, np.int64), np.array(self._offsets, np.int64))
 
 
-class _Job:
-    """Work for another thread: the files that it reads, and what comes of them."""
+_Source = SortedFile | _Stretch
 
-    def __init__(self, made_of: "list[Run] | _Stretch", work: Callable[[], Run]) -> None:
+
+class _Job:
+    """Work for another thread: what it reads, and the file that comes of it."""
+
+    def __init__(self, made_of: "Sequence[_Source]", work: Callable[[], SortedFile]) -> None:
         self.made_of = made_of
-        self.run: Run | None = None
+        self.file: SortedFile | None = None
         self.error: StoreError | None = None
         self._work = work
         self._ended = threading.Event()
 
     def __call__(self) -> None:
         try:
-            self.run = self._work()
+            self.file = self._work()
         except StoreError as error:
             self.error = error
         finally:
@@ -115,12 +120,12 @@ class TimerWheel:
         offload: Callable[[Callable[[], None]], None],
         barrier: Callable[[], Callable[[], None]],
     ) -> None:
-        """`barrier` is the store's: a run leaves out what has left, so the log must know it."""
+        """`barrier` is the store's: a file leaves out what has left, so the log must know it."""
         self.progress = Progress()
         self._folder = folder
         self._offload = offload
         self._barrier = barrier
-        self._runs: list[Run] = []
+        self._files: list[SortedFile] = []
         self._sealed: list[_Stretch] = []
         self._open = _Stretch(0)
         self._job: _Job | None = None
@@ -140,20 +145,20 @@ class TimerWheel:
 
         Nothing below queue offset `position` is pending or still there, and the queue ends at
         `end`. `place_of` tells where in the log the message at a queue offset is: if it is
-        somewhere else than a run knows, the queue was cut and went on with other messages.
+        somewhere else than a file knows, the queue was cut and went on with other messages.
         """
         self.progress = progress
         at = position
-        files = run_files(self._folder)
+        files = sorted_files_in(self._folder)
         while files:
-            first, run_end, path = files[0]
-            if run_end > at:
-                run = self._usable(first, run_end, path) if first <= at else None
-                if run is None or run_end > end or place_of(run_end - 1) != run.last_at:
+            first, file_end, path = files[0]
+            if file_end > at:
+                file = self._usable(first, file_end, path) if first <= at else None
+                if file is None or file_end > end or place_of(file_end - 1) != file.last_at:
                     log.warning("timed messages from offset %d to %d are read again", at, end)
                     break
-                self._runs.append(run)
-                at = run_end
+                self._files.append(file)
+                at = file_end
             else:
                 path.unlink(missing_ok=True)
             del files[0]
@@ -162,25 +167,25 @@ class TimerWheel:
         self._open = _Stretch(at)
 
     @staticmethod
-    def _usable(first: int, end: int, path: Path) -> Run | None:
+    def _usable(first: int, end: int, path: Path) -> SortedFile | None:
         try:
-            run = load_run(path)
+            file = load_sorted(path)
         except StoreCorruptError as error:
             log.warning("%s", error)
             return None
-        return run if (run.first, run.end) == (first, end) else None
+        return file if (file.first, file.end) == (first, end) else None
 
     def close(self) -> None:
         """Write what is in memory, so that the next start need not read it again."""
         self._finish_job()
         if self.next_due_ms() is None:
-            while self._runs:
-                self._runs.pop().path.unlink(missing_ok=True)
+            while self._files:
+                self._files.pop().path.unlink(missing_ok=True)
             self._sealed, self._open = [], _Stretch(self._open.end)
         if self._open.first < self._open.end:
             self._seal()
         while self._sealed:
-            self._runs.append(self._write(self._sealed[0], self.progress, self._barrier()))
+            self._files.append(self._write(self._sealed[:1], self.progress, self._barrier()))
             del self._sealed[0]
 
     # -- entries -------------------------------------------------------------------------------
@@ -195,15 +200,19 @@ class TimerWheel:
         """No message below this queue offset is pending, but for those that are taken now."""
         if self._horizon == _NEVER and not self._near and not self._arrived:
             return self.end
-        for run in self._runs:
-            if not run.is_done(self.progress):
-                return run.first
+        for file in self._files:
+            if not file.is_done(self.progress):
+                return file.first
         return self._sealed[0].first if self._sealed else self._open.first
 
     @property
     def count(self) -> int:
         """How many entries there are, with some that have left already."""
-        return sum(run.live for run in self._runs) + sum(map(len, self._sealed)) + len(self._open)
+        in_memory = sum(map(len, (*self._sealed, self._open)))
+        return sum(file.live for file in self._files) + in_memory
+
+    def _sources(self) -> Iterator[_Source]:
+        return itertools.chain(self._files, self._sealed, (self._open,))
 
     def add(self, columns: Columns, end: int, last_at: int) -> None:
         """Enter what the messages from `self.end` up to `end` say; the last is at `last_at`."""
@@ -213,7 +222,7 @@ class TimerWheel:
             heapq.heappush(self._arrived, entry)
         if len(self._arrived) > 3 * NEAR_COUNT:
             self.drop_cache()
-        if len(self._open) >= RUN_COUNT:
+        if len(self._open) >= FILE_COUNT:
             self._seal()
             self.work()
 
@@ -262,15 +271,15 @@ class TimerWheel:
         self.drop_cache()
         parts: list[Columns] = []
         bound = _NEVER
-        for run in self._runs:
-            run.skip(self.progress)
-            following = run.cursor + NEAR_COUNT
-            parts.append(run.columns.part(slice(run.cursor, following)))
-            if following < len(run):
-                key = (int(run.columns.dues[following]), int(run.columns.offsets[following]))
+        for file in self._files:
+            file.skip(self.progress)
+            following = file.cursor + NEAR_COUNT
+            parts.append(file.columns.part(slice(file.cursor, following)))
+            if following < len(file):
+                key = (int(file.columns.dues[following]), int(file.columns.offsets[following]))
                 bound = min(bound, key)
         memory = (*self._sealed, self._open)
-        parts += [stretch.columns().useful(self.progress) for stretch in memory]
+        parts += [stretch.columns.useful(self.progress) for stretch in memory]
         self._forget_open_if(len(parts[-1].dues) == 0)
         parts = [part.pending(self.progress) for part in parts]
         entries = join(parts)
@@ -287,7 +296,7 @@ class TimerWheel:
         """Once everything before it has left too, what was here need not be written any more."""
         if is_done and len(self._open):
             end, last_at = self._open.end, self._open.last_at
-            first = self._open.first if self._runs or self._sealed else end
+            first = self._open.first if self._files or self._sealed else end
             self._open = _Stretch(first)
             self._open.end, self._open.last_at = end, last_at
 
@@ -300,10 +309,10 @@ class TimerWheel:
 
     def _has(self, dues: Numbers, offsets: Numbers) -> npt.NDArray[np.bool_]:
         found = np.zeros(len(dues), np.bool_)
-        for run in self._runs:
-            found |= run.columns.has(dues, offsets)
+        for file in self._files:
+            found |= file.columns.has(dues, offsets)
         for stretch in (*self._sealed, self._open):
-            found |= np.isin(offsets, stretch.columns().offsets)
+            found |= np.isin(offsets, stretch.columns.offsets)
         return found
 
     def is_pending(self, due_ms: int, offset: int) -> bool:
@@ -316,8 +325,8 @@ class TimerWheel:
         That is so for those that are due at the very time of the last one that left.
         """
         found: dict[int, int] = {}
-        sources = [run.columns for run in self._runs]
-        sources += [stretch.columns().sorted() for stretch in (*self._sealed, self._open)]
+        sources = [file.columns for file in self._files]
+        sources += [stretch.columns.sorted() for stretch in (*self._sealed, self._open)]
         for _, due_ms, _ in self.progress.steps:
             for columns in sources:
                 begin, end = np.searchsorted(columns.dues, [due_ms, due_ms + 1])
@@ -334,10 +343,7 @@ class TimerWheel:
 
         What is added or leaves meanwhile may or may not be seen. A worker may go through them.
         """
-        parts = [run.columns for run in self._runs if run.first < offset]
-        parts += [
-            stretch.columns() for stretch in (*self._sealed, self._open) if stretch.first < offset
-        ]
+        parts = [each.columns for each in self._sources() if each.first < offset]
         return self._pending_of(parts, offset, due_after_ms)
 
     def _pending_of(
@@ -353,23 +359,18 @@ class TimerWheel:
 
     def pending_messages(self) -> Iterator[Columns]:
         """All messages that are pending and not cancelled, some at a time; as `pending_below`."""
-        sources = [run.columns.offsets for run in self._runs]
-        sources += [stretch.columns().offsets for stretch in (*self._sealed, self._open)]
+        sources = [each.columns.offsets for each in self._sources()]
         return _without_cancelled(self.pending_below(self.end, -1), sources)
 
-    # -- runs ----------------------------------------------------------------------------------
+    # -- files ---------------------------------------------------------------------------------
 
     def forget_below(self, position: int) -> None:
-        """Delete the runs that are no longer needed, as nothing below `position` is pending."""
-        while self._runs and self._runs[0].end <= position and self._is_free(self._runs[0]):
-            self._runs.pop(0).path.unlink(missing_ok=True)
+        """Delete the files that are no longer needed, as nothing below `position` is pending."""
+        while self._files and self._files[0].end <= position and self._is_free(self._files[0]):
+            self._files.pop(0).path.unlink(missing_ok=True)
 
-    def _is_free(self, run: Run) -> bool:
-        return (
-            self._job is None
-            or not isinstance(self._job.made_of, list)
-            or (run not in self._job.made_of)
-        )
+    def _is_free(self, file: SortedFile) -> bool:
+        return self._job is None or file not in self._job.made_of
 
     def _seal(self) -> None:
         self._sealed.append(self._open)
@@ -377,18 +378,17 @@ class TimerWheel:
         following.last_at = self._open.last_at
         self._open = following
 
-    def _write(self, stretch: _Stretch, progress: Progress, barrier: Callable[[], None]) -> Run:
-        columns = merge([stretch.columns()], progress)
+    def _write(
+        self, sources: Sequence[_Source], progress: Progress, barrier: Callable[[], None]
+    ) -> SortedFile:
+        """Make one file of what is left of neighbours."""
+        first, last = sources[0], sources[-1]
+        columns = merge([each.columns for each in sources], progress)
         barrier()
-        return write_run(self._folder, stretch.first, stretch.end, stretch.last_at, columns)
-
-    def _merge(self, runs: list[Run], progress: Progress, barrier: Callable[[], None]) -> Run:
-        columns = merge([run.columns for run in runs], progress)
-        barrier()
-        return write_run(self._folder, runs[0].first, runs[-1].end, runs[-1].last_at, columns)
+        return write_sorted(self._folder, first.first, last.end, last.last_at, columns)
 
     def work(self) -> None:
-        """See to it that there are runs, and not too many; called now and then."""
+        """See to it that there are files, and not too many; called now and then."""
         self._take_over()
         while self._job is None:
             job = self._next_job()
@@ -403,13 +403,10 @@ class TimerWheel:
                 return
 
     def _next_job(self) -> _Job | None:
-        if self._sealed:
-            stretch = self._sealed[0]
-            return _Job(stretch, partial(self._write, stretch, self.progress, self._barrier()))
-        runs = _worth_merging(self._runs)
-        if not runs:
+        sources = self._sealed[:1] or _worth_merging(self._files)
+        if not sources:
             return None
-        return _Job(runs, partial(self._merge, runs, self.progress, self._barrier()))
+        return _Job(sources, partial(self._write, sources, self.progress, self._barrier()))
 
     def _finish_job(self) -> None:
         if self._job is not None:
@@ -422,20 +419,20 @@ class TimerWheel:
         if job is None or not job.has_ended:
             return
         self._job = None
-        had_failed, self._failed = self._failed, job.run is None
-        if job.run is None:
+        had_failed, self._failed = self._failed, job.file is None
+        if job.file is None:
             if not had_failed:
                 log.warning("timed messages are kept in memory for now: %s", job.error)
-        elif isinstance(job.made_of, list):
-            at = self._runs.index(job.made_of[0])
-            self._runs[at : at + len(job.made_of)] = [job.run]
-            for run in job.made_of:
-                if run.path != job.run.path:
-                    run.path.unlink(missing_ok=True)
-        else:
-            assert self._sealed[0] is job.made_of
+        elif job.made_of[0] in self._sealed:
             del self._sealed[0]
-            self._runs.append(job.run)
+            self._files.append(job.file)
+        else:
+            at = next(n for n, file in enumerate(self._files) if file is job.made_of[0])
+            old = self._files[at : at + len(job.made_of)]
+            self._files[at : at + len(job.made_of)] = [job.file]
+            for file in old:
+                if file.path != job.file.path:
+                    file.path.unlink(missing_ok=True)
 
 
 def _without_cancelled(pending: Iterator[Columns], sources: list[Numbers]) -> Iterator[Columns]:
@@ -462,30 +459,30 @@ def _first(entries: Columns, bound: Entry) -> tuple[Columns, Entry]:
     return ordered.part(slice(NEAR_COUNT)), bound
 
 
-def _worth_merging(runs: list[Run]) -> list[Run]:
-    """Neighbouring runs to make one of; none if all is well.
+def _worth_merging(files: list[SortedFile]) -> list[SortedFile]:
+    """Neighbouring files to make one of; none if all is well.
 
-    The newest few of a size become one of the next size, with what is smaller between them. A run
+    The newest few of a size become one of the next size, with what is smaller between them. A file
     of which little is left is written anew by itself, and neighbours that are empty become one.
     """
     for tier in range(_tier(MERGE_COUNT_MAX) + 1):
-        begin, total, same = len(runs), 0, 0
-        while begin and _tier(runs[begin - 1].live) <= tier:
-            total += runs[begin - 1].live
+        begin, total, same = len(files), 0, 0
+        while begin and _tier(files[begin - 1].live) <= tier:
+            total += files[begin - 1].live
             if total > MERGE_COUNT_MAX:
                 break
             begin -= 1
-            same += _tier(runs[begin].live) == tier
-        if same >= MERGE_RUNS:
-            return runs[begin:]
-    for number, run in enumerate(runs):
-        if len(run) >= RUN_COUNT and 4 * run.live < len(run):
-            return [run]
-        if number and len(run) == len(runs[number - 1]) == 0:
-            return runs[number - 1 : number + 1]
+            same += _tier(files[begin].live) == tier
+        if same >= MERGE_FILES:
+            return files[begin:]
+    for number, file in enumerate(files):
+        if len(file) >= FILE_COUNT and 4 * file.live < len(file):
+            return [file]
+        if number and len(file) == len(files[number - 1]) == 0:
+            return files[number - 1 : number + 1]
     return []
 
 
 def _tier(count: int) -> int:
-    """Sizes that are worth telling apart: from 4 runs on it is 1, from 32 on 2."""
-    return (count // RUN_COUNT).bit_length() // 3
+    """Sizes that are worth telling apart: from 4 files on it is 1, from 32 on 2."""
+    return (count // FILE_COUNT).bit_length() // 3

@@ -1,4 +1,4 @@
-"""Check-back: asking producers what became of the transactions that nobody ends (facts 3.10).
+"""Check-back: asking producers what became of the transactions that nobody ends.
 
 Once a half message is old enough, any live producer of its group is asked, in rounds; the answer is
 a commit or a rollback like any other. After too many questions the message is put away in
@@ -23,9 +23,9 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, TopicConfig, Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.membership.members import Client, Members
-from onelog.core.publish import OnStored, Publisher
-from onelog.core.transactions import half_messages
+from onelog.core.transactions import half_records
 from onelog.core.transactions.half import Transactions
 from onelog.errors import (
     MessageError,
@@ -77,7 +77,7 @@ class CheckBack:
         store: MessageStore,
         topics: Topics,
         members: Members,
-        publisher: Publisher,
+        writer: Writer,
         clock: Clock,
         schedule: Schedule,
         warming: Warming,
@@ -87,12 +87,11 @@ class CheckBack:
         self.ask: AskProducer = _nobody
         """Set by the gateway that producers are connected through."""
         self._transactions = transactions
-        self._table = transactions.table
-        self._places = transactions.table.places
+        self._places = transactions.places
         self._store = store
         self._topics = topics
         self._members = members
-        self._publisher = publisher
+        self._writer = writer
         self._clock = clock
         self._schedule = schedule
         self._warming = warming
@@ -111,7 +110,7 @@ class CheckBack:
     def resume(self, message_id: str, on_stored: OnStored, token: Any = None) -> None:
         """Begin again to ask about a transaction that was put away."""
         given_up = self.find_given_up(message_id)
-        self._transactions.put_half(half_messages.resumed(given_up), on_stored, token)
+        self._transactions.put_half(half_records.resumed(given_up), on_stored, token)
 
     def find_given_up(self, message_id: str) -> Message:
         """A transaction that was put away; it may have to be read from the disk."""
@@ -155,10 +154,10 @@ class CheckBack:
 
     def _when_read(self, part: list[int], then: Callable[[list[int]], None]) -> None:
         """Go on with half messages when that needs no disk."""
-        doubtful = [each for each in part if self._table.is_doubtful(each)]
+        doubtful = [each for each in part if self._transactions.is_doubtful(each)]
         if doubtful:
             self._warming.find(
-                lambda: self._table.read_ahead(doubtful), lambda _: self._go_on(part, then)
+                lambda: self._transactions.read_ahead(doubtful), lambda _: self._go_on(part, then)
             )
         else:
             self._go_on(part, then)
@@ -176,7 +175,7 @@ class CheckBack:
                 if checks:
                     asked[half_offset] = checks
             # After the questions: a crash in between asks once more than it counts.
-            self._table.count_checks(asked)
+            self._transactions.count_checks(asked)
         if self._job.failed:
             self._end_round()
         else:
@@ -202,13 +201,13 @@ class CheckBack:
             log.error("the transaction of half message %d is lost: %s", half_offset, error)
             del self._places[half_offset]
             return 0
-        checks = self._table.checks(half)
+        checks = self._transactions.checks(half)
         if self._is_expired(half) or checks >= self.checks_max:
             self._put_away(half)
             return 0
-        if self._clock.now_ms() < half_messages.immune_until(half, self._transactions.timeout_ms):
+        if self._clock.now_ms() < half_records.immune_until(half, self._transactions.timeout_ms):
             return 0
-        if self._table.was_committed(half):
+        if self._transactions.was_committed(half):
             self._transactions.forget(half)
             return 0
         return checks + 1 if self._ask_group(half, checks + 1) else 0
@@ -216,12 +215,12 @@ class CheckBack:
     def _ask_group(self, half: Message, checks: int) -> bool:
         """Ask one of the producers of the group, in turn; False if none could be asked."""
         try:
-            message = half_messages.asked_about(half, checks)
+            message = half_records.asked_about(half, checks)
         except MessageError as error:
             log.error("nobody can be asked about half message %d: %s", half.queue_offset, error)
             return True  # Counted, so that it does not stay open for ever.
         check = Check(message, half.queue_offset, half.log_offset, half.store_ms)
-        group = property_value(half.properties, half_messages.PRODUCER_GROUP) or ""
+        group = property_value(half.properties, half_records.PRODUCER_GROUP) or ""
         producers = self._members.producers(group)
         for _ in range(min(len(producers), _TRIES_MAX)):
             turn = self._turns.get(group, 0) % len(producers)
@@ -238,13 +237,13 @@ class CheckBack:
 
     def _put_away(self, half: Message) -> None:
         """Stop asking: end the transaction, and keep the message where people can find it."""
-        if self._table.was_committed(half):
+        if self._transactions.was_committed(half):
             self._transactions.forget(half)
             return
-        checks = self._table.checks(half)
+        checks = self._transactions.checks(half)
         self._topics.ensure(TopicConfig(CHECKED_OUT_TOPIC, 1, 1))
-        kept = half_messages.checked_out(half, checks)
-        self._publisher.write_now([kept, *self._transactions.operations([half.queue_offset])])
+        kept = half_records.checked_out(half, checks)
+        self._writer.write_now([kept, *self._transactions.operations([half.queue_offset])])
         del self._places[half.queue_offset]
         log.error(
             "half message %d (%s) is put away in %s; its producers were asked %d times",
@@ -266,7 +265,7 @@ class CheckBack:
             self._when_read(part, self._put_away_part)
 
     def _put_away_part(self, part: list[int]) -> None:
-        with self._keeping, self._store.head_room():
+        with self._keeping, self._writer.head_room():
             for half_offset in part:
                 if half_offset in self._places:
                     self._put_away(self._store.message_at(self._places[half_offset]))

@@ -1,36 +1,66 @@
-"""Transactions: messages that wait until their producer says what became of them (facts 3.10).
+"""Half messages: RocketMQ's transactions, each one message that waits for its producer's decision.
 
 A half message rests where no consumer looks. Its producer ends it: a commit writes the message to
 its own topic, and an operation that names the half message; a rollback writes the operation alone.
 All that ends in a tick goes in one append, with one operation, which is last. About half messages
 that nobody ends, `checkback` asks.
 
-Invariant: until an operation names a half message in the log, it is open, or among the endings of
-this tick; whoever ends it a second time is refused, so that a commit delivers at most once.
+    table    "position": [half, op]   the queue offsets up to which the table knows everything
+             "17": 2                  half message 17 is open there; its producer was asked twice
+
+On start, open = the table's half messages + those from `half` on - those that operations from `op`
+on name. `remember` writes the difference between the table and what is open now, so a start reads
+what came since the last time, however old the oldest open transaction is.
+
+The positions of RocketMQ's own checker, group CID_RMQ_SYS_TRANS, are where a store that it wrote is
+taken over, and are kept as it means them, for the way back: no open half message, and none of its
+operations, lie before them.
+
+Invariant: until an operation names a half message in the log, it is open (in `places`), or among
+the endings of this tick; whoever ends it a second time is refused, so that a commit delivers at
+most once.
 """
 
-from collections.abc import Iterator
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import Topics
-from onelog.core.publish import OnStored, Publisher
-from onelog.core.transactions import half_messages
-from onelog.core.transactions.open_halves import OpenTransactions
+from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, Topics
+from onelog.core.cursors.offsets import Offsets
+from onelog.core.durable.tables import Change, Tables, in_parts, joined
+from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.schedule.records import REAL_TOPIC
+from onelog.core.transactions import half_records
 from onelog.errors import (
     BrokerBusyError,
     MessageError,
     OnelogError,
+    StoreCorruptError,
+    StoreError,
     TopicNotFoundError,
     TransactionForeignError,
     TransactionLateError,
     TransactionNotFoundError,
 )
-from onelog.message import Appended, Message, NewMessage, property_value
+from onelog.message import SCHEDULE_TOPIC, Appended, Message, NewMessage, property_value
+from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 OPEN_MAX = 500_000
 """Open transactions, at some 300 bytes each, before new ones are refused."""
+GROUP = "CID_RMQ_SYS_TRANS"
+_POSITION = "position"
+_PARTS_TOGETHER = 4
+_OPS_PER_READ = 1_000
+_OP_BYTES_PER_READ = 1 << 20
+_DETOURS = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Where a committed message may be instead of in its own topic."""
+
+Becomes = Callable[[NewMessage], NewMessage]
 
 
 class _Ending(NamedTuple):
@@ -47,65 +77,270 @@ def _unheard(token: Any, appended: Appended | None, error: OnelogError | None) -
     """For endings that no request is about; what fails is tried again in the next round."""
 
 
+def _as_it_is(message: NewMessage) -> NewMessage:
+    return message
+
+
 class Transactions:
-    """Begins transactions and ends them."""
+    """The half messages that are open: begins them and ends them."""
+
+    name = "transactions"
 
     def __init__(
         self,
-        opened: OpenTransactions,
+        tables: Tables,
         store: MessageStore,
         topics: Topics,
-        publisher: Publisher,
+        offsets: Offsets,
+        writer: Writer,
         clock: Clock,
         timeout_ms: int,
         store_host: bytes,
     ) -> None:
-        self.table = opened
         self.timeout_ms = timeout_ms
         """The least immunity: a younger half message is nobody's business but its producer's."""
-        self._places = opened.places
+        self.places: dict[int, int] = {}
+        """Open half messages, by queue offset: where each is in the log."""
+        self._tables = tables
         self._store = store
         self._topics = topics
-        self._publisher = publisher
+        self._offsets = offsets
+        self._writer = writer
         self._clock = clock
         self._store_host = store_host
         self._endings: list[_Ending] = []
+        self._known_end = 0
+        """Half messages from here on are not stored, or not yet safely so."""
+        self._position: tuple[int, int] | None = None
+        self._recorded: dict[int, int] = {}
+        self._doubtful: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if key == _POSITION:
+            half, op = value
+            self._position = (int(half), int(op))
+        elif value is None:
+            self._recorded.pop(int(key), None)
+        else:
+            self._recorded[int(key)] = int(value)
+
+    def entries(self) -> dict[str, Any]:
+        """The open transactions that are recorded, and up to where."""
+        return joined(self.parts())
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """The same, some at a time."""
+        # The position of the beginning: what is recorded meanwhile is replayed, and its own after.
+        position = self._position
+        for part in in_parts(self._recorded):
+            yield {str(offset): checks for offset, checks in part}
+        if position is not None:
+            yield {_POSITION: list(position)}
+
+    # -- starting ------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Go on with what is open."""
-        self.table.load()
-        self._publisher.before_append.append(self._write_endings)
+        """Find out what is open; tables and positions are back already."""
+        self._writer.before_append.append(self._write_endings)
+        store = self._store
+        half_begin = int(store.min_offset(HALF_TOPIC, 0))
+        half_end = int(store.max_offset(HALF_TOPIC, 0))
+        self._come_back(half_end)
+        begin, op_begin = self._position or self._rocketmq_position()
+        begin = max(min(begin, half_end), half_begin)
+        ended = self._ended_since(op_begin)
+        recorded = sorted(offset for offset in self._recorded if offset < begin)
+        for offset in itertools.chain(recorded, range(begin, half_end)):
+            if offset in ended:
+                continue
+            entry = store.place(HALF_TOPIC, 0, offset)
+            if entry is None:
+                log.error("half message %d is gone from the log, its transaction lost", offset)
+            else:
+                self.places[offset] = entry[0]
+        self._drop_superseded(ended)
+        self._known_end = half_end
+        self._doubtful = set(self.places)
+        if self.places:
+            log.info("%d transactions are open", len(self.places))
+
+    def _come_back(self, half_end: int) -> None:
+        """A crash may have cut the queues off: what comes there is new."""
+        op_end = int(self._store.max_offset(OP_HALF_TOPIC, 0))
+        half, op = self._position or (0, 0)
+        gone = [offset for offset in self._recorded if offset >= half_end]
+        if half > half_end or op > op_end or gone:
+            log.warning(
+                "transactions were known up to half message %d and operation %d, but a crash has "
+                "cut their queues off at %d and %d: they go on there", half, op, half_end, op_end,
+            )  # fmt: skip
+            changes: list[Change] = [(self.name, str(offset), None) for offset in gone]
+            position = [min(half, half_end), min(op, op_end)]
+            self._tables.write([*changes, (self.name, _POSITION, position)])
+
+    def _rocketmq_position(self) -> tuple[int, int]:
+        """Where RocketMQ was, or the start of everything."""
+        half = self._offsets.get(GROUP, HALF_TOPIC, 0)
+        op = self._offsets.get(GROUP, OP_HALF_TOPIC, 0)
+        return half or 0, op or 0
+
+    def _ended_since(self, op_offset: int) -> set[int]:
+        """The half messages that operations from an offset on name."""
+        store = self._store
+        op_offset = max(op_offset, int(store.min_offset(OP_HALF_TOPIC, 0)))
+        end = store.max_offset(OP_HALF_TOPIC, 0)
+        ended: set[int] = set()
+        while op_offset < end:
+            read = store.read_now(OP_HALF_TOPIC, 0, op_offset, _OPS_PER_READ, _OP_BYTES_PER_READ)
+            for part in read.slices:
+                for message in decode_messages(part):
+                    ended.update(half_records.ended_offsets(message))
+            if read.next_offset <= op_offset:
+                raise StoreCorruptError(f"operation {op_offset} of {end} cannot be read")
+            op_offset = read.next_offset
+        return ended
+
+    def _drop_superseded(self, ended: set[int]) -> None:
+        """RocketMQ appends a half message again when it checks or spares it: the last one counts.
+
+        It tells by its position, which may not be saved after a crash, or not be known here.
+        """
+        latest: dict[str, int] = {}
+        for offset, at in list(self.places.items()):
+            try:
+                half = self._store.message_at(at)
+            except StoreError as error:
+                log.error("the transaction of half message %d is lost: %s", offset, error)
+                del self.places[offset]
+                continue
+            key = half.unique_key
+            first = property_value(half.properties, half_records.PREPARED_QUEUE_OFFSET) or ""
+            if first.isdigit() and int(first) in ended:
+                del self.places[offset]
+            elif key is not None:
+                if (first or half_records.stated_checks(half)) and key in latest:
+                    del self.places[latest[key]]
+                latest[key] = offset
+
+    def was_committed(self, half: Message) -> bool:
+        """Whether the message was delivered before the start, and only the operation is missing.
+
+        A torn write can leave it so, and RocketMQ does that for seconds: it writes operations late.
+        """
+        if half.queue_offset not in self._doubtful:
+            return False
+        if self._is_delivered(half):
+            return True
+        self._doubtful.discard(half.queue_offset)
+        return False
+
+    def _is_delivered(self, half: Message) -> bool:
+        key = half.unique_key
+        topic = property_value(half.properties, REAL_TOPIC)
+        if key is not None and topic is not None:
+            for place in (topic, *_DETOURS):
+                for at in self._store.find_by_key(place, key):
+                    if self._store.message_at(at).prepared_offset == half.log_offset:
+                        return True
+        return False
+
+    def is_doubtful(self, half_offset: int) -> bool:
+        """Whether `was_committed` has to look into the log."""
+        return half_offset in self._doubtful
+
+    def read_ahead(self, half_offsets: Iterable[int]) -> None:
+        """Read what `was_committed` will read, in a worker; it may be on disk only."""
+        for half_offset in half_offsets:
+            at = self.places.get(half_offset)
+            if at is not None:
+                try:
+                    self._is_delivered(self._store.message_at(at))
+                except OnelogError:
+                    continue  # Whoever asks is told.
 
     def remember(self) -> None:
         """Record what is open, so that a start need not find it out."""
         for _ in self.remember_some():
             pass
 
+    def _ending(self) -> set[int]:
+        """The half messages that end with this tick; their operations are not in the log yet."""
+        return {ending.half_offset for ending in self._endings}
+
     def remember_some(self) -> Iterator[None]:
-        """The same, some at a time."""
-        return self.table.remember(lambda: {ending.half_offset for ending in self._endings})
+        """`remember`, some at a time.
+
+        The position comes last: without it, the next start only reads more. It is that of the
+        beginning: of what begins or ends meanwhile the start reads.
+        """
+        half_end, op_end = self._known_end, int(self._store.max_offset(OP_HALF_TOPIC, 0))
+        changes: list[Change] = []
+        has_changed = (half_end, op_end) != (self._position or (0, 0))
+        for number, part in enumerate(self._unrecorded_parts(half_end), 1):
+            changes += part
+            if number % _PARTS_TOGETHER == 0:
+                self._tables.write(changes)
+                changes = []
+                yield
+        if changes or has_changed:
+            self._tables.write([*changes, (self.name, _POSITION, [half_end, op_end])])
+            lowest = min(self.places.keys() | self._ending(), default=half_end)
+            self._offsets.commit(GROUP, HALF_TOPIC, 0, lowest)
+            self._offsets.commit(GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end))
+
+    def _unrecorded_parts(self, half_end: int) -> Iterator[list[Change]]:
+        """What has to change in the table; ending ones are open still."""
+        for recorded in in_parts(self._recorded):
+            open_still = self._ending()
+            yield [
+                (self.name, str(offset), None)
+                for offset, _ in recorded
+                if offset not in self.places and offset not in open_still
+            ]
+        yield [
+            (self.name, str(offset), 0)
+            for offset in sorted(self._ending())
+            if offset < half_end and offset not in self._recorded
+        ]
+        for places in in_parts(self.places):
+            yield [
+                (self.name, str(offset), 0)
+                for offset, _ in places
+                if offset < half_end and offset not in self._recorded
+            ]
+
+    def _first_op_after(self, half_offset: int, op_end: int) -> int:
+        """The first operation that may name this half message or a later one."""
+        entry = self._store.place(HALF_TOPIC, 0, half_offset)
+        queue = self._store.queue_table.find(OP_HALF_TOPIC, 0)
+        if entry is None or queue is None:
+            return op_end
+        half_at = entry[0]
+        return min(op_end, queue.first_not_before(lambda op: op[0] < half_at))
 
     # -- beginning -----------------------------------------------------------------------------
 
     def prepare(self, message: NewMessage, on_stored: OnStored, token: Any = None) -> None:
-        """Store a message that waits for the end of its transaction; see `Publisher.submit`.
+        """Store a message, which was checked, until its transaction ends.
 
         `on_stored` learns where the half message is; the producer names that place to end it.
         """
-        if half_messages.is_half(message.properties):
-            half = half_messages.prepared(self._publisher.admitted(message))
-            self.put_half(half, on_stored, token)
-        else:
-            self._publisher.submit(message, on_stored, token)
+        self.put_half(half_records.prepared(message), on_stored, token)
 
     def put_half(self, half: NewMessage, on_stored: OnStored, token: Any) -> None:
         """Store a half message as it is."""
-        if len(self._places) >= OPEN_MAX:
+        if len(self.places) >= OPEN_MAX:
             raise BrokerBusyError(
-                f"{len(self._places)} transactions are open; producers have to end some first"
+                f"{len(self.places)} transactions are open; producers have to end some first"
             )
-        self._publisher.begin_tick()
-        self._publisher.put_as_is((half,), self._prepared, (on_stored, token))
+        self._writer.begin_tick()
+        self._writer.put_together((half,), self._prepared, (on_stored, token))
 
     def _prepared(
         self,
@@ -117,8 +352,13 @@ class Transactions:
         if appended is None:
             on_stored(token, None, error)
         else:
-            self.table.add(appended[0])
+            self._add(appended[0])
             on_stored(token, appended[0], error)
+
+    def _add(self, where: Appended) -> None:
+        """A half message is stored. They come in the order of their offsets."""
+        self.places[where.queue_offset] = where.log_offset
+        self._known_end = max(self._known_end, where.queue_offset + 1)
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -131,13 +371,15 @@ class Transactions:
         token: Any = None,
         *,
         checked: bool = False,
+        becomes: Becomes = _as_it_is,
     ) -> None:
         """Deliver a message whose transaction succeeded; `checked` if that was asked for.
 
-        `on_stored` gets the place of the delivered message, or None if it was there already.
+        `becomes` tells what is stored for it, if it is to wait for a time, say. `on_stored` gets
+        the place of the delivered message, or None if it was there already.
         """
         half = self._required(group, half_offset, log_offset, checked)
-        message = None if self.table.was_committed(half) else self._delivered(half)
+        message = None if self.was_committed(half) else self._delivered(half, becomes)
         self._end(half, message, on_stored, token)
 
     def roll_back(
@@ -152,7 +394,7 @@ class Transactions:
     ) -> None:
         """Forget a message whose transaction failed; `checked` if that was asked for."""
         half = self._required(group, half_offset, log_offset, checked)
-        if self.table.was_committed(half):
+        if self.was_committed(half):
             raise TransactionNotFoundError(
                 f"the transaction of half message {half_offset} was committed before the broker "
                 "was started; it cannot be rolled back"
@@ -161,7 +403,7 @@ class Transactions:
 
     def _required(self, group: str, half_offset: int, log_offset: int, checked: bool) -> Message:
         """The half message, if it is open and whoever ends it may do so."""
-        at = self._places.get(half_offset)
+        at = self.places.get(half_offset)
         if at is None:
             raise TransactionNotFoundError(
                 f"no transaction is open with half message {half_offset}: it has ended, or never "
@@ -172,12 +414,12 @@ class Transactions:
                 f"The commit log offset wrong: half message {half_offset} is not at {log_offset}"
             )
         half = self._store.message_at(at)
-        if property_value(half.properties, half_messages.PRODUCER_GROUP) != group:
+        if property_value(half.properties, half_records.PRODUCER_GROUP) != group:
             raise TransactionForeignError(
                 f"The producer group wrong: {group!r} cannot end a transaction of another group"
             )
-        if not checked and half_messages.has_own_immunity(half):
-            until_ms = half_messages.immune_until(half, self.timeout_ms)
+        if not checked and half_records.has_own_immunity(half):
+            until_ms = half_records.immune_until(half, self.timeout_ms)
             if self._clock.now_ms() > until_ms:
                 raise TransactionLateError(
                     f"half message {half_offset} could be ended unasked until {until_ms}; its "
@@ -185,17 +427,14 @@ class Transactions:
                 )
         return half
 
-    def _delivered(self, half: Message) -> NewMessage:
+    def _delivered(self, half: Message, becomes: Becomes) -> NewMessage:
         """What consumers get: the message under its own topic, on its own way into the log."""
-        message = half_messages.committed(half, self.table.checks(half))
+        message = half_records.committed(half, self.checks(half))
         if self._topics.get(message.topic) is None:
             raise TopicNotFoundError(
                 f"topic[{message.topic}] not exist any more; the transaction stays open"
             )
-        for trigger, transform in self._publisher.before_store:
-            if trigger in message.properties:
-                message = transform(message)
-        return message
+        return becomes(message)
 
     def forget(self, half: Message) -> None:
         """End a transaction of which nobody has to hear."""
@@ -205,8 +444,8 @@ class Transactions:
         self, half: Message, message: NewMessage | None, on_stored: OnStored, token: Any
     ) -> None:
         if not self._endings:
-            self._publisher.begin_tick()
-        at = self._places.pop(half.queue_offset)
+            self._writer.begin_tick()
+        at = self.places.pop(half.queue_offset)
         self._endings.append(_Ending(half.queue_offset, at, message, on_stored, token))
 
     def _write_endings(self) -> None:
@@ -218,11 +457,11 @@ class Transactions:
     def _put_endings(self, endings: list[_Ending]) -> None:
         messages = [ending.message for ending in endings if ending.message is not None]
         messages += self.operations([ending.half_offset for ending in endings])
-        self._publisher.put_as_is(messages, self._ended, endings)
+        self._writer.put_together(messages, self._ended, endings)
 
     def operations(self, half_offsets: list[int]) -> list[NewMessage]:
         """The records with which these half messages end."""
-        return half_messages.operations(half_offsets, self._clock.now_ms(), self._store_host)
+        return half_records.operations(half_offsets, self._clock.now_ms(), self._store_host)
 
     def _ended(
         self, endings: list[_Ending], appended: list[Appended] | None, error: OnelogError | None
@@ -239,7 +478,7 @@ class Transactions:
         """Nothing was written. If that was the fault of one of them, each gets its own append."""
         if isinstance(error, MessageError) and len(endings) > 1:
             try:
-                self._publisher.begin_tick()
+                self._writer.begin_tick()
             except BrokerBusyError as busy:
                 error = busy
             else:
@@ -247,5 +486,17 @@ class Transactions:
                     self._put_endings([ending])
                 return
         for ending in endings:
-            self._places[ending.half_offset] = ending.log_offset
+            self.places[ending.half_offset] = ending.log_offset
             ending.on_stored(ending.token, None, error)
+
+    # -- questions to producers ----------------------------------------------------------------
+
+    def checks(self, half: Message) -> int:
+        """How often producers were asked about a half message."""
+        recorded = self._recorded.get(half.queue_offset, 0)
+        return max(recorded, half_records.stated_checks(half))
+
+    def count_checks(self, checks: dict[int, int]) -> None:
+        """Record how often producers were asked about these half messages."""
+        changes: list[Change] = [(self.name, str(at), count) for at, count in checks.items()]
+        self._tables.write(changes)

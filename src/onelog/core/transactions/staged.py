@@ -1,526 +1,396 @@
-"""Prepared batches: what a job writes becomes visible when its driver says so, all of it and once.
+"""Staged transactions: messages that nobody sees until a commit makes all of them visible at once.
 
-The tasks of a batch stage their messages, in parts of one queue each; parts rest where no consumer
-looks. The driver then commits the batch by naming the parts of the attempts that won. Parts that no
-commit names (of speculative, failed and dead tasks) are garbage, and go with the log.
+`begin` opens a transaction of an owner, a session say, which may have several of them by name.
+`stage` takes messages, of any topics: some are kept in memory, more than that in a queue that no
+consumer reads. `commit` appends all of them to their own queues, in one append. `abort` forgets
+them; what is in the log goes with it. A transaction that is open when its owner goes, or when the
+broker stops, is aborted.
 
-    part      topic `onelog_sys_staged`, queue 0; the body as the gateway took it, the rest as
-              properties (`Part`)
-    table     "commit:<query>": {"batch": 7, "parts": [offset, ...], "ms": when, "note": text};
-              with "one_off": true if the query has no batch after this one
-              "part:<query>": [7, 3, 1200]   the messages of part 3 of batch 7 follow in the log,
-              and the first of them has offset 1200 in its queue
+    part      topic `onelog_sys_staged`, queue 0: messages that are staged, in msgpack. With the
+              property kind=messages the body is a list of messages, each the fields of a
+              `NewMessage`; with kind=run it is the fields of a `NewRun`. Other properties, the
+              labels, say whose part it is.
+    table     "commit": {"parts": [log offset, ...], "begins": [[topic, queue, offset], ...]}
+              the messages of these parts follow in the log, and the next message of each of their
+              queues has that offset; behind them the entry is deleted, in the same append
 
-A batch may have parts on several brokers. Its driver then commits on one of them first, with a note
-of the others' parts, and on the others after; a driver that comes later reads the note and goes on.
+A crash may cut off an append. If its first record is there and its last one is not, the next start
+appends the rest before anything else is written (`open`). The ends of the queues tell what that is.
+So a commit whose first record survives is whole, and of any other nothing is seen.
 
-A commit is decided with the first record. Then each part is appended, in the order named, behind
-its own record, in one append. After a crash the last such record and the end of its queue tell how
-many messages of the part are there. That holds for as long as nobody else writes to the queue: so
-the rest of a part that is not whole is appended on start, before anything else (`open`). The parts
-after it follow later. Until then retention keeps them (`needed_from`).
+Prepared batches stand on the same parts (`prepared_batches`). RocketMQ's half messages do the same
+in a form of their own (`half`); docs/decisions/0006 says why.
 
-A query is remembered for long after its last batch, because it may go on. One that is a single
-batch (`one_off`) has to be known only for as long as its driver may ask again: few of these are
-kept, for a day, and they never take a place from the others.
-
-Invariant: for each query, batches are visible in the order of their numbers, whole, and once. A
-batch that is not above the query's last one is not taken again.
+Invariant: consumers see all messages of a transaction, or none, whatever dies at whatever moment.
 """
 
-import itertools
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from onelog.clock import Clock
-from onelog.core.catalog.topics import UNSENDABLE_TOPICS, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
-from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables, in_parts, joined
-from onelog.core.durable.waiting import Schedule
-from onelog.core.publish import OnStored, Publisher
+from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables
+from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.publish import Publisher
 from onelog.errors import (
-    BatchFencedError,
     BrokerBusyError,
-    InvalidQueueError,
     InvalidRequestError,
     MessageTooLargeError,
+    OffsetOutOfRangeError,
     OnelogError,
     StagedPartError,
+    StoreCorruptError,
     StoreError,
-    TopicPermissionError,
+    TransactionNotFoundError,
 )
-from onelog.message import Message, NewMessage, NewRun, decode_properties, encode_properties
+from onelog.message import (
+    Appended,
+    Message,
+    NewMessage,
+    NewRun,
+    decode_properties,
+    encode_properties,
+)
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-PART_BYTES_MAX = 1 << 20
-"""Published in one append, during which the broker does nothing else."""
-PARTS_MAX = 100_000
-NOTE_BYTES_MAX = 1 << 20
-QUERIES_MAX = 100_000
-NAME_MAX = 200
-IDLE_MS_MAX = 90 * 86_400_000
-"""A query that committed nothing for so long is forgotten."""
-ONE_OFFS_MAX = 10_000
-"""For one more, the oldest that is published is forgotten."""
-ONE_OFF_MS_MAX = 86_400_000
-_FORGOTTEN_PER_ROUND = 1_000
-_OLD_ONE_OFF = re.compile(r"spark-batch-[0-9a-f]{32}")
-"""How batch writes are named by writers that do not say that they are one-off."""
-RETRY_MS = 1_000
-_CHECKED_TOGETHER = 200
-"""Parts that are looked at before others have their turn."""
-
-OnCommitted = Callable[[Any, "Committed | None", OnelogError | None], None]
+COUNT_MAX = 5_000
+"""Messages of a transaction: while it is committed, the broker does nothing else."""
+BYTES_MAX = 16 << 20
+"""Of bodies and properties."""
+AGE_MS_MAX = 3_600_000
+"""Since its first message was staged: for so long the log keeps it."""
+OPEN_MAX = 10_000
+GATHERED_BYTES_MAX = 32 << 10
+"""What a transaction has in memory before it becomes a part."""
+_COMMIT = "commit"
+_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
 class Part(NamedTuple):
-    """Messages of one queue that a task staged; the body is in the gateway's form."""
+    """What one call staged: labels, short texts without control characters, and messages."""
 
-    query: str
-    batch: int
-    attempt: str
-    topic: str
-    queue_id: int
-    size: int
-    """Messages."""
-    body: bytes | memoryview
-    born_ms: int
-    born_host: bytes
+    labels: dict[str, str]
+    body: bytes
 
+    @classmethod
+    def of_messages(cls, messages: Sequence[NewMessage]) -> "Part":
+        """A part with messages of any queues."""
+        return cls({"kind": "messages"}, _encode(messages))
 
-class Committed(NamedTuple):
-    """What a commit came to: `again` if the batch had been committed before."""
+    @classmethod
+    def of_run(cls, run: NewRun, labels: dict[str, str]) -> "Part":
+        """A part with a run of one queue."""
+        # What its messages were cut from is not kept twice: the body serves as well.
+        return cls({**labels, "kind": "run"}, _encode(run._replace(source=b"")))
 
-    batch: int
-    again: bool
+    def messages(self) -> list[NewMessage]:
+        """The messages, if they were staged as such."""
+        found = [NewMessage(*fields) for fields in _decode(self.body)]
+        return [
+            each._replace(extra_queues=tuple(each.extra_queues)) if each.extra_queues else each
+            for each in found
+        ]
 
-
-class _Query:
-    """What is known of one query: its last batch, and what of it is still to be published."""
-
-    __slots__ = ("batch", "begun", "ms", "note", "one_off", "parts", "trouble", "waiting")
-
-    def __init__(
-        self, batch: int, parts: list[int], ms: int, note: str, one_off: bool = False
-    ) -> None:
-        self.batch = batch
-        self.parts = parts
-        self.ms = ms
-        self.note = note
-        self.one_off = one_off
-        self.begun: tuple[int, int] | None = None
-        """The part that was begun last, and where in its queue."""
-        self.waiting: list[tuple[OnCommitted, Any]] = []
-        self.trouble = ""
-        """What was said last about why it is not published."""
-
-    def value(self, parts: list[int]) -> dict[str, Any]:
-        """What the table keeps, with the parts that are still to be published."""
-        kept = {"batch": self.batch, "parts": parts, "ms": self.ms, "note": self.note}
-        return {**kept, "one_off": True} if self.one_off else kept
+    def run(self) -> NewRun:
+        """The run, if that was staged."""
+        topic, queue_id, parts, _, *others = _decode(self.body)
+        return NewRun(topic, queue_id, parts, self.body, *others)
 
 
-class PreparedBatches:
-    """The table of queries, and the publishing of their batches."""
+class StagedParts:
+    """The queue of parts, and the appends that make their messages visible."""
 
-    name = "prepared_batches"
+    def __init__(self, tables: Tables, store: MessageStore, writer: Writer, clock: Clock) -> None:
+        self._tables = tables
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+
+    def put(self, part: Part, on_stored: OnStored, token: Any = None) -> None:
+        """Store a part with this tick; `on_stored` learns its place."""
+        self._writer.put(self._record(part), on_stored, token)
+
+    def put_now(self, part: Part) -> int:
+        """Store a part, and say where it is in the log."""
+        return int(self._writer.write_now([self._record(part)])[0].log_offset)
+
+    def _record(self, part: Part) -> NewMessage:
+        labels, now_ms = encode_properties(part.labels), self._clock.now_ms()
+        return NewMessage(STAGED_TOPIC, 0, part.body, labels, born_ms=now_ms)
+
+    def place_of(self, offset: int) -> int:
+        """Where in the log a part is."""
+        return self._store.place_of(STAGED_TOPIC, 0, offset)
+
+    def read(self, offset: int) -> Part:
+        """The part with this queue offset."""
+        found = self._store.messages(STAGED_TOPIC, 0, offset, 1) if offset >= 0 else []
+        if not found or found[0].queue_offset != offset:
+            raise StagedPartError(
+                f"nothing is staged at {offset}: it was lost or deleted; stage it again"
+            )
+        return _part(found[0])
+
+    def read_at(self, log_offset: int) -> Part:
+        """The part at a place in the log."""
+        try:
+            return _part(self._store.message_at(log_offset))
+        except (OffsetOutOfRangeError, StoreCorruptError) as error:
+            raise StagedPartError(f"what was staged is lost: {error}") from error
+
+    def append(
+        self, before: Sequence[Change], messages: list[NewMessage], after: Sequence[Change]
+    ) -> list[Appended]:
+        """Append messages between the records of changes, in one append, and make the changes."""
+        first = self._tables.record(before)
+        appended = self._writer.write_now([*first, *messages], self._tables.record(after))
+        self._tables.apply([*before, *after])
+        return appended[len(first) :]
+
+    def append_run(self, before: Sequence[Change], run: NewRun) -> None:
+        """Append a run behind the records of changes, and make these."""
+        self._writer.write_runs_now([*map(NewRun.of, self._tables.record(before)), run])
+        self._tables.apply(before)
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends when all of this tick is in it, which `append` adds to."""
+        self._writer.write_now(())
+        return int(self._store.max_offset(topic, queue_id))
+
+    def head_room(self) -> AbstractContextManager[None]:
+        """For what is decided, and may free space: see `Writer.head_room`."""
+        return self._writer.head_room()
+
+
+def _part(message: Message) -> Part:
+    return Part(decode_properties(message.properties), bytes(message.body))
+
+
+class _Transaction:
+    """One that is open: what is staged, in memory and in the log, and how much that is."""
+
+    __slots__ = ("begun_ms", "bytes", "count", "ending", "gathered", "parts")
+
+    def __init__(self) -> None:
+        self.gathered: list[NewMessage] = []
+        """What is in memory still; it comes after the parts."""
+        self.parts: list[int] = []
+        """Places in the log."""
+        self.count = 0
+        self.bytes = 0
+        self.begun_ms: int | None = None
+        """When its first message was staged."""
+        self.ending: tuple[OnStored, Any] | None = None
+        """Who waits for its commit."""
+
+
+class StagedTransactions:
+    """Begins transactions, takes their messages, commits and aborts them."""
+
+    name = "staged"
 
     def __init__(
         self,
-        tables: Tables,
+        parts: StagedParts,
         store: MessageStore,
         topics: Topics,
         publisher: Publisher,
         durability: Durability,
         clock: Clock,
-        schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
         warming: Warming,
     ) -> None:
-        self.unpack: Callable[[Part], NewRun] | None = None
-        """The messages of a part; given by the gateway, whose form its body has."""
-        self._tables = tables
+        self._parts = parts
         self._store = store
         self._topics = topics
         self._publisher = publisher
         self._durability = durability
         self._clock = clock
-        self._schedule = schedule
-        self._call_soon = call_soon
         self._warming = warming
-        self._queries: dict[str, _Query] = {}
-        self._one_offs: dict[str, None] = {}
-        """Those of the queries that are one-off, the oldest first."""
-        self._publishing: set[str] = set()
-        self._deciding: dict[str, _Query] = {}
-        """Batches whose parts are being checked."""
-        self._is_closed = False
+        self._open: dict[tuple[Hashable, str], _Transaction] = {}
+        self._names: dict[Hashable, set[str]] = {}
+        """The transactions of each owner."""
+        self._begun: dict[str, Any] | None = None
+        """The entry of the table: a commit whose end a crash may have cut off."""
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     # -- the table -----------------------------------------------------------------------------
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
-        kind, _, query = key.partition(":")
-        if value is None:
-            self._queries.pop(query, None)
-            self._one_offs.pop(query, None)
-        elif kind == "commit":
-            known = self._queries.get(query)
-            one_off = bool(value.get("one_off")) or _OLD_ONE_OFF.fullmatch(query) is not None
-            state = _Query(
-                int(value["batch"]), list(value["parts"]), int(value["ms"]), str(value["note"]),
-                one_off,
-            )  # fmt: skip
-            if one_off:
-                self._one_offs[query] = None
-            else:
-                self._one_offs.pop(query, None)
-            if known is not None:
-                state.waiting = known.waiting
-            self._queries[query] = state
-        elif (found := self._queries.get(query)) is not None:
-            batch, part, base = value
-            if batch == found.batch:
-                found.begun = (int(part), int(base))
+        assert key == _COMMIT
+        self._begun = value
 
     def entries(self) -> dict[str, Any]:
-        """Every query; of those that are being published, also how far."""
-        return joined(self.parts())
-
-    def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
-        for part in in_parts(self._queries):
-            found: dict[str, Any] = {}
-            for query, state in part:
-                found[f"commit:{query}"] = state.value(state.parts)
-                if state.begun is not None:
-                    found[f"part:{query}"] = [state.batch, *state.begun]
-            yield found
+        """The commit that has begun, if there is one."""
+        return {} if self._begun is None else {_COMMIT: self._begun}
 
     def open(self) -> None:
-        """Go on with what was decided and is not published yet.
-
-        What a crash has torn is made whole at once: nobody has written anything yet.
-        """
-        unpublished = [query for query, state in self._queries.items() if state.parts]
-        if self.unpack is not None:
-            for query in unpublished:
-                self._complete(query, self._queries[query])
-        for query in unpublished:
-            log.info("batch %d of query %s is published further", self.last_batch(query), query)
-            self._publish_soon(query)
-
-    def _complete(self, query: str, state: _Query) -> None:
+        """Complete the commit that a crash has cut off; before anything else is written."""
+        if self._begun is None:
+            return
+        missing: list[NewMessage] = []
         try:
-            if state.begun is not None and self._next(query, state)[0] == state.begun[0]:
-                self._publish_part(query, state)
+            messages = self._messages(self._begun["parts"])
+            missing = self._missing(messages, self._begun["begins"])
+        except StagedPartError as error:
+            log.error("a transaction may be visible in part, and the rest is lost: %s", error)
+        try:
+            with self._parts.head_room():
+                self._parts.append([], missing, [(self.name, _COMMIT, None)])
         except StoreError as error:
             raise StoreError(
-                f"batch {state.batch} of query {query} is half published, and the rest has to be "
-                f"written before anything else: {error}"
+                "a transaction is visible in part, and the rest has to be written before anything "
+                f"else: {error}"
             ) from error
-        except OnelogError as error:
-            self._complain(query, state, error)
+        log.warning("a commit that a crash cut off was completed, by %d messages", len(missing))
 
-    def close(self) -> None:
-        """Publish nothing more."""
-        self._is_closed = True
+    def _messages(self, parts: list[int]) -> list[NewMessage]:
+        return [message for at in parts for message in self._parts.read_at(at).messages()]
 
-    def needed_from(self) -> int:
-        """Where in the log the first part is that is decided and not published, or its end."""
-        first = min(
-            (
-                offset
-                for state in self._queries.values()
-                if state.parts
-                for offset in state.parts[state.begun[0] if state.begun else 0 :]
-            ),
-            default=None,
-        )
-        if first is None:
-            return int(self._store.log_end)
-        return self._store.place_of(STAGED_TOPIC, 0, first)
+    def _missing(
+        self, messages: list[NewMessage], begins: list[tuple[str, int, int]]
+    ) -> list[NewMessage]:
+        """Those of the messages that are not in their queues."""
+        there = {
+            (topic, queue_id): int(self._store.max_offset(topic, queue_id)) - begin
+            for topic, queue_id, begin in begins
+        }
+        missing = []
+        for message in messages:
+            queue = message.topic, message.queue_id
+            there[queue] -= message.inner_count
+            if there[queue] < 0:
+                missing.append(message)
+        return missing
 
-    def expire(self) -> None:
-        """Forget queries that have not committed for very long, some at a time."""
-        now_ms = self._clock.now_ms()
-        gone = (
-            query
-            for query, state in self._queries.items()
-            if state.ms < now_ms - (ONE_OFF_MS_MAX if state.one_off else IDLE_MS_MAX)
-            and not state.parts
-        )
-        self._tables.write(self._forget(itertools.islice(gone, _FORGOTTEN_PER_ROUND)))
+    # -- the verbs -----------------------------------------------------------------------------
 
-    def _forget(self, queries: Iterable[str]) -> list[Change]:
-        return [(self.name, f"commit:{query}", None) for query in queries]
+    def begin(self, owner: Hashable, name: str = "") -> None:
+        """Open a transaction; `name` tells those of one owner apart."""
+        if len(self._open) >= OPEN_MAX:
+            raise BrokerBusyError(f"{OPEN_MAX} transactions are open, which is the limit")
+        if (owner, name) in self._open:
+            raise InvalidRequestError(f"transaction {name!r} has begun already")
+        self._open[owner, name] = _Transaction()
+        self._names.setdefault(owner, set()).add(name)
 
-    def last_batch(self, query: str) -> int | None:
-        """The last batch that was committed; None if the query is unknown."""
-        found = self._queries.get(query)
-        return None if found is None else found.batch
-
-    def note(self, query: str) -> str:
-        """What the driver noted with the last batch."""
-        found = self._queries.get(query)
-        return "" if found is None else found.note
-
-    # -- staging -------------------------------------------------------------------------------
-
-    def stage(
-        self, part: Part, on_stored: OnStored, token: Any = None, *, one_off: bool = False
-    ) -> None:
-        """Store a part; `on_stored` learns its place, whose queue offset names it in the commit."""
-        self._check_name(part.query, one_off)
-        if part.batch < 0:
-            raise InvalidRequestError(f"batch {part.batch} is negative")
-        last = self.last_batch(part.query)
-        if last is not None and part.batch <= last:
-            raise BatchFencedError(
-                f"query {part.query!r} has committed batch {last}; messages for batch "
-                f"{part.batch} come too late"
-            )
-        most = min(PART_BYTES_MAX, self._publisher.body_bytes_max)
-        if len(part.body) > most:
-            setting = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
+    def stage(self, owner: Hashable, name: str, messages: Sequence[NewMessage]) -> None:
+        """Take messages into a transaction; what is wrong with them is raised here."""
+        transaction = self._required(owner, name)
+        # A copy of the body: the caller's may be a view of something that is used again.
+        admitted = [
+            self._publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
+        ]
+        sizes = sum(len(each.body) + len(each.properties) for each in admitted)
+        count, size = transaction.count + len(admitted), transaction.bytes + sizes
+        if count > COUNT_MAX or size > BYTES_MAX:
             raise MessageTooLargeError(
-                f"a part of {len(part.body)} bytes; the limit is {most}{setting}: stage several"
+                f"a transaction has at most {COUNT_MAX} messages and {BYTES_MAX} bytes: commit "
+                "more often"
             )
-        self._check_target(part)
-        named = {
-            "query": part.query, "batch": str(part.batch), "attempt": part.attempt or "0",
-            "topic": part.topic, "queue": str(part.queue_id), "count": str(part.size),
-        }  # fmt: skip
-        staged = NewMessage(
-            STAGED_TOPIC, 0, part.body, encode_properties(named), born_ms=part.born_ms,
-            born_host=part.born_host,
-        )  # fmt: skip
-        self._publisher.put(staged, on_stored, token)
+        gathered = transaction.gathered
+        if size // GATHERED_BYTES_MAX > transaction.bytes // GATHERED_BYTES_MAX:
+            part = Part.of_messages([*gathered, *admitted])
+            transaction.parts.append(self._parts.put_now(part))
+            gathered.clear()
+        else:
+            gathered += admitted
+        transaction.count, transaction.bytes = count, size
+        if transaction.begun_ms is None:
+            transaction.begun_ms = self._clock.now_ms()
 
-    def _check_name(self, query: str, one_off: bool) -> None:
-        if not query or len(query) > NAME_MAX or not query.isprintable():
-            raise InvalidRequestError(
-                f"a query's name has 1 to {NAME_MAX} printable characters, not {query[:40]!r}"
+    def _required(self, owner: Hashable, name: str) -> _Transaction:
+        found = self._open.get((owner, name))
+        if found is None:
+            raise TransactionNotFoundError(
+                f"no transaction {name!r} is open: it has ended, or never began, or was aborted "
+                f"{AGE_MS_MAX // 60_000} minutes after its first message"
             )
-        if one_off or query in self._queries:
-            return
-        if len(self._queries) - len(self._one_offs) >= QUERIES_MAX:
-            raise BrokerBusyError(
-                f"{QUERIES_MAX} queries have committed here, which is the limit; those without a "
-                f"commit for {IDLE_MS_MAX // 86_400_000} days are forgotten"
-            )
+        if found.ending is not None:
+            raise InvalidRequestError(f"transaction {name!r} is being committed")
+        return found
 
-    def _check_target(self, part: Part) -> None:
-        config = self._topics.require(part.topic)
-        if not config.writable or part.topic in UNSENDABLE_TOPICS:
-            raise TopicPermissionError(f"sending message to topic[{part.topic}] is forbidden")
-        if not 0 <= part.queue_id < config.queues:
-            raise InvalidQueueError(f"request queueId[{part.queue_id}] is illegal, {config}")
+    def commit(self, owner: Hashable, name: str, on_committed: OnStored, token: Any = None) -> None:
+        """Make the messages visible; `on_committed` learns where they are when that is durable.
 
-    # -- committing ----------------------------------------------------------------------------
-
-    def commit(
-        self,
-        query: str,
-        batch: int,
-        parts: Sequence[int],
-        on_committed: OnCommitted,
-        token: Any = None,
-        *,
-        note: str = "",
-        one_off: bool = False,
-    ) -> None:
-        """Publish these parts, by their places; `on_committed` is called when all are there.
-
-        A batch that was committed before stays as it is, whatever parts are named now. `one_off`
-        says that the query has this batch only.
+        If it fails, the transaction is aborted.
         """
-        self._check_name(query, one_off)
-        if len(parts) > PARTS_MAX or len(set(parts)) != len(parts):
-            raise InvalidRequestError(
-                f"a commit names at most {PARTS_MAX} parts, none of them twice; not {len(parts)}"
-            )
-        if len(note) > NOTE_BYTES_MAX:
-            raise InvalidRequestError(f"the note has more than {NOTE_BYTES_MAX} characters")
-        state = self._queries.get(query)
-        if state is not None and batch <= state.batch:
-            if state.parts:
-                state.waiting.append((on_committed, token))
-            else:
-                self._tell([(on_committed, token)], Committed(state.batch, True))
-            return
-        if state is not None and state.parts:
-            raise BatchFencedError(
-                f"batch {state.batch} of query {query!r} is still being published; batch {batch} "
-                "has to wait"
-            )
-        deciding = self._deciding.get(query)
-        if deciding is None:
-            state = _Query(batch, list(parts), self._clock.now_ms(), note, one_off)
-            state.waiting.append((on_committed, token))
-            self._check_some(query, state, 0)
-        elif deciding.batch == batch:
-            deciding.waiting.append((on_committed, token))
-        else:
-            raise BatchFencedError(
-                f"batch {deciding.batch} of query {query!r} is being committed; batch {batch} has "
-                "to wait"
-            )
+        self._required(owner, name).ending = (on_committed, token)
+        self._commit(owner, name)
 
-    def _check_some(self, query: str, state: _Query, begin: int) -> None:
-        """See that parts are there, some at a time, and decide when all of them are."""
-        self._deciding.pop(query, None)
-        some = state.parts[begin : begin + _CHECKED_TOGETHER]
-        places = [self._store.place_of(STAGED_TOPIC, 0, offset) for offset in some if offset >= 0]
-        if self._is_closed:
+    def _commit(self, owner: Hashable, name: str) -> None:
+        transaction = self._open.get((owner, name))
+        if transaction is None or transaction.ending is None:
+            return  # It was aborted while it waited.
+        on_committed, token = transaction.ending
+        if not self._warming.is_ready(transaction.parts, partial(self._commit, owner, name)):
             return
-        if not self._warming.is_ready(places, lambda: self._check_more(query, state, begin)):
-            self._deciding[query] = state
-            return
-        for offset in some:
-            self._check_target(self._part(offset, query, state.batch))
-        following = begin + len(some)
-        if following < len(state.parts):
-            self._deciding[query] = state
-            self._call_soon(lambda: self._check_more(query, state, following))
-        else:
-            self._decide(query, state)
-
-    def _check_more(self, query: str, state: _Query, begin: int) -> None:
+        self._end(owner, name)
         try:
-            self._check_some(query, state, begin)
+            appended = self._append(transaction)
         except Exception as reason:
             error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
-            for on_committed, token in state.waiting:
-                on_committed(token, None, error)
-
-    def _decide(self, query: str, state: _Query) -> None:
-        forgotten = self._room_for_one_off(query) if state.one_off else []
-        decided = (self.name, f"commit:{query}", state.value(list(state.parts)))
-        self._tables.write([*forgotten, decided])
-        self._queries[query].waiting += state.waiting
-        self._publish(query)
-
-    def _room_for_one_off(self, query: str) -> list[Change]:
-        """The change that makes room for one more, if that is necessary."""
-        if query in self._one_offs or len(self._one_offs) < ONE_OFFS_MAX:
-            return []
-        published = (each for each in self._one_offs if not self._queries[each].parts)
-        oldest = next(published, None)
-        if oldest is None:
-            raise BrokerBusyError(
-                f"{ONE_OFFS_MAX} batch writes are being published, which is the limit: try again "
-                "when some are done"
-            )
-        return self._forget([oldest])
-
-    def _part(self, offset: int, query: str, batch: int) -> Part:
-        """The staged part at a place; `StagedPartError` unless it is of this query and batch."""
-        found = self._store.messages(STAGED_TOPIC, 0, offset, 1) if offset >= 0 else []
-        if not found or found[0].queue_offset != offset:
-            raise StagedPartError(
-                f"nothing is staged at {offset}: it was lost or deleted; stage the batch again"
-            )
-        part = _decoded(found[0])
-        if (part.query, part.batch) != (query, batch):
-            raise StagedPartError(
-                f"what is staged at {offset} is of query {part.query!r}, batch {part.batch}; not "
-                f"of {query!r}, batch {batch}"
-            )
-        return part
-
-    # -- publishing ----------------------------------------------------------------------------
-
-    def _publish_soon(self, query: str) -> None:
-        if query not in self._publishing:
-            self._publishing.add(query)
-            self._call_soon(lambda: self._publish(query))
-
-    def _publish(self, query: str) -> None:
-        """Append the next part, or finish."""
-        self._publishing.discard(query)
-        if self._is_closed:
-            return  # The next start goes on.
-        state = self._queries[query]
-        number = state.begun[0] if state.begun else 0
-        following = state.parts[number : number + 2]
-        places = [self._store.place_of(STAGED_TOPIC, 0, offset) for offset in following]
-        if not self._warming.is_ready(places, lambda: self._publish(query)):
-            self._publishing.add(query)
-            return
-        try:
-            if not self._publish_part(query, state):
-                self._tables.write([(self.name, f"commit:{query}", state.value([]))])
-        except Exception as error:
-            self._failed(query, state, error)
-            return
-        state = self._queries[query]
-        if state.parts:
-            self._publish_soon(query)
-        else:
-            waiting, state.waiting = state.waiting, []
-            self._tell(waiting, Committed(state.batch, False))
-
-    def _publish_part(self, query: str, state: _Query) -> bool:
-        """Append what is next to append; False if everything is there."""
-        assert self.unpack is not None
-        number, there = self._next(query, state)
-        if number == len(state.parts):
-            return False
-        part = self._part(state.parts[number], query, state.batch)
-        run = self.unpack(part)
-        run = run._replace(parts=run.parts[there:])
-        base = int(self._store.max_offset(part.topic, part.queue_id)) - there
-        change = (self.name, f"part:{query}", [state.batch, number, base])
-        records = map(NewRun.of, self._tables.record([change]))
-        # It is decided, and its parts are kept until they are published: that may free space.
-        with self._store.head_room():
-            self._publisher.write_runs_now([*records, run])
-        self._tables.apply([change])
-        return True
-
-    def _next(self, query: str, state: _Query) -> tuple[int, int]:
-        """The part to append next, and how many of its messages are there already."""
-        if state.begun is None:
-            return 0, 0
-        number, base = state.begun
-        part = self._part(state.parts[number], query, state.batch)
-        end = int(self._store.max_offset(part.topic, part.queue_id))
-        there = min(max(0, end - base), part.size)
-        return (number, there) if there < part.size else (number + 1, 0)
-
-    def _failed(self, query: str, state: _Query, reason: Exception) -> None:
-        """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        error = reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
-        self._complain(query, state, error)
-        waiting, state.waiting = state.waiting, []
-        for on_committed, token in waiting:
             on_committed(token, None, error)
-        self._publishing.add(query)
-        self._schedule(RETRY_MS, lambda: self._publish(query))
+        else:
+            self._durability.when_safe(self._store.log_end, partial(on_committed, token, appended))
 
-    def _complain(self, query: str, state: _Query, error: OnelogError) -> None:
-        """Say once what is wrong."""
-        if str(error) != state.trouble:
-            state.trouble = str(error)
-            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
+    def _append(self, transaction: _Transaction) -> list[Appended]:
+        parts, gathered = transaction.parts, transaction.gathered
+        messages = [*self._messages(parts), *gathered]
+        if not messages:
+            return []
+        queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
+        for topic in {topic for topic, _ in queues}:
+            self._topics.require(topic)  # It may have been deleted.
+        if gathered:
+            parts.append(self._parts.put_now(Part.of_messages(gathered)))
+        begins = [[*queue, self._parts.end_of(*queue)] for queue in queues]
+        begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
+        return self._parts.append([begun], messages, [(self.name, _COMMIT, None)])
 
-    def _tell(self, waiting: list[tuple[OnCommitted, Any]], committed: Committed) -> None:
-        def told(error: OnelogError | None) -> None:
-            for on_committed, token in waiting:
-                on_committed(token, committed, error)
+    def abort(self, owner: Hashable, name: str = "") -> None:
+        """End a transaction; nobody will see its messages."""
+        self._required(owner, name)
+        self._end(owner, name)
 
-        self._durability.when_safe(self._store.log_end, told)
+    def owner_gone(self, owner: Hashable) -> None:
+        """Abort all transactions of an owner, also those whose commit has not been written."""
+        for name in list(self._names.get(owner, ())):
+            self._end(owner, name)
 
+    def _end(self, owner: Hashable, name: str) -> None:
+        del self._open[owner, name]
+        names = self._names[owner]
+        names.discard(name)
+        if not names:
+            del self._names[owner]
 
-def _decoded(message: Message) -> Part:
-    named = decode_properties(message.properties)
-    return Part(
-        named["query"], int(named["batch"]), named["attempt"], named["topic"], int(named["queue"]),
-        int(named["count"]), message.body, message.born_ms, message.born_host,
-    )  # fmt: skip
+    # -- limits --------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Abort transactions that are too old."""
+        before_ms = self._clock.now_ms() - AGE_MS_MAX
+        for (owner, name), transaction in list(self._open.items()):
+            if (
+                transaction.begun_ms is not None
+                and transaction.begun_ms < before_ms
+                and transaction.ending is None
+            ):
+                log.warning("transaction %r of %s is too old, and is aborted", name, owner)
+                self._end(owner, name)
+
+    def needed_from(self) -> int:
+        """Where in the log the first message is that is staged and may be committed, or its end."""
+        firsts = (each.parts[0] for each in self._open.values() if each.parts)
+        return min(firsts, default=int(self._store.log_end))

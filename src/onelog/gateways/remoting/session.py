@@ -5,8 +5,9 @@ later (a held pull, a message that waits for the disk) or never. What goes wrong
 becomes an answer through `ERROR_CODES`.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, NoReturn, TypeVar
@@ -14,7 +15,6 @@ from typing import NamedTuple, NoReturn, TypeVar
 from onelog.clock import Clock
 from onelog.config import Loaded, TlsConfig
 from onelog.core.broker import Broker
-from onelog.core.schedule.census import TimerCensus
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -58,6 +58,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
+from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.origin import is_here
@@ -133,6 +134,8 @@ class Answer(NamedTuple):
     remark: str | None = None
 
 
+TURN_COUNT = 100
+"""Things that are done one after the other before others have their turn."""
 LOOKUPS_MAX = 1_000
 """Questions to the disk that may wait at a time."""
 
@@ -172,6 +175,8 @@ class Gateway:
     headers: CompactHeaders = field(default_factory=CompactHeaders)
     look_up: Offload = field(init=False)
     """The same as `offload`, for what computes, too: few at a time."""
+    plain_forms: PlainForms = field(default_factory=PlainForms)
+    """What properties of plain messages look like."""
     lookups: int = 0
     """How many of these are not done yet."""
     retain: Callable[[bool, Callable[[OnelogError | None], None]], None] = field(init=False)
@@ -182,7 +187,6 @@ class Gateway:
     """What the broker adds to the properties of every message, as RocketMQ does."""
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
-    census: TimerCensus = field(init=False)
     far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
     """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
@@ -190,7 +194,6 @@ class Gateway:
         self.look_up = self.offload
         self.retain = self._retain_at_once
         self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
-        self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
     def _retain_at_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
@@ -299,6 +302,27 @@ class BrokerSession(RemotingSession):
                     self.answer(command, answer)
 
         gateway.look_up(work, end)
+
+    def in_turns(
+        self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
+    ) -> Answer | None:
+        """Do something with each of many, in turns with the requests of others, and say so."""
+        for item in items[:TURN_COUNT]:
+            act(item)
+        if len(items) <= TURN_COUNT:
+            return Answer()
+
+        def go_on() -> None:
+            try:
+                answer = self.in_turns(command, items[TURN_COUNT:], act)
+            except OnelogError as error:
+                self.fail(command, error)
+            else:
+                if answer is not None:
+                    self.answer(command, answer)
+
+        asyncio.get_running_loop().call_soon(go_on)
+        return None
 
     def when_warm(
         self, command: Command, log_offset: int, act: Callable[[], Answer | None]

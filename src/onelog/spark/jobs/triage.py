@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from onelog.client.admin.asynchronous import AsyncAdmin
-from onelog.client.admin.dead_letters import Letter, Resending
-from onelog.client.admin.resending import origin_topic
+from onelog.client.admin.admin import AsyncAdmin
+from onelog.client.admin.dead_letters import Letter, Resending, origin_topic
 from onelog.client.admin.topics import DEAD_LETTER_PREFIX
 from onelog.client.connection.nodes import at_once
 from onelog.errors import GroupNotFoundError

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from onelog.client.connection.address import Address
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import NotPermittedError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ class Between:
         self.pulls: list[dict[str, str]] = []
         self._change = change
         self._ask = reading.instance.ask
-        reading.instance.ask = self.ask  # type: ignore[method-assign,assignment]
+        reading.instance.ask = self.ask  # type: ignore[assignment]
 
     async def ask(
         self,
@@ -90,7 +90,7 @@ async def test_what_a_broker_refuses_is_told_once_and_tried_again(cluster: LiveC
 async def test_fetching_goes_on_after_a_bug(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.client.consumer.pull.prefetch.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("onelog.client.consumer.pull.queues.AGAIN_SECONDS", 0.001)
 
     def fail(pull: int, answer: Command) -> Command:
         if pull < 3:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.consumer.pull.asynchronous import AsyncPullConsumer
+from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.message import Queue
 from onelog.errors import (
     ConfigError,

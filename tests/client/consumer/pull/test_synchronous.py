@@ -14,8 +14,7 @@ import pytest
 
 from onelog.client import Queue, ReceivedMessage
 from onelog.client.connection import background
-from onelog.client.consumer.pull.asynchronous import PullConsumerOptions
-from onelog.client.consumer.pull.synchronous import PullConsumer
+from onelog.client.consumer.pull.consumer import PullConsumer, PullConsumerOptions
 from onelog.errors import (
     ClientClosedError,
     ForkedError,

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import pytest
 
 from onelog.client.consumer.listening import AnyListener, RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from onelog.errors import (
@@ -130,7 +130,7 @@ async def test_a_condition_that_cannot_be_read_is_refused_at_the_start(
     consumer = AsyncPushConsumer("billing", nameserver=cluster.addresses)
     async with consumer:
         consumer.subscribe("orders", sql="price >", listener=Heard())
-        with pytest.raises(FilterSyntaxError, match="the condition on orders"):
+        with pytest.raises(FilterSyntaxError, match="the filter on orders"):
             await consumer.start()
 
 

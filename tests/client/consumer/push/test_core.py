@@ -13,8 +13,7 @@ import pytest
 
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import pulling
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import WrongLoopError
 from onelog.net.peer import Peer
@@ -188,7 +187,7 @@ async def test_a_consumer_cannot_be_closed_on_another_loop(cluster: LiveCluster)
 
 FORKING = """
 import os, sys, threading
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.errors import ForkedError
 
 def consumer():

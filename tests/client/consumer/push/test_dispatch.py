@@ -10,8 +10,7 @@ import pytest
 
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.dispatch import CHUNK_MAX, Dispatch
-from onelog.client.consumer.push.workers import TaskWorkers, ThreadWorkers
+from onelog.client.consumer.push.dispatch import PORTION_MAX, Dispatch, TaskWorkers, ThreadWorkers
 from onelog.client.message import ReceivedMessage
 from onelog.errors import MessageInProgressError
 from tests.client.consuming import Told, heard_by, received, several
@@ -59,7 +58,9 @@ async def test_every_message_is_told_once(way: str) -> None:
 
 
 @WAYS
-async def test_chunks_grow_while_the_listener_is_quick_and_shrink_when_it_is_not(way: str) -> None:
+async def test_portions_grow_while_the_listener_is_quick_and_shrink_when_not(
+    way: str,
+) -> None:
     is_slow = False
 
     def listener(message: ReceivedMessage) -> None:
@@ -68,17 +69,17 @@ async def test_chunks_grow_while_the_listener_is_quick_and_shrink_when_it_is_not
 
     source, messages = Told(), several(400)
     async with dispatching(listener, way) as dispatch:
-        assert dispatch.chunk_size == 1
+        assert dispatch.portion_size == 1
         for _ in range(500):
             source.consumed.clear()
             dispatch.submit(source, messages)
             await eventually(lambda: len(source.consumed) == 400, "all are consumed")
-            if dispatch.chunk_size >= 64:
+            if dispatch.portion_size >= 64:
                 break
-        assert 64 <= dispatch.chunk_size <= CHUNK_MAX
+        assert 64 <= dispatch.portion_size <= PORTION_MAX
         is_slow = True
-        dispatch.submit(source, messages[: dispatch.chunk_size])
-        await eventually(lambda: dispatch.chunk_size <= 16, "chunks are shorter")
+        dispatch.submit(source, messages[: dispatch.portion_size])
+        await eventually(lambda: dispatch.portion_size <= 16, "portions are shorter")
 
 
 async def test_a_listener_that_is_held_up_holds_up_no_other_message() -> None:
@@ -90,15 +91,15 @@ async def test_a_listener_that_is_held_up_holds_up_no_other_message() -> None:
             hold.wait(30)
 
     async with dispatching(listener) as dispatch:
-        while dispatch.chunk_size < 32:
+        while dispatch.portion_size < 32:
             dispatch.submit(source, several(32))
             await asyncio.sleep(0.005)
         await eventually(lambda: not dispatch._open, "the warming up is over")
         before = len(source.consumed)
-        chunk = [received(offset) for offset in range(990, 1020)]
-        dispatch.submit(source, chunk)
+        portion = [received(offset) for offset in range(990, 1020)]
+        dispatch.submit(source, portion)
         await eventually(lambda: len(source.consumed) == before + 29, "the others are consumed")
-        assert dispatch.chunk_size < 32
+        assert dispatch.portion_size < 32
         assert 1000 not in source.consumed
         hold.set()
         await eventually(lambda: 1000 in source.consumed, "it is consumed at last")

@@ -11,8 +11,7 @@ import pytest
 
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import orderly as module
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
-from onelog.client.consumer.push.core import PushCore
+from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushCore
 from onelog.client.consumer.push.orderly import QueueLocks
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ConsumerOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.asynchronous import AsyncPushConsumer
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.consumer.push.pop_fetching import PopFetching
 from onelog.client.consumer.topic_filters import topic_filter
 from onelog.client.message import Queue, ReceivedMessage

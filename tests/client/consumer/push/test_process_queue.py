@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from onelog.client.consumer.push.process_queue import ProcessQueue
+from onelog.client.consumer.push.pulling import ProcessQueue
 from onelog.client.message import ReceivedMessage
 from onelog.message import NewMessage
 from onelog.record.decode import decode_records

@@ -15,7 +15,7 @@ from typing import Unpack
 import pytest
 
 from onelog.client.consumer.listening import AnyListener
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 from onelog.client.message import ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from onelog.errors import ConfigError, NameserversUnreachableError, WrongLoopError
@@ -219,7 +219,7 @@ def test_errors_of_the_start_come_out_of_run_and_nothing_is_left_behind() -> Non
 
 PROGRAM = """
 import sys, time
-from onelog.client.consumer.push.synchronous import PushConsumer
+from onelog.client.consumer.push.consumer import PushConsumer
 
 seconds = float(sys.argv[2])
 with PushConsumer("billing", nameserver=sys.argv[1], start="first", threads=2) as consumer:

@@ -1,22 +1,21 @@
-"""Workers run as many listeners at a time as they may, and give every chunk back."""
+"""Workers run as many listeners at a time as they may, and give every portion back."""
 
 import asyncio
 import threading
 
-from onelog.client.consumer.push.portions import Chunk
-from onelog.client.consumer.push.workers import TaskWorkers, ThreadWorkers
+from onelog.client.consumer.push.dispatch import Portion, TaskWorkers, ThreadWorkers
 from onelog.client.message import ReceivedMessage
 from tests.client.consuming import Told, heard_by, several
 from tests.client.watching import eventually
 
 
-def chunks(count: int, call: object, waits: bool = False) -> list[Chunk]:
+def portions(count: int, call: object, waits: bool = False) -> list[Portion]:
     listening = heard_by(call, 1, waits)
-    return [Chunk(Told(), "orders", listening, [message]) for message in several(count)]
+    return [Portion(Told(), "orders", listening, [message]) for message in several(count)]
 
 
 async def test_threads_run_as_many_listeners_as_they_may_and_no_more() -> None:
-    finished: list[Chunk] = []
+    finished: list[Portion] = []
     go_on, lock = threading.Semaphore(0), threading.Lock()
     running = most = 0
 
@@ -30,8 +29,8 @@ async def test_threads_run_as_many_listeners_as_they_may_and_no_more() -> None:
             running -= 1
 
     workers = ThreadWorkers(3, finished.append, "test")
-    for number, chunk in enumerate(chunks(9, listener), 1):
-        workers.put(chunk, number)
+    for number, portion in enumerate(portions(9, listener), 1):
+        workers.put(portion, number)
     await eventually(lambda: running == 3, "three listeners run")
     assert len(workers.busy) == 3
     for _ in range(9):
@@ -46,10 +45,10 @@ async def test_threads_run_as_many_listeners_as_they_may_and_no_more() -> None:
 
 
 async def test_threads_are_started_when_they_are_needed() -> None:
-    finished: list[Chunk] = []
+    finished: list[Portion] = []
     workers = ThreadWorkers(20, finished.append, "few")
-    for number, chunk in enumerate(chunks(50, lambda message: None)):
-        workers.put(chunk, 1)
+    for number, portion in enumerate(portions(50, lambda message: None)):
+        workers.put(portion, 1)
         await eventually(lambda number=number: len(finished) > number, "it is through")  # type: ignore[misc]
     mine = [each for each in threading.enumerate() if each.name.startswith("onelog-few")]
     assert len(mine) == 1
@@ -58,13 +57,13 @@ async def test_threads_are_started_when_they_are_needed() -> None:
     await workers.close()
 
 
-async def test_a_chunk_that_comes_just_when_the_last_task_ends_is_consumed() -> None:
+async def test_a_portion_that_comes_just_when_the_last_task_ends_is_consumed() -> None:
     loop = asyncio.get_running_loop()
-    left = chunks(20, lambda message: None)
-    finished: list[Chunk] = []
+    left = portions(20, lambda message: None)
+    finished: list[Portion] = []
 
-    def settle(chunk: Chunk) -> None:
-        finished.append(chunk)
+    def settle(portion: Portion) -> None:
+        finished.append(portion)
         if left:
             # After the task's last step, and before anybody is told that it is done.
             loop.call_soon(workers.put, left.pop(), 1)
@@ -76,7 +75,7 @@ async def test_a_chunk_that_comes_just_when_the_last_task_ends_is_consumed() -> 
 
 
 async def test_tasks_run_as_many_listeners_as_they_may_and_no_more() -> None:
-    finished: list[Chunk] = []
+    finished: list[Portion] = []
     go_on = asyncio.Semaphore(0)
     running = most = 0
 
@@ -88,8 +87,8 @@ async def test_tasks_run_as_many_listeners_as_they_may_and_no_more() -> None:
         running -= 1
 
     workers = TaskWorkers(3, finished.append)
-    for number, chunk in enumerate(chunks(9, listener, waits=True), 1):
-        workers.put(chunk, number)
+    for number, portion in enumerate(portions(9, listener, waits=True), 1):
+        workers.put(portion, number)
     await eventually(lambda: running == 3, "three listeners run")
     for _ in range(9):
         go_on.release()
@@ -99,10 +98,10 @@ async def test_tasks_run_as_many_listeners_as_they_may_and_no_more() -> None:
 
 
 async def test_listeners_that_wait_for_nothing_leave_room_for_others() -> None:
-    finished: list[Chunk] = []
+    finished: list[Portion] = []
     workers = TaskWorkers(1, finished.append)
-    for chunk in chunks(50, lambda message: None):
-        workers.put(chunk, 1)
+    for portion in portions(50, lambda message: None):
+        workers.put(portion, 1)
     while len(finished) < 50:
         before = len(finished)
         await asyncio.sleep(0)
@@ -118,9 +117,9 @@ async def test_tasks_that_hang_are_cancelled_at_the_end() -> None:
         finally:
             cancelled.append(message.offset)
 
-    workers = TaskWorkers(2, lambda chunk: None)
-    for chunk in chunks(3, listener, waits=True):
-        workers.put(chunk, 1)
+    workers = TaskWorkers(2, lambda portion: None)
+    for portion in portions(3, listener, waits=True):
+        workers.put(portion, 1)
     await asyncio.sleep(0)
     assert not workers.is_mine(asyncio.current_task())
     await workers.close()

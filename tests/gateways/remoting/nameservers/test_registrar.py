@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from onelog.clock import SystemClock
 from onelog.config import NameserverConfig, TlsConfig, Value
 from onelog.core.catalog.topics import TopicConfig
+from onelog.nameserver.routes import Endpoint
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
@@ -55,6 +57,29 @@ async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path
         assert route is not None
         queues = route.queue_datas[0]
         assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 5, 6)
+    await names.close()
+
+
+async def test_very_many_topics_are_sent_only_when_they_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.gateways.remoting.nameservers.registrar.LARGE_COUNT", 1)
+    names = await nameserver(tmp_path)
+    async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
+        bodies = mock.Mock(side_effect=server._registrar.body)
+        monkeypatch.setattr(server._registrar, "body", bodies)
+        for _ in range(3):
+            await server._registrar.register()
+        assert bodies.call_count == 0
+        server.broker.admin.create_topic(TopicConfig("fresh", 1, 1))
+        assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
+        assert bodies.call_count == 1
+        names.registry.routes.unregister(
+            Endpoint(server.config.broker.cluster, server.address), server.config.broker.name
+        )
+        assert names.registry.routes.route("fresh") is None
+        await server._registrar.register()
+        assert names.registry.routes.route("fresh") is not None
     await names.close()
 
 

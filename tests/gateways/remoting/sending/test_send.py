@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from onelog.gateways.remoting.sending import send
 from onelog.gateways.remoting.sending.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.record.inner_batch import encode_batch
@@ -75,8 +74,6 @@ FORMS = {
 async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
     tmp_path: Path, form: str
 ) -> None:
-    forms = dict(send._plain_forms)
-    send._plain_forms.clear()
     async with broker(tmp_path) as server, client(server) as producer:
         for number in range(32):
             key = f"K{number:03d}"
@@ -88,9 +85,8 @@ async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
             expected = sent.replace(b"INNER_NUM\x015\x02", b"") + server.gateway.added_properties
             assert stored.properties == expected
         assert len(found) == 32
-    assert bool(send._plain_forms) == (form.count("UNIQ") == 1 and "INNER" not in form)
-    send._plain_forms.clear()
-    send._plain_forms.update(forms)
+    is_plain = form.count("UNIQ") == 1 and "INNER" not in form
+    assert bool(server.gateway.plain_forms) == is_plain
 
 
 async def test_messages_that_are_not_just_stored_are_never_taken_for_plain_ones(
@@ -239,7 +235,15 @@ async def test_what_only_the_broker_may_set_is_taken_out_of_messages_that_come_i
 
 async def test_bodies_that_are_empty_or_too_large_are_refused(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
-        assert (await producer.send("t", b"")).code == ResponseCode.MESSAGE_ILLEGAL
+        empty = await producer.send("t", b"")
+        assert empty.code == ResponseCode.MESSAGE_ILLEGAL
+        assert empty.remark == "the message has no body"
+        ext = {"a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        for bodies_sent in ([], [b"x", b""]):
+            batch = encode_batch([(0, body, b"") for body in bodies_sent])
+            refused = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+            assert refused.remark == "a batch without messages, or with one that has no body"
         large = await producer.send("t", b"x" * 100_001)
         assert large.code == ResponseCode.MESSAGE_ILLEGAL
         assert "100000" in (large.remark or "")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.transactions import staged as prepared_batches
+from onelog.core.transactions import prepared_batches
 from onelog.message import encode_properties
 from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

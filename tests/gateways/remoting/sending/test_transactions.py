@@ -87,7 +87,7 @@ async def test_an_unknown_outcome_is_acknowledged_and_changes_nothing(tmp_path: 
     async with broker(tmp_path) as server, client(server) as producer:
         place = await begin(producer)
         assert (await end(producer, place, UNKNOWN)).code == ResponseCode.SUCCESS
-        assert len(server.broker.transactions.table) == 1
+        assert len(server.broker.transactions) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_wrong_commit_is_refused_without_a_change(
         answer = await producer.ask(RequestCode.END_TRANSACTION, **given)
         assert answer.code == code
         assert words in (answer.remark or "")
-        assert len(server.broker.transactions.table) == 1
+        assert len(server.broker.transactions) == 1
         assert bodies(await producer.pull("orders", 0)) == []
 
 

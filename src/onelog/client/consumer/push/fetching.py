@@ -1,12 +1,12 @@
-"""The seam inside a push consumer: one side fetches messages, the other calls the listeners.
+"""The two sides of a push consumer: one fetches messages, the other calls the listeners.
 
-Fetching pulls from the queues that were assigned to this member (`pulling`), or pops
-(`pop_consumer`, with the option `pop`). What it got it hands to `Membership.submit`; how consuming
-went is told to the `Source` that it handed over with the messages.
+Fetching pulls from the queues that were assigned to this member (`pull_fetching`), or pops
+(`pop_fetching`, with the option `pop`). It hands messages to `Membership.submit`, together with the
+`Source` that wants to know what became of them.
 
-Invariant: of every submitted message its source is told exactly once, with `done`, `failed`,
-`expired` or `returned`, unless a listener still has it when the consumer gives up waiting at its
-end. Everything here is called on the consumer's loop, and nothing of it blocks.
+Invariant: the source of every submitted message is told exactly once, by `done`, `failed`,
+`expired` or `returned`; unless a listener still has the message when the consumer gives up waiting
+at its end. Everything here is called on the consumer's loop and does not block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,9 @@ from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
+from onelog.errors import FilterSyntaxError
+from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
 
 
@@ -29,20 +32,16 @@ class Source(Protocol):
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has consumed them."""
-        ...
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
         """A listener raised; a batch fails as a whole. `RetryLater` may say when to retry."""
-        ...
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has had them for longer than `consume_timeout`, and has them still."""
-        ...
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
         """No listener has begun with them, nor will: the source is dropped, the consumer ends, or
         it consumes in order and a message before them failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,42 @@ class Membership:
     in their order; to submit more before they are settled would undo that."""
     rates: ConsumeRates
 
+    def describe(self, consume_type: str) -> ConsumerData:
+        """What heartbeats say about this member."""
+        start = self.settings.start
+        where = f"{start.upper()}_OFFSET" if isinstance(start, str) else "TIMESTAMP"
+        return ConsumerData(
+            consume_from_where=f"CONSUME_FROM_{where}",
+            consume_type=consume_type,
+            group_name=self.group,
+            message_model="BROADCASTING" if self.settings.broadcasting else "CLUSTERING",
+            subscription_data_set=[each.data() for each in self.filters.values()],
+        )
+
+    async def check(self, wanted: TopicFilter) -> None:
+        """Have a broker check the condition on a topic; pulls would not tell what is wrong.
+
+        `TopicNotFoundError` if there is no such topic.
+        """
+        route = await self.instance.routes.get(wanted.topic)
+        if not wanted.is_sql or not route.brokers:
+            return
+        body = CheckClientRequest(
+            client_id=self.instance.client_id,
+            group=self.group,
+            namespace=self.instance.namespace or None,
+            subscription_data=wanted.data(),
+        )
+        answer = await self.instance.ask(
+            route.reading_address(min(route.brokers)),
+            RequestCode.CHECK_CLIENT_CONFIG,
+            None,
+            body.encode(),
+            accept=frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED}),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise FilterSyntaxError(f"the filter on {wanted.topic}: {answer.remark}")
+
 
 class Fetching(Protocol):
     """What a push consumer needs of its fetching side."""
@@ -66,44 +101,33 @@ class Fetching(Protocol):
     @property
     def assigned(self) -> tuple[Queue, ...]:
         """The queues that this member consumes now."""
-        ...
 
     async def start(self) -> None:
         """Begin, once the first heartbeat went out; share out the queues and fetch."""
-        ...
 
     def rebalance(self) -> None:
         """The members of the group, or a topic's queues, changed: share out anew, soon."""
-        ...
 
     async def stop(self) -> None:
         """Fetch nothing more. Results of what was submitted are still taken."""
-        ...
 
     async def commit(self) -> None:
         """Tell the brokers now how far this member is."""
-        ...
 
     async def close(self) -> None:
         """After `stop`: commit, and give back what the brokers keep for this member."""
-        ...
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
-        ...
 
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""
-        ...
 
     async def reset(self, offsets: Mapping[Queue, int]) -> None:
         """Go on from these offsets, in those of the queues that are assigned."""
-        ...
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each pulled queue stands, for the tools."""
-        ...
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
         """How each popped queue stands, for the tools."""
-        ...

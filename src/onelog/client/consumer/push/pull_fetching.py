@@ -12,18 +12,24 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from onelog.client.connection.nodes import at_once
-from onelog.client.consumer.obstacles import Complaints
 from onelog.client.consumer.offsets import (
     BrokerOffsets,
     ConsumerOffsets,
     LocalOffsets,
+    ask_broker_of,
     local_path,
 )
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.consumer.push.orderly import LOCK_SECONDS, OrderedQueue, QueueLocks
 from onelog.client.consumer.push.pulling import PulledQueue
 from onelog.client.consumer.push.send_back import SendBack
-from onelog.client.consumer.rebalance import first_offset, share_of
+from onelog.client.consumer.rebalance import (
+    UNBALANCED_SECONDS,
+    Obstacles,
+    first_offset,
+    keep_balanced,
+    share_of,
+)
 from onelog.client.message import Queue
 from onelog.errors import OnelogError
 from onelog.jobs import Job
@@ -31,9 +37,6 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
 
-REBALANCE_SECONDS = 20.0
-UNBALANCED_SECONDS = 1.0
-"""The same, while something could not be shared out."""
 COMMIT_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
 
@@ -60,7 +63,7 @@ class PullFetching:
         self._leaving: list[Queue] = []
         self._looking: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._complaints = Complaints()
+        self._obstacles = Obstacles()
 
     @property
     def _needs_locks(self) -> bool:
@@ -80,7 +83,10 @@ class PullFetching:
             await self._offsets.load()
         balanced = await self._rebalance()
         spawn = self._member.instance.spawn
-        self._tasks = [spawn(self._keep_balanced(balanced)), spawn(self._keep_committing())]
+        self._tasks = [
+            spawn(keep_balanced(self._member.group, self._wake, self._rebalance, balanced)),
+            spawn(self._keep_committing()),
+        ]
         if self._locks is not None:
             self._tasks.append(spawn(self._keep_locked(self._locks)))
 
@@ -111,21 +117,6 @@ class PullFetching:
         """Share out anew, soon."""
         self._wake.set()
 
-    async def _keep_balanced(self, balanced: bool) -> None:
-        # What a user's strategy raises must not end the sharing out for good.
-        job = Job(f"sharing out the queues of group {self._member.group}")
-        while True:
-            seconds = REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            balanced = True
-            with job:
-                balanced = await self._rebalance()
-
     async def _rebalance(self) -> bool:
         """Share out now; False if that could not be done for everything."""
         balanced = True
@@ -134,10 +125,10 @@ class PullFetching:
             try:
                 wanted = await share_of(self._member, topic)
                 balanced &= await self._assign(topic, wanted)
-                self._complaints.settle(topic)
+                self._obstacles.settle(topic)
             except OnelogError as error:
                 balanced = False
-                self._complaints.tell(topic, error)
+                self._obstacles.tell(topic, error)
         gone = [queue for queue in self._queues if queue.topic not in topics]
         await self._release(gone)
         return balanced
@@ -253,18 +244,12 @@ class PullFetching:
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
         queues = list(self._queues.values())
-        ends = await at_once(lambda each: self._end(each.queue), queues)
+        instance, code = self._member.instance, RequestCode.GET_MAX_OFFSET
+        ends = await at_once(lambda each: ask_broker_of(instance, each.queue, code), queues)
         return {
-            each.queue: max(0, end - each.hands.committable)
+            each.queue: max(0, fields.number(end, "offset") - each.hands.committable)
             for each, end in zip(queues, ends, strict=True)
         }
-
-    async def _end(self, queue: Queue) -> int:
-        route = await self._member.instance.routes.get(queue.topic)
-        ext = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
-        address = route.reading_address(queue.broker)
-        answer = await self._member.instance.ask(address, RequestCode.GET_MAX_OFFSET, ext)
-        return fields.number(answer.ext, "offset")
 
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""

@@ -1,23 +1,27 @@
-"""Pulling one queue: one request at a time, and no task or thread that waits for it.
+"""Pulling one queue: one request at a time, without a task or thread that waits for it.
 
-A pull that finds nothing is held by the broker until something arrives. Each pull tells the broker
-how far this consumer is. Nothing is pulled while too much is in hand.
+A broker holds a pull that finds nothing until something arrives. Each pull tells the broker how far
+this consumer is. Nothing is pulled while too much is in hand.
 
-Invariant: what is committed never passes a message that was not consumed, given back or, when
-broadcasting, given up. A queue that is `dropped` neither pulls nor commits any more.
+The messages in hand are in a `ProcessQueue`. They are added in the order of the queue and finish in
+any order. What may be committed is the offset of the first unfinished one, so a consumer that
+starts again there misses nothing.
+
+Invariants: the committed offset never passes a message that was not consumed, given back or, when
+broadcasting, given up; and it never goes back. A `dropped` queue neither pulls nor commits.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections import deque
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Protocol
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import refusal
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.push.process_queue import ProcessQueue
 from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError, WireError
@@ -51,24 +55,93 @@ RESET_REMARK = "OFFSET_RESET"
 log = logging.getLogger(__name__)
 
 
+class ProcessQueue:
+    """The messages in hand of one queue."""
+
+    __slots__ = ("_order", "_sizes", "bytes_in_hand", "next_offset")
+
+    def __init__(self, offset: int) -> None:
+        self.next_offset = offset
+        """From where to fetch on; everything before it was added, or is not wanted."""
+        self.bytes_in_hand = 0
+        self._sizes: dict[int, int] = {}
+        self._order: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
+        """Take messages that were fetched at `next_offset`, and the one to fetch at now.
+
+        The answer is those of them that are new: a batch in one record comes whole, also if it was
+        asked for from its middle on.
+        """
+        if messages and messages[0].raw.queue_offset < self.next_offset:
+            start = self.next_offset
+            messages = [each for each in messages if each.raw.queue_offset >= start]
+        records = [message.raw for message in messages]
+        offsets = [record.queue_offset for record in records]
+        sizes = [len(record.body) for record in records]
+        self._order.extend(offsets)
+        self._sizes.update(zip(offsets, sizes, strict=True))
+        self.bytes_in_hand += sum(sizes)
+        self.next_offset = max(self.next_offset, next_offset)
+        return list(messages)
+
+    def add_next(self, message: ReceivedMessage) -> None:
+        """Take the one message that was to be fetched next."""
+        record = message.raw
+        offset = record.queue_offset
+        assert offset == self.next_offset
+        self._order.append(offset)
+        self._sizes[offset] = size = len(record.body)
+        self.bytes_in_hand += size
+        self.next_offset = offset + 1
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        """Messages are consumed, or need not be any more. One that is not in hand is ignored."""
+        sizes = self._sizes
+        for offset in offsets:
+            self.bytes_in_hand -= sizes.pop(offset, 0)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._sizes
+
+    @property
+    def committable(self) -> int:
+        """Everything before this offset is finished."""
+        order, sizes = self._order, self._sizes
+        while order:
+            if order[0] in sizes:
+                return order[0]
+            order.popleft()
+        return self.next_offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last message that was added and may be unfinished; -1 if none is."""
+        return self._order[-1] if self._sizes else -1
+
+    @property
+    def span(self) -> int:
+        """How far it is from the first unfinished message to the last one that was fetched."""
+        return self._order[-1] - self.committable if self._sizes else 0
+
+
 class Owner(Protocol):
     """Who has the queues of a member."""
 
     def moved(self, queue: Queue, offset: int) -> None:
         """The broker sends this consumer elsewhere in the queue."""
-        ...
 
     def look_around(self, topic: str) -> None:
         """Something is wrong: the broker may have moved, or have forgotten who we are."""
-        ...
 
     def may_pull(self) -> bool:
         """Whether more is wanted."""
-        ...
 
     def is_locked(self, queue: Queue) -> bool:
         """Whether messages of a queue may be consumed in order here."""
-        ...
 
 
 class PulledQueue:

@@ -347,7 +347,7 @@ def timer_metrics(session: BrokerSession, command: Command) -> None:
         )
         session.answer(command, Answer(body=metrics.encode()))
 
-    session.gateway.census.count(counted)
+    session.broker.timers.count_by_topic(counted)
 
 
 def pop_rollback(session: BrokerSession, command: Command) -> Answer:

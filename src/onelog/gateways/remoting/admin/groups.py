@@ -76,13 +76,11 @@ def update_group(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def update_groups(session: BrokerSession, command: Command) -> Answer:
+def update_groups(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
     configs = [_group_config(session.broker, body) for body in wanted]
-    for config in configs:
-        session.broker.admin.update_group(config)
-    return Answer()
+    return session.in_turns(command, configs, session.broker.admin.update_group)
 
 
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
@@ -335,16 +333,16 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
     )
 
 
-def clone_offsets(session: BrokerSession, command: Command) -> Answer:
+def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
     """CLONE_GROUP_OFFSET."""
-    ext = command.ext
-    session.broker.admin.clone_offsets(
-        fields.text(ext, "srcGroup"),
-        fields.text(ext, "destGroup"),
-        ext.get("topic", "").strip(),
-        offline=fields.flag(ext, "offline"),
+    ext, broker = command.ext, session.broker
+    source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
+    topics = broker.admin.topics_to_clone(
+        source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )
-    return Answer()
+    return session.in_turns(
+        command, topics, lambda topic: broker.offsets.clone(source, target, topic)
+    )
 
 
 def all_offsets(session: BrokerSession, command: Command) -> None:

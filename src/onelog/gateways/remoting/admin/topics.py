@@ -54,7 +54,7 @@ _NO_MIXED_TYPE = Answer(
 # -- creating and deleting -----------------------------------------------------------------------
 
 
-def create_topic(session: BrokerSession, command: Command) -> Answer:
+def create_topic(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_TOPIC."""
     ext = command.ext
     body = TopicBody(
@@ -67,15 +67,16 @@ def create_topic(session: BrokerSession, command: Command) -> Answer:
         topic_sys_flag=fields.int32(ext, "topicSysFlag", 0),
         attributes=parse_changes(ext.get("attributes")),
     )
-    return _create(session.broker, [body])
+    return _create(session, command, [body])
 
 
-def create_topics(session: BrokerSession, command: Command) -> Answer:
+def create_topics(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
-    return _create(session.broker, TopicConfigList.decode(command.body).topic_config_list)
+    return _create(session, command, TopicConfigList.decode(command.body).topic_config_list)
 
 
-def _create(broker: Broker, wanted: list[TopicBody]) -> Answer:
+def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -> Answer | None:
+    broker = session.broker
     configs = []
     for body in wanted:
         if body.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
@@ -88,9 +89,7 @@ def _create(broker: Broker, wanted: list[TopicBody]) -> Answer:
         before = None if current is None else current.attributes
         attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
         configs.append(replace(topic_from_body(body), attributes=attributes))
-    for config in configs:
-        broker.admin.create_topic(config)
-    return Answer()
+    return session.in_turns(command, configs, broker.admin.create_topic)
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
@@ -109,10 +108,10 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     return Answer()
 
 
-def clean_unused_topics(session: BrokerSession, command: Command) -> Answer:
+def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    session.broker.admin.delete_unused_topics()
-    return Answer()
+    broker = session.broker
+    return session.in_turns(command, broker.admin.unused_topics(), broker.store.delete_topic)
 
 
 # -- listing -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from onelog.core.broker import Broker
+from onelog.core.cursors.forms import records_of
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, ConsumeType, Member, MessageModel
@@ -244,8 +245,8 @@ def view_message(session: BrokerSession, command: Command) -> None:
     store = session.broker.store
     session.look_up(
         command,
-        lambda: store.message_at(offset).size,
-        lambda size: Answer(body=[store.record(offset, size)]),
+        lambda: store.message_at(offset),
+        lambda message: Answer(body=records_of(message)[:1]),
     )
 
 
@@ -277,8 +278,7 @@ def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
             code=ResponseCode.QUERY_NOT_FOUND,
             remark="can not find message, maybe time range not correct",
         )
-    records = [broker.store.record(each.log_offset, each.size) for each in found]
-    return Answer(latest, records)
+    return Answer(latest, [record for each in found for record in records_of(each)])
 
 
 HANDLERS: dict[int, Handler] = {

@@ -2,7 +2,8 @@
 
 It registers with every name server, over a connection that stays open: at the start, every 30 s,
 and as soon as a topic changes. A name server that does not answer is logged once, and tried again
-next time; the others do not wait for it.
+next time; the others do not wait for it. A broker with very many topics sends them when they have
+changed, and else asks whether the name server still knows them.
 """
 
 import asyncio
@@ -17,9 +18,17 @@ from onelog.net.peer import Peer
 from onelog.net.tls import Tls
 from onelog.rocketmq.tables import topic_body, version_body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.registration import RegisterBrokerBody, TopicTable, encode_registration
+from onelog.wire.remoting.registration import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicTable,
+    encode_registration,
+)
 
 log = logging.getLogger(__name__)
+
+LARGE_COUNT = 1_000
+"""Topics that are not sent without need."""
 
 Address = tuple[str, int]
 
@@ -69,7 +78,26 @@ class Registrar:
     async def register(self) -> None:
         """Register with all name servers, at the same time."""
         self._changed.clear()
-        await self._tell_all(self._register)
+        version = version_body(self._broker.topics.version)
+        is_large = len(self._broker.topics) > LARGE_COUNT
+        body = b"" if is_large else encode_registration(self.body())
+
+        async def tell(peer: Peer) -> None:
+            nonlocal body
+            if is_large:
+                if await self._is_known(peer, version):
+                    return
+                # Many topics take a worker some tenths of a second.
+                body = body or await asyncio.to_thread(lambda: encode_registration(self.body()))
+            await self._register(peer, body)
+
+        await self._tell_all(tell)
+
+    async def _is_known(self, peer: Peer, version: DataVersion) -> bool:
+        """Whether a name server has these topics already; to be asked is a sign of life, too."""
+        code, timeout_ms = RequestCode.QUERY_DATA_VERSION, self._broker.config.register_timeout_ms
+        answer = await peer.ask(code, self._who(), version.encode(), timeout_ms)
+        return answer.code == ResponseCode.SUCCESS and answer.ext.get("changed") == "false"
 
     async def _tell_all(self, tell: Callable[[Peer], Awaitable[None]]) -> None:
         addresses = self._broker.config.nameserver_addresses
@@ -106,7 +134,7 @@ class Registrar:
             "brokerId": str(config.broker_id),
         }
 
-    async def _register(self, peer: Peer) -> None:
+    async def _register(self, peer: Peer, body: bytes) -> None:
         ext = {
             **self._who(),
             "haServerAddr": self._ha_address,
@@ -114,7 +142,7 @@ class Registrar:
             "bodyCrc32": "0",
             "enableActingMaster": "false",
         }
-        await self._ask(peer, RequestCode.REGISTER_BROKER, ext, encode_registration(self.body()))
+        await self._ask(peer, RequestCode.REGISTER_BROKER, ext, body)
 
     async def _unregister(self, peer: Peer) -> None:
         await self._ask(peer, RequestCode.UNREGISTER_BROKER, self._who(), b"")

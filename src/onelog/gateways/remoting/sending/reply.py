@@ -13,12 +13,18 @@ Invariant: each reply is acknowledged or refused exactly once.
 
 from onelog.core.membership.members import Member
 from onelog.errors import (
+    EmptyMessageError,
     OnelogError,
     PeerClosedError,
     PeerTimeoutError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.sending.send import CLIENT_FLAGS, pick_queue, without_reserved
+from onelog.gateways.remoting.sending.send import (
+    CLIENT_FLAGS,
+    NO_BODY,
+    pick_queue,
+    without_reserved,
+)
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -62,6 +68,8 @@ def _admitted(
     session: BrokerSession, command: Command, header: SendHeader, properties: bytes
 ) -> NewMessage:
     """The reply as it will be stored; what is wrong with it is raised before it is pushed."""
+    if not command.body:
+        raise EmptyMessageError(NO_BODY)
     gateway = session.gateway
     queue_id = header.queue_id if header.queue_id >= 0 else pick_queue(session, header)
     message = NewMessage(
@@ -140,7 +148,7 @@ def _store(session: BrokerSession, command: Command, message: NewMessage) -> Non
     """The requester has the reply: keep a copy, and tell the replier."""
     token = (session, command, message.queue_id)
     try:
-        session.broker.publisher.put(message, _stored, token)
+        session.broker.publish(message, _stored, token)
     except OnelogError as error:
         _stored(token, None, error)
 

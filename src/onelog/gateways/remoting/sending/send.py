@@ -13,18 +13,29 @@ from collections.abc import Callable
 from operator import itemgetter
 
 from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig
-from onelog.core.schedule.records import wanted_ms
+from onelog.core.publish import Intent
 from onelog.errors import (
+    EmptyMessageError,
     FlushTimeoutError,
     InvalidRequestError,
     MessageError,
     OnelogError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, response_code
+from onelog.gateways.remoting.sending.plain_forms import (
+    CRC_NEEDLE,
+    INNER_NEEDLE,
+    POP_NEEDLE,
+    UNIQUE_KEY_NEEDLE,
+)
+from onelog.gateways.remoting.session import (
+    Answer,
+    BrokerSession,
+    Gateway,
+    Handler,
+    response_code,
+)
 from onelog.message import (
-    RECORD_CRC,
-    UNIQUE_KEY,
     Appended,
     AppendedRun,
     NewMessage,
@@ -33,64 +44,50 @@ from onelog.message import (
     property_bytes,
 )
 from onelog.record.inner_batch import split_batch
+from onelog.rocketmq.intents import intent_of, is_timed
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
 from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
 
-_UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
-_HALF_NEEDLE = b"TRAN_MSG\x01true"
-_TIMED_NEEDLE = b"TIMER_DEL"
-"""In TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS and TIMER_DEL_UNIQKEY."""
-_INNER_NEEDLE = b"INNER_"
-"""How the properties begin that say into which queues, and how often, a record is entered. They are
-the store's; from a client they would count at the next recovery."""
-_POP_NEEDLE = b"POP_"
-_CRC_NEEDLE = RECORD_CRC.encode()
-_P, _HASH = _POP_NEEDLE[0], ord("#")
-_RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", _CRC_NEEDLE))
+_P, _HASH = POP_NEEDLE[0], ord("#")
+_RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", CRC_NEEDLE))
 """More that only brokers set. A message that was popped from one and is sent on to another brings
 them along, and its next reader would take the old receipt for his."""
+_BODY: Callable[[Part], bytes] = itemgetter(1)
 _PROPERTIES: Callable[[Part], bytes] = itemgetter(2)
 CLIENT_FLAGS = 0x703
 """The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
+NO_BODY = "the message has no body"
 _counter = itertools.count()
-_plain_forms: dict[tuple[bytes, bytes, bytes], bytes] = {}
-"""What comes before the unique key in properties of messages that are just to be stored, whether it
-is ended, what follows; and the end that is missing. Most messages differ in that key only, so one
-look tells all about them."""
-_FORMS_MAX = 1_024
-_FORM_BYTES_MAX = 512
-_MISSES_PER_FORM = 16
-"""Learning one of so many keeps messages that are all different from filling the table."""
-_misses = 0
-_NOT_PLAIN = (
-    _INNER_NEEDLE, _POP_NEEDLE, _CRC_NEEDLE, _TIMED_NEEDLE, b"TRAN_MSG", _UNIQUE_KEY_NEEDLE,
-)  # fmt: skip
-"""In the names of properties that are more than stored, beside those that `before_store` names."""
-
 Token = tuple[BrokerSession, Command, int, str]
-TimedReceipt = tuple[tuple[Token, str], int | None]
-"""What `Timers.submit` gives back: the token with the topic, and when the message is due."""
+TimedToken = tuple[Token, str, int]
+"""The token of a message that waits for a time, its topic, and that time."""
 
 
 def send_message(session: BrokerSession, command: Command) -> None:
     """SEND_MESSAGE and SEND_MESSAGE_V2."""
     header = decode_send_header(command)
-    (_, topic, _, _, queue_id, sys_flag, born_ms, flag, text, times, _, _, batch) = header
+    (_, topic, _, _, queue_id, sys_flag, born_ms, flag, text, times, _, retries_max, batch) = header
     if batch:
         send_batch(session, command)
         return
+    if not command.body:
+        raise EmptyMessageError(NO_BODY)
     gateway = session.gateway
     properties = text.encode()
-    before, _, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
+    before, _, rest = properties.partition(UNIQUE_KEY_NEEDLE)
     unique, ended, after = rest.partition(b"\x02")
-    missing = _plain_forms.get((before, ended, after))
+    missing = gateway.plain_forms.get((before, ended, after))
+    intent = None
     if missing is not None and unique:
         properties += missing
     else:
-        properties, unique = _looked_through(session, properties)
+        properties, unique = _looked_through(gateway, properties)
+        intent = intent_of(properties, gateway.clock.now_ms())
+    if retries_max is not None:
+        intent = (intent or Intent())._replace(retries_max=retries_max)
     if queue_id < 0:
         queue_id = pick_queue(session, header)
     # What calling the class does, at half the price.
@@ -103,55 +100,41 @@ def send_message(session: BrokerSession, command: Command) -> None:
         ),
     )  # fmt: skip
     token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
-    publisher = session.broker.publisher
-    if missing is not None and publisher.submit_plain(message, _stored, token):
-        return
     try:
-        # Names of properties may be in values too: who takes the message looks closely.
-        if (
-            topic.startswith(RETRY_PREFIX)
-            or properties.find(_TIMED_NEEDLE) >= 0  # Half the price of `in`.
-            or properties.find(_HALF_NEEDLE) >= 0
-        ):
-            _submit(session, header, message, token)
+        if intent is None:
+            session.broker.publisher.publish(message, _stored, token)
         else:
-            publisher.submit(message, _stored, token)
+            _publish(session, message, token, intent)
     except TopicNotFoundError:
         _create_topic(session, header)
-        _submit(session, header, message, token)
+        _publish(session, message, token, intent)
 
 
-def _looked_through(session: BrokerSession, properties: bytes) -> tuple[bytes, bytes]:
+def _publish(
+    session: BrokerSession, message: NewMessage, token: Token, intent: Intent | None
+) -> None:
+    publish = session.broker.publish
+    if intent is not None and message.topic.startswith(RETRY_PREFIX):
+        publish(message, _stored, token, intent._replace(half=False))
+    elif intent is None or intent.deliver_at_ms is None:
+        publish(message, _stored, token, intent)
+    else:
+        timed: TimedToken = (token, message.topic, intent.deliver_at_ms)
+        publish(message, _timed_stored, timed, intent)
+
+
+def _looked_through(gateway: Gateway, properties: bytes) -> tuple[bytes, bytes]:
     """Properties as they may be stored, ended, and with a unique key; and that key."""
-    global _misses
     sent = properties
     properties = without_reserved(properties)
     if properties and properties[-1] != 2:
         properties += b"\x02"
-    unique = property_bytes(properties, _UNIQUE_KEY_NEEDLE)
+    unique = property_bytes(properties, UNIQUE_KEY_NEEDLE)
     if unique is None:
-        unique = new_unique_key(session.gateway.store_host).encode()
-        return properties + _UNIQUE_KEY_NEEDLE + unique + b"\x02", unique
-    _misses += 1
-    if _misses % _MISSES_PER_FORM == 0:
-        _learn_form(sent, [trigger for trigger, _ in session.broker.publisher.before_store])
+        unique = new_unique_key(gateway.store_host).encode()
+        return properties + UNIQUE_KEY_NEEDLE + unique + b"\x02", unique
+    gateway.plain_forms.missed(sent)
     return properties, unique
-
-
-def _learn_form(properties: bytes, triggers: list[bytes]) -> None:
-    """Remember what surrounds the unique key, if nothing in it asks for more than storing."""
-    before, _, rest = properties.partition(_UNIQUE_KEY_NEEDLE)
-    unique, ended, after = rest.partition(b"\x02")
-    around = before + b"\x02" + after
-    if (
-        unique
-        and (not before or before[-1] == 2)
-        and len(around) <= _FORM_BYTES_MAX
-        and not any(around.find(needle) >= 0 for needle in (*_NOT_PLAIN, *triggers))
-    ):
-        if len(_plain_forms) >= _FORMS_MAX:
-            _plain_forms.clear()
-        _plain_forms[before, ended, after] = b"" if properties[-1] == 2 else b"\x02"
 
 
 def without_reserved(properties: bytes) -> bytes:
@@ -161,7 +144,7 @@ def without_reserved(properties: bytes) -> bytes:
     kept = []
     for each in properties.split(b"\x02"):
         name = each.partition(b"\x01")[0]
-        if not name.startswith(_INNER_NEEDLE) and name not in _RESERVED:
+        if not name.startswith(INNER_NEEDLE) and name not in _RESERVED:
             kept.append(each)
     return b"\x02".join(kept)
 
@@ -169,22 +152,10 @@ def without_reserved(properties: bytes) -> bytes:
 def _may_have_reserved(properties: bytes) -> bool:
     # Most properties lack even the one letter, and to know that costs a third of a needle.
     return (
-        (_P in properties and properties.find(_POP_NEEDLE) >= 0)
-        or (_HASH in properties and properties.find(_CRC_NEEDLE) >= 0)
-        or bool(properties.partition(_INNER_NEEDLE)[1])
+        (_P in properties and properties.find(POP_NEEDLE) >= 0)
+        or (_HASH in properties and properties.find(CRC_NEEDLE) >= 0)
+        or bool(properties.partition(INNER_NEEDLE)[1])
     )
-
-
-def _submit(session: BrokerSession, header: SendHeader, message: NewMessage, token: Token) -> None:
-    if header.topic.startswith(RETRY_PREFIX):
-        most = header.reconsume_times_max
-        session.broker.publisher.submit_retry(message, most, _stored, token)
-    elif message.properties.find(_HALF_NEEDLE) >= 0:  # Half the price of `in`.
-        session.broker.transactions.prepare(message, _stored, token)
-    elif message.properties.find(_TIMED_NEEDLE) >= 0:
-        session.broker.timers.submit(message, _timed_stored, (token, header.topic))
-    else:
-        session.broker.submit(message, _stored, token)
 
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
@@ -219,12 +190,10 @@ def _stored(token: Token, appended: Appended | None, error: OnelogError | None) 
             _answer_late(session, command, error, message_id, queue_id, appended.queue_offset)
 
 
-def _timed_stored(
-    receipt: TimedReceipt, appended: Appended | None, error: OnelogError | None
-) -> None:
-    """The fate of a message that may have to wait is known: tell its sender."""
-    (token, topic), due_ms = receipt
-    if appended is None or error is not None or due_ms is None:
+def _timed_stored(timed: TimedToken, appended: Appended | None, error: OnelogError | None) -> None:
+    """The fate of a message that waits for a time is known: tell its sender."""
+    token, topic, due_ms = timed
+    if appended is None or error is not None:
         _stored(token, appended, error)
         return
     session, command, queue_id, unique = token
@@ -275,17 +244,20 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     if queue_id < 0:
         queue_id = pick_queue(session, header)
     source = body if isinstance(body, bytes) else bytes(body)
+    parts = checked_parts(source)
+    if not parts or not all(map(_BODY, parts)):
+        raise EmptyMessageError("a batch without messages, or with one that has no body")
     run = NewRun(
-        header.topic, queue_id, checked_parts(source), source,
+        header.topic, queue_id, parts, source,
         _shared(header.properties) + gateway.added_properties, header.sys_flag & CLIENT_FLAGS,
         header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
     )  # fmt: skip
     token = (session, command, queue_id, "")
     try:
-        session.broker.submit_run(run, _batch_stored, token)
+        session.broker.publish_many(run, _batch_stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
-        session.broker.submit_run(run, _batch_stored, token)
+        session.broker.publish_many(run, _batch_stored, token)
 
 
 @functools.lru_cache(maxsize=256)
@@ -293,7 +265,7 @@ def _shared(properties: str) -> bytes:
     """Properties of a whole batch, as each of its messages gets them: its id is not theirs."""
     kept = without_reserved(properties.encode()).split(b"\x02")
     return b"".join(
-        each + b"\x02" for each in kept if each and not each.startswith(_UNIQUE_KEY_NEEDLE)
+        each + b"\x02" for each in kept if each and not each.startswith(UNIQUE_KEY_NEEDLE)
     )
 
 
@@ -303,14 +275,14 @@ def checked_parts(source: bytes) -> list[Part]:
     # One look at all properties tells that no message has such a one. At theirs only: bodies are
     # long, and searched slowly.
     properties = b"\x02".join(map(_PROPERTIES, parts))
-    if _may_have_reserved(properties) or properties.find(_TIMED_NEEDLE) >= 0:
+    if _may_have_reserved(properties) or is_timed(properties):
         parts = [(flag, body, _checked(properties)) for flag, body, properties in parts]
     return parts
 
 
 def _checked(properties: bytes) -> bytes:
     properties = without_reserved(properties)
-    if properties.find(_TIMED_NEEDLE) >= 0 and wanted_ms(properties, 0) is not None:
+    if is_timed(properties):
         raise MessageError("a message of a batch cannot be timed: send it by itself")
     return properties
 
@@ -357,6 +329,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
             (session, command),
             retries_max=times if times >= 0 else None,
             unit_mode=fields.flag(ext, "unitMode"),
+            unique_key=ext.get("originMsgId", ""),
         )
 
     return session.when_warm(command, offset, act)

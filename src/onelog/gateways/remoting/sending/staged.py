@@ -11,14 +11,14 @@ QUERY_STAGED     query -> batch (-1 if the query has committed nothing here), no
 that its name need not be remembered for long.
 """
 
-from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
 
 from onelog.core.catalog.topics import DEFAULT_TOPIC
-from onelog.core.transactions.staged import Committed, Part
+from onelog.core.transactions.prepared_batches import Committed
 from onelog.errors import (
     EmptyMessageError,
     InvalidRequestError,
@@ -26,65 +26,46 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.gateways.remoting.sending.send import checked_parts
-from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended, NewRun
-from onelog.record.inner_batch import BATCHED_BYTES, encode_batch, split_batch
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 
+_BODY = itemgetter(1)
 _QUEUES = 4
 """Of a topic that is made for a part, unless its sender says how many."""
-_ROOM_BYTES = 64
-"""In the properties, for the store's checksum and a separator."""
 # Of longer numbers, any many could be chosen that share a hash.
 _offsets = msgspec.json.Decoder(
     list[Annotated[int, msgspec.Meta(ge=-fields.INT64_MAX, le=fields.INT64_MAX)]]
 )
 
 
-def unpacker(gateway: Gateway) -> Callable[[Part], NewRun]:
-    """What makes messages of a part."""
-
-    def unpack(part: Part) -> NewRun:
-        source = bytes(part.body)
-        return NewRun(  # Of what is checked already: nobody else can write where parts rest.
-            part.topic, part.queue_id, split_batch(source), source, gateway.added_properties, 0,
-            part.born_ms, part.born_host, gateway.store_host,
-        )  # fmt: skip
-
-    return unpack
-
-
 def stage(session: BrokerSession, command: Command) -> None:
     """STAGE_MESSAGES."""
-    ext = command.ext
+    ext, gateway = command.ext, session.gateway
     source = bytes(command.body)
     parts = checked_parts(source)
-    bodies, properties = (list(map(len, map(itemgetter(at), parts))) for at in (1, 2))
-    if not parts or not min(bodies):
+    if not parts or not all(map(_BODY, parts)):
         raise EmptyMessageError("a part without messages, or with one that has no body")
-    # Now, because what is committed has to be published, whatever it is.
-    added = len(session.gateway.added_properties) + _ROOM_BYTES
-    session.broker.publisher.check_sizes(max(bodies), max(properties) + added)
-    if len(source) > BATCHED_BYTES * len(parts) + sum(bodies) + sum(properties):
-        source = encode_batch(parts)  # Without the properties that its sender may not set.
-    part = Part(
-        fields.text(ext, "query"), fields.number(ext, "batch"), ext.get("attempt", ""),
-        fields.text(ext, "topic"), fields.int32(ext, "queueId"), len(parts), source,
-        fields.number(ext, "bornTimestamp", session.gateway.clock.now_ms()), session.born_host,
+    run = NewRun(
+        fields.text(ext, "topic"), fields.int32(ext, "queueId"), parts, source,
+        gateway.added_properties, 0, fields.number(ext, "bornTimestamp", gateway.clock.now_ms()),
+        session.born_host, gateway.store_host,
     )  # fmt: skip
-    broker, token = session.broker, (session, command, len(parts))
-    one_off = fields.flag(ext, "oneOff")
+    stage_run = partial(
+        session.broker.prepared_batches.stage, fields.text(ext, "query"),
+        fields.number(ext, "batch"), ext.get("attempt", ""), run, _staged,
+        (session, command, len(parts)), one_off=fields.flag(ext, "oneOff"),
+    )  # fmt: skip
     try:
-        broker.prepared_batches.stage(part, _staged, token, one_off=one_off)
+        stage_run()
     except TopicNotFoundError:
-        broker.create_topic_for_send(
-            part.topic,
-            ext.get("defaultTopic", DEFAULT_TOPIC),
-            fields.int32(ext, "defaultTopicQueueNums", _QUEUES),
+        queues = fields.int32(ext, "defaultTopicQueueNums", _QUEUES)
+        session.broker.create_topic_for_send(
+            run.topic, ext.get("defaultTopic", DEFAULT_TOPIC), queues
         )
-        broker.prepared_batches.stage(part, _staged, token, one_off=one_off)
+        stage_run()
 
 
 def _staged(

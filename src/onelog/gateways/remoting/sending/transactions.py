@@ -6,13 +6,15 @@ leaves unanswered. The broker's question is one-way too: its answer is another r
 """
 
 import logging
+from functools import partial
 
 from onelog.core.membership.members import Client
 from onelog.core.transactions.checkback import Check, CheckBack
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
-from onelog.message import UNIQUE_KEY, Appended, SysFlag, message_id, property_value
+from onelog.message import UNIQUE_KEY, Appended, NewMessage, SysFlag, message_id, property_value
 from onelog.record.encode import encode
+from onelog.rocketmq.intents import intent_of
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -34,7 +36,9 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
     checked = fields.flag(ext, "fromTransactionCheck")
     transactions = session.broker.transactions
     if outcome in (_COMMIT, _ROLL_BACK):
-        end = transactions.commit if outcome == _COMMIT else transactions.roll_back
+        end = transactions.roll_back
+        if outcome == _COMMIT:
+            end = partial(transactions.commit, becomes=partial(_becomes, session))
 
         def act() -> None:
             end(group, half_offset, log_offset, _ended, (session, command), checked=checked)
@@ -47,6 +51,12 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
         f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
         f"{_COMMIT} (commit) or {_ROLL_BACK} (rollback)"
     )
+
+
+def _becomes(session: BrokerSession, message: NewMessage) -> NewMessage:
+    """What a committed message is to become: its sender said so in its properties."""
+    intent = intent_of(message.properties, session.gateway.clock.now_ms())
+    return message if intent is None else session.broker.publisher.postponed(message, intent)
 
 
 def resume_check(session: BrokerSession, command: Command) -> None:

@@ -1,0 +1,107 @@
+"""What `onelog lake` does: syncing tables with Spark, and looking after them without."""
+
+import datetime
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from onelog.commands.terminal import console, show_bytes, show_count, table
+from onelog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from onelog.spark.lake.tables import Form, TableInfo
+
+
+def show_tables(folder: Path, as_json: bool) -> None:
+    """Print the tables."""
+    found = list(_tables(folder, []))
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found]))
+        return
+    shown = table(str(folder), "table", "format", ">files", ">size", ">rows")
+    for each in found:
+        shown.add_row(
+            each.name, each.form, show_count(each.files), show_bytes(each.size_bytes),
+            show_count(each.rows),
+        )  # fmt: skip
+    console().print(shown)
+
+
+def compact(folder: Path, only: Sequence[str], target_bytes: int) -> None:
+    """Join small files."""
+    from onelog.spark.lake import tables as lake_tables
+
+    _each(folder, only, "files joined", lambda path: lake_tables.compact(path, target_bytes))
+
+
+def vacuum(folder: Path, only: Sequence[str], hours: int) -> None:
+    """Delete what is no part of a table."""
+    from onelog.spark.lake import tables as lake_tables
+
+    _each(folder, only, "files deleted", lambda path: lake_tables.vacuum(path, hours))
+
+
+def retain(folder: Path, only: Sequence[str], days: int) -> None:
+    """Drop old days."""
+    from onelog.spark.lake import tables as lake_tables
+
+    today = datetime.datetime.now(datetime.UTC).date()
+    for each in _tables(folder, only):
+        unit = "rows" if each.form == "delta" else "files"
+        gone = lake_tables.retain(folder / each.name, days, today)
+        typer.echo(f"{each.name}: {show_count(gone)} {unit} dropped")
+
+
+def _each(folder: Path, only: Sequence[str], what: str, work: Callable[[Path], int]) -> None:
+    for each in _tables(folder, only):
+        if each.form == "delta":
+            typer.echo(f"{each.name}: {show_count(work(folder / each.name))} {what}")
+        else:
+            typer.echo(f"{each.name}: plain Parquet, nothing to do")
+
+
+def _tables(folder: Path, only: Sequence[str]) -> "Iterator[TableInfo]":
+    try:
+        from onelog.spark.lake import tables as lake_tables
+    except ImportError as error:
+        raise ConfigError(
+            f"this needs the spark extra: pip install 'onelog[spark]' ({error.name} is missing)"
+        ) from None
+    found = {each.name: each for each in lake_tables.tables(folder)}
+    missing = [name for name in only if name not in found]
+    if missing or not found:
+        there = ", ".join(found) or "none"
+        raise ConfigError(
+            f"{folder} has no table {missing[0] if missing else ''}; there are {there}"
+        )
+    yield from (each for name, each in found.items() if not only or name in only)
+
+
+def sync(
+    topics: Sequence[str],
+    to: Path,
+    spark: "SparkSession",
+    options: Mapping[str, str],
+    form: "Form",
+    every: float | None,
+    as_json: bool,
+) -> None:
+    """Bring tables up to date, and say what was done."""
+    from onelog.commands.job.running import counting, until_interrupted
+    from onelog.spark import lake
+
+    with until_interrupted() as stopped, counting(f"{', '.join(topics)} to {to}", as_json) as noted:
+        done = lake.sync(
+            topics, to, spark=spark, options=options, form=form, every=every, on_progress=noted,
+            should_stop=stopped,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"topics": list(topics), "rows": done.rows, "batches": done.batches}))
+    else:
+        typer.echo(f"{show_count(done.rows)} messages in {done.batches} batches, in {to}")

@@ -1,0 +1,392 @@
+"""The one log writer: everything that the core appends goes through it, in one order.
+
+What comes in during a tick is one list, and the tick's end appends it with one write: messages and
+runs of the publisher, ends of transactions, records of leases. Under load the lists grow by
+themselves, and with them the work that is done once instead of per message.
+
+Who cannot go on before its records are in the log calls `write_now`: what the tick has so far is
+appended first, so that the log has everything in the order in which it was decided. The others of
+that tick are told at its end all the same: nobody is called back from the middle of a change.
+
+Senders are told of their messages when `durability` says so. Whoever puts the broker's own records
+is told when they are written.
+
+Invariant: each receipt is answered exactly once. A message that cannot be stored spoils no other.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, cast
+
+from onelog.core.durable.durability import Durability
+from onelog.core.durable.waiting import Waiting
+from onelog.core.stats import Stats
+from onelog.errors import (
+    BrokerBusyError,
+    FlushTimeoutError,
+    MessageError,
+    OnelogError,
+    StoreError,
+)
+from onelog.message import LIGHT_QUEUE_PREFIX, Appended, AppendedRun, NewMessage, NewRun
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+OnStored = Callable[[Any, Any, OnelogError | None], None]
+"""Called with the token that was given, where the message went (for several: a list, or an
+`AppendedRun`), and what went wrong. With `FlushTimeoutError` both are given: the message is stored,
+but not confirmed."""
+OnWritten = Callable[[OnelogError | None], None]
+Receipt = tuple[OnStored, Any, int]
+"""Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
+Places = Sequence[Appended | AppendedRun]
+Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
+"""Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
+
+_TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
+_SIZE = itemgetter(Appended._fields.index("size"))
+
+UNSETTLED_MAX = 200_000
+"""Messages that may wait for the disk before new ones are refused."""
+
+
+class Writer:
+    """Collects what is to be appended, and appends it tick by tick."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        durability: Durability,
+        waiting: Waiting,
+        stats: Stats,
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.before_append: list[Callable[[], None]] = []
+        """Called when a tick ends, for those who have something to put into it."""
+        self.messages: list[NewMessage | NewRun] = []
+        """The tick's list, which the publisher puts plain messages in; always the same object."""
+        self.receipts: list[Receipt] = []
+        """The same, for whom to tell."""
+        self._store = store
+        self._durability = durability
+        self._waiting = waiting
+        self._stats = stats
+        self._call_soon = call_soon
+        self._has_runs = False
+        self._is_expected = False
+        self._records: list[tuple[Sequence[NewMessage], OnWritten]] = []
+        self._written: list[Written] = []
+        self._unsettled = 0
+
+    # -- for the end of the tick ---------------------------------------------------------------
+
+    def begin_tick(self) -> None:
+        """See to it that this tick ends in an append; `BrokerBusyError` if it may not."""
+        if self._unsettled > UNSETTLED_MAX:
+            raise BrokerBusyError(
+                f"{self._unsettled} messages wait for the disk; start flow control for a while"
+            )
+        self.expect_tick()
+
+    def expect_tick(self) -> None:
+        """`begin_tick` for the broker's own records, which are never refused."""
+        if not self._is_expected:
+            self._is_expected = True
+            self._call_soon(self.end_of_tick)
+
+    def put(self, message: NewMessage | NewRun, on_stored: OnStored, token: Any = None) -> None:
+        """Take a message, or a run, that the broker itself made or that is checked."""
+        if not self.messages:
+            self.begin_tick()
+        self._has_runs |= isinstance(message, NewRun)
+        self.messages.append(message)
+        self.receipts.append((on_stored, token, 0))
+
+    def put_together(
+        self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
+    ) -> None:
+        """Take messages that are stored side by side or not at all."""
+        if not self.messages:
+            self.expect_tick()
+        self.messages += messages
+        self.receipts.append((on_stored, token, len(messages)))
+
+    def put_records(self, records: Sequence[NewMessage], on_written: OnWritten) -> None:
+        """Take the broker's own records, from `before_append`: they are the last of the tick."""
+        self._records.append((records, on_written))
+
+    def end_of_tick(self) -> None:
+        """Append everything that came in this tick, and see to the receipts."""
+        self._is_expected = False
+        try:
+            for add_more in self.before_append:
+                add_more()
+        except Exception:
+            # The tick's messages are not to blame; left here, no tick would ever begin again.
+            log.exception("something could not be added to a tick")
+        if self._records:
+            own, self._records = self._records, []
+            is_in = self._append_list([record for records, _ in own for record in records])
+            for records, on_written in own:
+                self._tell_written(on_written, None if is_in else self._append_records(records))
+        elif self.messages:
+            self._append_list([])
+        if self._written:
+            written, self._written = self._written, []
+            for receipts, messages, places in written:
+                self._tell(receipts, messages, places)
+
+    # -- at once -------------------------------------------------------------------------------
+
+    def write_now(
+        self, messages: Sequence[NewMessage], records: Sequence[NewMessage] = ()
+    ) -> list[Appended]:
+        """Append the broker's own messages and records together, now, with nobody to tell.
+
+        Records alone have head room, and are not counted: nobody waits for them.
+        """
+        self._append_list([])
+        if not messages:
+            return self._store.append_own(records) if records else []
+        appended = self._store.append([*messages, *records])
+        del appended[len(messages) :]
+        self.account(messages, appended)
+        return appended
+
+    def write_runs_now(self, runs: Sequence[NewRun]) -> None:
+        """`write_now` for runs."""
+        self._append_list([])
+        self._account_runs(runs, self._store.append_runs(runs))
+
+    def write_alone(self, message: NewMessage) -> Appended | None:
+        """Append one plain message outside any tick; the caller sees to `account`, soon.
+
+        None if it has to wait for others, or cannot be stored: putting it tells why.
+        """
+        if self.messages or not self._durability.immediate:
+            return None
+        try:
+            return self._store.append((message,))[0]
+        except Exception:
+            return None
+
+    @contextlib.contextmanager
+    def head_room(self) -> Iterator[None]:
+        """While it lasts, what is written at once may use the head room of a disk that fills."""
+        self._append_list([])
+        with self._store.head_room():
+            yield
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues, behind all that was sent to it."""
+        self._append_list([])
+        self._store.delete_topic(topic)
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def _append_list(self, records: Sequence[NewMessage]) -> bool:
+        """Append what the tick has so far, and these records; whether they are in the log, too."""
+        if not self.messages:
+            return False
+        messages, receipts = self.messages.copy(), self.receipts.copy()
+        self.messages.clear()
+        self.receipts.clear()
+        if self._has_runs:
+            self._has_runs = False
+            self._append_stretches(messages, receipts)
+            return False
+        return self._append(cast(list[NewMessage], messages), receipts, records)
+
+    def _append(
+        self,
+        messages: list[NewMessage],
+        receipts: list[Receipt],
+        records: Sequence[NewMessage] = (),
+    ) -> bool:
+        try:
+            appended = self._store.append([*messages, *records] if records else messages)
+        except StoreError as error:
+            self._written.append((receipts, messages, error))
+        except Exception:
+            # Also what is no error of ours: a number that does not fit its field, say.
+            self._append_one_by_one(messages, receipts)
+        else:
+            if records:
+                del appended[len(messages) :]
+            self._written.append((receipts, messages, appended))
+            return True
+        return False
+
+    def _append_one_by_one(self, messages: list[NewMessage], receipts: list[Receipt]) -> None:
+        """Some message of the tick cannot be stored: find out which, and store the others."""
+        at = 0
+        for receipt in receipts:
+            mine = messages[at : at + (receipt[2] or 1)]
+            at += len(mine)
+            try:
+                self._written.append(([receipt], mine, self._store.append(mine)))
+            except Exception as error:
+                self._written.append(([receipt], mine, _named(error, mine[0].topic)))
+
+    def _append_stretches(
+        self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
+    ) -> None:
+        """Append in the order of arrival: together what follows each other and is of one kind."""
+        begin = at = 0
+        stretch: list[Receipt] = []
+        for receipt in receipts:
+            if stretch and isinstance(messages[at], NewRun) != isinstance(messages[begin], NewRun):
+                self._append_stretch(messages[begin:at], stretch)
+                begin, stretch = at, []
+            stretch.append(receipt)
+            at += receipt[2] or 1
+        self._append_stretch(messages[begin:], stretch)
+
+    def _append_stretch(self, messages: list[NewMessage | NewRun], receipts: list[Receipt]) -> None:
+        if isinstance(messages[0], NewRun):
+            self._append_runs(cast(list[NewRun], messages), receipts)
+        else:
+            self._append(cast(list[NewMessage], messages), receipts)
+
+    def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
+        try:
+            self._written.append((receipts, runs, self._store.append_runs(runs)))
+        except StoreError as error:
+            self._written.append((receipts, runs, error))
+        except Exception as error:
+            if len(runs) > 1:
+                for run, receipt in zip(runs, receipts, strict=True):
+                    self._append_runs([run], [receipt])
+            else:
+                self._written.append((receipts, runs, _named(error, runs[0].topic)))
+
+    def _append_records(self, records: Sequence[NewMessage]) -> OnelogError | None:
+        try:
+            if records:
+                self._store.append_own(records)
+        except Exception as error:
+            return _named(error, records[0].topic)
+        return None
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
+        try:
+            on_written(error)
+        except Exception:
+            log.exception("what was recorded could not be told")
+
+    def _tell(
+        self,
+        receipts: list[Receipt],
+        messages: Sequence[NewMessage | NewRun],
+        places: Places | OnelogError,
+    ) -> None:
+        """Answer what was appended as soon as it is safe, count it, and wake who waits for it."""
+        if isinstance(places, OnelogError):
+            self._refuse(receipts, places, _count(messages))
+            return
+        if self._durability.immediate:
+            _answer(receipts, places, None)
+        else:
+            last, count = places[-1], _count(messages)
+            self._unsettled += count
+            self._durability.when_safe(
+                last.log_offset + last.size, partial(self._settle, receipts, places, count)
+            )
+        if isinstance(messages[0], NewRun):
+            self._account_runs(
+                cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], places)
+            )
+        else:
+            self.account(cast(Sequence[NewMessage], messages), cast(Sequence[Appended], places))
+
+    def _settle(
+        self, receipts: list[Receipt], places: Places, count: int, error: OnelogError | None
+    ) -> None:
+        self._unsettled -= count
+        if error is None or isinstance(error, FlushTimeoutError):
+            _answer(receipts, places, error)
+        else:
+            self._refuse(receipts, error, count)
+
+    def _refuse(self, receipts: list[Receipt], error: OnelogError, count: int) -> None:
+        self._stats.totals.put_failed += count
+        _answer(receipts, None, error)
+
+    def account(self, messages: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
+        """Count what was stored, and wake who waits for it."""
+        count = sum(map(_COPIES, messages))
+        size = sum(map(_SIZE, appended))
+        totals = self._stats.totals
+        totals.put_count += count
+        totals.put_bytes += size
+        bucket = self._stats.topic_put.newest
+        if len(set(map(_TOPIC, messages))) == 1:
+            _add(bucket, messages[0].topic, count, size, len(messages))
+        else:
+            for message, where in zip(messages, appended, strict=True):
+                _add(bucket, message.topic, message.inner_count, where.size, 1)
+        if self._waiting.keys:
+            for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
+                self._waiting.arrived(topic, queue_id)
+            for message in messages:
+                for topic in message.extra_queues:
+                    light = topic.startswith(LIGHT_QUEUE_PREFIX)
+                    self._waiting.arrived(topic, 0 if light else message.queue_id)
+
+    def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
+        totals, bucket = self._stats.totals, self._stats.topic_put.newest
+        for run, where in zip(runs, appended, strict=True):
+            count = len(run.parts)
+            totals.put_count += count
+            totals.put_bytes += where.size
+            _add(bucket, run.topic, count, where.size, count)
+            if self._waiting.keys:
+                self._waiting.arrived(run.topic, run.queue_id)
+
+
+def _count(messages: Sequence[NewMessage | NewRun]) -> int:
+    if isinstance(messages[0], NewRun):
+        return sum(len(run.parts) for run in cast(Sequence[NewRun], messages))
+    return len(messages)
+
+
+def _named(error: Exception, topic: str) -> OnelogError:
+    """What is told of a message that cannot be stored."""
+    if isinstance(error, OnelogError):
+        return error
+    log.warning("a message to %s cannot be stored", topic, exc_info=error)
+    return MessageError(f"the message cannot be stored: {error}")
+
+
+def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times: int) -> None:
+    cell = bucket.get(topic)
+    if cell is None:
+        bucket[topic] = [copies, size, times]
+    else:
+        cell[0] += copies
+        cell[1] += size
+        cell[2] += times
+
+
+def _answer(receipts: list[Receipt], places: Places | None, error: OnelogError | None) -> None:
+    at = 0
+    for on_stored, token, count in receipts:
+        if places is None:
+            where: object = None
+        elif count:
+            where = places[at : at + count]
+            at += count
+        else:
+            where = places[at]
+            at += 1
+        try:
+            on_stored(token, where, error)
+        except Exception:
+            # One broken connection must not cost the others their answer.
+            log.exception("an acknowledgement could not be handed over")

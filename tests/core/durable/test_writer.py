@@ -1,0 +1,173 @@
+"""The one writer of the log: what it appends together, in which order, and whom it tells when."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onelog
+from onelog.core.durable.tables import LEASES_TOPIC, TABLES_TOPIC
+from onelog.errors import MessageError, OnelogError, StoreFullError
+from onelog.message import Appended, NewMessage, NewRun
+from tests.core.world import World
+
+FULL = StoreFullError("the disk is full")
+
+
+@pytest.fixture
+def orders(world: World) -> World:
+    world.topic("orders", 4)
+    return world
+
+
+class Appends:
+    """Notes the topics of every list that the store takes."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lists: list[list[str]] = []
+        self._append = world.store.append
+        monkeypatch.setattr(world.store, "append", self._noted)
+
+    def _noted(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        self.lists.append([message.topic for message in messages])
+        return self._append(messages)
+
+
+@pytest.fixture
+def appends(orders: World, monkeypatch: pytest.MonkeyPatch) -> Appends:
+    return Appends(orders, monkeypatch)
+
+
+def message(body: bytes = b"x", topic: str = "orders") -> NewMessage:
+    return NewMessage(topic, 0, body)
+
+
+def publish(world: World, *bodies: bytes) -> None:
+    for body in bodies:
+        world.broker.publish(message(body), world.on_stored, body)
+
+
+def told(world: World) -> list[tuple[Any, type[OnelogError] | None]]:
+    return [(each.token, type(each.error) if each.error else None) for each in world.told]
+
+
+def test_messages_endings_and_records_of_leases_are_one_append(
+    orders: World, appends: Appends
+) -> None:
+    orders.send()
+    appends.lists.clear()
+    written: list[OnelogError | None] = []
+    publish(orders, b"1", b"2")
+    writer = orders.broker.writer
+    writer.put_together([message(b"3"), message(b"4")], orders.on_stored, "together")
+    record = orders.broker.lease_tables.record([("words", "key", 1)])
+    writer.before_append.append(lambda: writer.put_records(record, written.append))
+    orders.end_tick()
+    assert appends.lists == [["orders"] * 4 + [LEASES_TOPIC]]
+    assert written == [None]
+    assert told(orders) == [(b"1", None), (b"2", None), ("together", None)]
+    assert orders.broker.stats.totals.put_count == 5
+
+
+def test_who_writes_at_once_comes_behind_what_the_tick_has_so_far(
+    orders: World, appends: Appends
+) -> None:
+    publish(orders, b"1")
+    orders.broker.tables.write([("words", "key", 1)])
+    orders.broker.writer.write_now([message(b"2")])
+    publish(orders, b"3")
+    assert orders.bodies("orders") == [b"1", b"2"]
+    assert orders.told == [], "nobody is called back from the middle of a change"
+    orders.end_tick()
+    assert [topics[0] for topics in appends.lists] == ["orders", TABLES_TOPIC, "orders", "orders"]
+    assert orders.bodies("orders") == [b"1", b"2", b"3"]
+    assert told(orders) == [(b"1", None), (b"3", None)]
+    orders.end_tick()
+    assert len(orders.told) == 2
+
+
+def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> None:
+    publish(orders, b"1")
+    run = NewRun("orders", 0, [(0, b"2", b""), (0, b"", b"")], b"2")
+    orders.broker.publish_many(run, orders.on_stored, "run")
+    orders.broker.writer.write_runs_now([NewRun.of(message(b"4"))])
+    assert orders.bodies("orders") == [b"1", b"2", b"", b"4"]
+    orders.end_tick()
+    assert told(orders) == [(b"1", None), ("run", None)]
+    assert orders.told[1].appended.queue_offset == 1
+
+
+def test_a_record_that_cannot_be_stored_spoils_no_message_and_no_other_record(
+    orders: World,
+) -> None:
+    writer, written = orders.broker.writer, list[Any]()
+    bad = message(topic=TABLES_TOPIC)._replace(born_ms=1 << 70)
+    good = orders.broker.tables.record([("words", "key", 1)])
+    end = orders.store.max_offset(TABLES_TOPIC, 0)
+    publish(orders, b"1")
+
+    def add() -> None:
+        writer.put_records([bad], lambda error: written.append(type(error)))
+        writer.put_records(good, lambda error: written.append(error))
+        writer.put_records([], lambda error: written.append(error))
+
+    writer.before_append.append(add)
+    orders.end_tick()
+    assert written == [MessageError, None, None]
+    assert told(orders) == [(b"1", None)]
+    assert orders.store.max_offset(TABLES_TOPIC, 0) == end + 1
+
+
+def test_a_message_that_cannot_be_stored_spoils_nothing_that_is_written_at_once(
+    orders: World,
+) -> None:
+    publish(orders, b"1")
+    orders.broker.publish(message()._replace(born_ms=1 << 70), orders.on_stored, "bad")
+    publish(orders, b"2")
+    orders.broker.writer.write_now([message(b"3")])
+    orders.end_tick()
+    assert orders.bodies("orders") == [b"1", b"2", b"3"]
+    assert told(orders) == [(b"1", None), ("bad", MessageError), (b"2", None)]
+
+
+def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not(
+    orders: World,
+) -> None:
+    written: list[OnelogError | None] = []
+    writer, retention = orders.broker.writer, orders.store.retention
+    records = orders.broker.tables.record([("words", "key", 1)])
+    writer.before_append.append(lambda: writer.put_records(records, written.append))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "owns", lambda error: error is FULL)
+        patch.setattr(type(retention), "has_head_room", True)
+        patch.setattr(orders.store, "_refusal", FULL)
+        publish(orders, b"in the tick")
+        orders.end_tick()
+        publish(orders, b"before a record")
+        orders.broker.tables.write([("words", "key", 2)])
+        publish(orders, b"before a job with head room")
+        with writer.head_room():
+            writer.write_now([message(b"moved")])
+        orders.end_tick()
+    assert orders.bodies("orders") == [b"moved"]
+    assert [error for _, error in told(orders)] == [StoreFullError] * 3
+    assert written == [None, None]
+
+
+def test_a_topic_is_deleted_behind_what_was_sent_to_it(orders: World) -> None:
+    publish(orders, b"last")
+    orders.broker.admin.delete_topic("orders")
+    orders.end_tick()
+    assert told(orders) == [(b"last", None)]
+    assert orders.store.max_offset("orders", 0) == 0
+    orders.crash()
+    assert orders.store.max_offset("orders", 0) == 0
+
+
+def test_nothing_in_the_core_appends_past_the_writer_or_asks_the_disk_past_durability() -> None:
+    core = Path(onelog.__file__).parent / "core"
+    past = re.compile(r"store\.(append\w*|when_flushed|delete_topic|head_room)\(")
+    found = {path.name for path in core.rglob("*.py") if past.search(path.read_text())}
+    assert found == {"writer.py", "durability.py"}
