@@ -219,12 +219,7 @@ class Brokers:
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        patience = Patience(self._link)
-        while True:
-            try:
-                return background.run(ask())
-            except _UNREACHABLE as error:
-                patience.wait_or_raise(error)
+        return patiently(self._link, ask, _UNREACHABLE)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -289,6 +284,18 @@ class Patience:
                 f"retryTimeoutMs). Start the brokers, or correct the option nameserver, which is "
                 f"{self._link.nameserver}"
             ) from None
+
+
+def patiently(
+    link: Link, ask: Callable[[], Coroutine[Any, Any, T]], away: tuple[type[OnelogError], ...]
+) -> T:
+    """Ask until somebody answers, or `retryTimeoutMs` is over; `away`: nobody has answered."""
+    patience = Patience(link)
+    while True:
+        try:
+            return background.run(ask())
+        except away as error:
+            patience.wait_or_raise(error)
 
 
 class _Reading:

@@ -69,15 +69,7 @@ def require_store(folder: Path) -> None:
         check_version(folder / "onelog.json")
     except OSError as error:
         raise disk_error(error, folder, "read") from error
-    if any(name.startswith("dledger-") for name in names):
-        raise StoreVersionError(
-            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
-        )
-    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
-        raise StoreVersionError(
-            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
-            "can be read"
-        )
+    _refuse_other_formats(folder, names)
     if names & _STORE_NAMES:
         return
     if any(map(FILE_NAME.fullmatch, names)):
@@ -87,6 +79,34 @@ def require_store(folder: Path) -> None:
         )
     some = f"but has {', '.join(sorted(names)[:3])}" if names else "and is empty"
     raise NotAStoreError(f"there is no store in {folder}: it has no folder `commitlog`, {some}")
+
+
+def check_is_store(folder: Path) -> None:
+    """Raise unless the folder is a store we can write to, or empty, or not there yet."""
+    if folder.exists() and not folder.is_dir():
+        raise NotAStoreError(f"{folder} is a file; a store is a folder")
+    check_version(folder / "onelog.json")
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    _refuse_other_formats(folder, names)
+    known = {"commitlog", "consumequeue", "index", "checkpoint", "abort", "lock", "config"}
+    if names and not names & known:
+        some = ", ".join(sorted(names)[:3])
+        raise NotAStoreError(
+            f"{folder} is not a store: it has no commitlog folder, but {some}. Choose an empty "
+            "folder, or the one that holds commitlog and consumequeue"
+        )
+
+
+def _refuse_other_formats(folder: Path, names: set[str]) -> None:
+    if any(name.startswith("dledger-") for name in names):
+        raise StoreVersionError(
+            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
+        )
+    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
+        raise StoreVersionError(
+            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
+            "can be read"
+        )
 
 
 def look(folder: Path, find_out: Callable[[], T]) -> T:

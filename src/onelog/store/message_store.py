@@ -23,12 +23,10 @@ from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
 from onelog.errors import (
     FlushFailedError,
-    NotAStoreError,
     PropertiesTooLargeError,
     StoreBusyError,
     StoreClosedError,
     StoreError,
-    StoreVersionError,
 )
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
@@ -44,7 +42,7 @@ from onelog.names import SCHEDULE_TOPIC
 from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import CRC_PROPERTY_BYTES
-from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
+from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import remember_damage
@@ -56,6 +54,7 @@ from onelog.store.dispatch import (
     with_dispatch_properties,
 )
 from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
+from onelog.store.folder import check_is_store
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues, check_queue_id
@@ -97,7 +96,7 @@ class MessageStore(StoreReader):
             ),
         )
         if self.log.segments and (crashed or not self._checkpoint.ours):
-            # Whoever made them may have died before he made their names durable.
+            # The process that made them may have died before their names were durable.
             self._unsynced.update((str(self.log.folder), str(folder)))
         write_version(folder / "onelog.json")
         self._abort.set()
@@ -652,29 +651,3 @@ def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
     spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
     return Queues(folder / QUEUES_FOLDER, entries, spares=spares, unsynced=unsynced)
-
-
-def check_is_store(folder: Path) -> None:
-    """Raise unless the folder is a store we can read, or empty, or not there yet."""
-    if folder.exists() and not folder.is_dir():
-        raise NotAStoreError(f"{folder} is a file; a store is a folder")
-    check_version(folder / "onelog.json")
-    if not folder.is_dir():
-        return
-    names = {entry.name for entry in folder.iterdir()}
-    if any(name.startswith("dledger-") for name in names):
-        raise StoreVersionError(
-            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
-        )
-    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
-        raise StoreVersionError(
-            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
-            "can be read"
-        )
-    known = {"commitlog", "consumequeue", "index", "checkpoint", "abort", "lock", "config"}
-    if names and not names & known:
-        some = ", ".join(sorted(names)[:3])
-        raise NotAStoreError(
-            f"{folder} is not a store: it has no commitlog folder, but {some}. Choose an empty "
-            "folder, or the one that holds commitlog and consumequeue"
-        )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from onelog.errors import WireError
 from onelog.rocketmq.names import TRACE_TOPIC
@@ -36,16 +37,8 @@ _ARROW = pa.schema(
         ("outcome", pa.int32()),
     ]
 )  # fmt: skip
-RECORD = (
-    "kind string, message_id string, request_id string, topic string, group string, "
-    "time_ms bigint, cost_ms bigint, is_first boolean, success boolean, outcome int"
-)
+RECORD = from_arrow_schema(_ARROW)
 """A record of a trace: `kind` is `SEND`, `WAIT` (handed to a listener), `CONSUME`, or `BAD`."""
-
-_Row = tuple[
-    str, str | None, str | None, str | None, str | None,
-    int | None, int | None, bool | None, bool | None, int | None,
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,11 @@ def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
-def _rows(body: bytes) -> Iterator[_Row]:
+def _rows(body: bytes) -> Iterator[tuple[object, ...]]:
     try:
         found = decode_trace(body)
     except WireError:
-        yield (BAD, *[None] * 9)  # type: ignore[misc]
+        yield (BAD, *[None] * 9)
         return
     for each in found:
         match each:

@@ -5,7 +5,7 @@ property that the consumers set (`reason_property`), else the outcome of its las
 traces, if clients write them, else what is wrong with its body, if it should be JSON.
 
 Invariant: looking changes nothing; a letter is sent again once, however often it is asked for (see
-`client.resending`).
+`client.admin.resending`).
 """
 
 from collections.abc import Sequence

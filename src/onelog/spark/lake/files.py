@@ -7,7 +7,7 @@ The day is that of the store time, in UTC. With decoded bodies, rows whose body 
 go to the dead letters, with the reason and the body as it came.
 
 Invariant: a file is whole and on disk when its name is returned, and no two attempts write the same
-file. Which files count is the table's business (`lake_tables`).
+file. Which files count is the table's business (`lake.tables`).
 """
 
 import datetime

@@ -321,7 +321,7 @@ class Checking:
     # -- the end -------------------------------------------------------------------------------
 
     def sum_up(self) -> None:
-        """Tell what only shows in the whole."""
+        """Report what shows only when everything has been compared."""
         for number, (count, last_log) in self._queueless.items():
             self._report_queueless(number, count, last_log)
         if self.state == "stopped" and not self.log.stale_tails and self._safe_offset > self._end:
