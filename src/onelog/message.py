@@ -41,7 +41,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 class SysFlag(IntFlag):
-    """The bits of a record's sysFlag (facts: RocketMQ's MessageSysFlag)."""
+    """The bits of a record's sysFlag (RocketMQ: MessageSysFlag)."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2

@@ -31,8 +31,7 @@ from onelog.nameserver.routes import (
     Registration,
     RouteTable,
 )
-from onelog.net.connection import Connection
-from onelog.net.origin import is_here
+from onelog.net.connection import Connection, is_here
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.administration import from_afar, refusal

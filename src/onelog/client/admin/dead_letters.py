@@ -25,9 +25,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from onelog.client.admin.groups import Groups
+from onelog.client.admin.groups import Groups, Positions
 from onelog.client.admin.messages import TOOLS_GROUP, Found, Messages
-from onelog.client.admin.positions import Positions
 from onelog.client.admin.topics import (
     DEAD_LETTER_PREFIX,
     DEFAULT_TOPIC,

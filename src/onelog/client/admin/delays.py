@@ -18,8 +18,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from onelog.client.admin.cluster import BrokerSet, Clusters
+from onelog.client.admin.groups import TO_THE_END, Positions
 from onelog.client.admin.messages import TOOLS_GROUP, Messages
-from onelog.client.admin.positions import TO_THE_END, Positions
 from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once

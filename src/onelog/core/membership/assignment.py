@@ -1,4 +1,4 @@
-"""Who of a group consumes which queues, when the broker decides it (facts 2.4, QUERY_ASSIGNMENT).
+"""Who of a group consumes which queues, when the broker decides it (QUERY_ASSIGNMENT).
 
 Members that leave the sharing to the broker ask it again and again; each answer is worked out from
 the members and queues of the moment, so there is nothing to keep but how a group wants to consume a

@@ -1,4 +1,4 @@
-"""Delayed messages: the levels, RocketMQ's way (facts 3.8).
+"""Delayed messages: the levels, RocketMQ's way.
 
 A message with DELAY=n is written to queue n-1 of SCHEDULE_TOPIC_XXXX instead, with its own topic
 and queue in REAL_TOPIC and REAL_QID. As all messages of a level wait equally long, each such queue

@@ -1,4 +1,4 @@
-"""The records of timed messages, in RocketMQ's form (facts 3.9).
+"""The records of timed messages, in RocketMQ's form.
 
     scheduled   topic rmq_sys_wheel_timer, queue 0: the message as it was sent, and then REAL_TOPIC,
                 REAL_QID, where it goes, and TIMER_OUT_MS, when

@@ -1,4 +1,4 @@
-"""Check-back: asking producers what became of the transactions that nobody ends (facts 3.10).
+"""Check-back: asking producers what became of the transactions that nobody ends.
 
 Once a half message is old enough, any live producer of its group is asked, in rounds; the answer is
 a commit or a rollback like any other. After too many questions the message is put away in

@@ -1,4 +1,4 @@
-"""Transactions: messages that wait until their producer says what became of them (facts 3.10).
+"""Transactions: messages that wait until their producer says what became of them.
 
 A half message rests where no consumer looks. Its producer ends it: a commit writes the message to
 its own topic, and an operation that names the half message; a rollback writes the operation alone.

@@ -9,7 +9,7 @@
     checked out    topic TRANS_CHECK_MAX_TIME_TOPIC, queue 0: a half message whose producer was
                    asked too often
 
-All of it is RocketMQ's form (facts 3.10), so that a store with open transactions can be taken over
+All of it is RocketMQ's form, so that a store with open transactions can be taken over
 from it and handed back. Its 4.9 reads only operations of one offset, which are written when just
 one transaction ends in a tick; 5.x reads all of them.
 

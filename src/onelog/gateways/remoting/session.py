@@ -59,8 +59,7 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.message import encode_host, encode_properties
-from onelog.net.connection import Buffer, Connection
-from onelog.net.origin import is_here
+from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import RemotingSession
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls

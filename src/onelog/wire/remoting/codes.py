@@ -11,7 +11,7 @@ from enum import IntEnum
 
 VERSION = 513
 """The version that OneLog answers with, and that clients read to learn what a broker can do:
-the ordinal of V5_5_0 in RocketMQ's list, in which each release takes two places (facts: MQVersion).
+the ordinal of V5_5_0 in RocketMQ's list, in which each release takes two places (MQVersion).
 """
 
 VERSION_WITH_BROKER_BODY = 37
