@@ -192,7 +192,7 @@ def _queue_facts(reader: StoreReader, topic: str, queue_id: int) -> QueueFacts:
 # -- for people --------------------------------------------------------------------------------
 
 
-def _show(StoreFacts, out: Console) -> None:
+def _show(facts: StoreFacts, out: Console) -> None:
     out.print(facts.folder, style="bold")
     out.print(f"  {_state_line(facts)}")
     out.print(f"  written by {facts.written_by}")
@@ -223,7 +223,7 @@ def _show(StoreFacts, out: Console) -> None:
     _show_tables(facts, out)
 
 
-def _state_line(StoreFacts) -> str:
+def _state_line(facts: StoreFacts) -> str:
     if facts.state == "running":
         return f"in use by process {facts.in_use_by}" if facts.in_use_by else "in use by a process"
     if facts.state == "crashed":
@@ -231,7 +231,7 @@ def _state_line(StoreFacts) -> str:
     return "stopped cleanly"
 
 
-def _show_tables(StoreFacts, out: Console) -> None:
+def _show_tables(facts: StoreFacts, out: Console) -> None:
     segments = table(
         "Segments", ">start", ">size", ">on disk", "first stored", "last stored by",
         rows=(
