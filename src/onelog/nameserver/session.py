@@ -126,7 +126,7 @@ class NameserverSession(RemotingSession):
         self.reply(command, ERROR_CODES[type(error)], remark=str(error))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        """Refuse what this peer may not do; the log has the first refusal of a connection."""
         if not self._is_warned:
             self._is_warned = True
             log.warning("%s: %s", self.connection, reason)
