@@ -38,7 +38,7 @@ CHAPTERS = {
 
 PARTS = {
     "Clusters": "admin.cluster", "Topics": "admin.topics", "Groups": "admin.groups",
-    "Positions": "admin.positions", "Messages": "admin.messages",
+    "Positions": "admin.groups", "Messages": "admin.messages",
     "DeadLetters": "admin.dead_letters", "Traces": "admin.traces", "Delays": "admin.delays",
 }  # fmt: skip
 """The modules of an administrator's parts, which nobody makes by himself."""

@@ -38,7 +38,7 @@ RECORD_CRC = "__CRC32#"
 
 
 class SysFlag(IntFlag):
-    """The bits of a record's sysFlag (facts: RocketMQ's MessageSysFlag)."""
+    """The bits of a record's sysFlag (RocketMQ: MessageSysFlag)."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2

@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from onelog.client.admin.groups import GroupMembers, GroupProgress, GroupSummary, QueueProgress
-from onelog.client.admin.positions import Move, Moves
+from onelog.client.admin.groups import (
+    GroupMembers,
+    GroupProgress,
+    GroupSummary,
+    Move,
+    Moves,
+    QueueProgress,
+)
 from onelog.clock import SystemClock
 from onelog.commands.group.views import effect, summaries_table
 from onelog.commands.terminal import console

@@ -111,7 +111,7 @@ def test_every_job_takes_credentials_and_verified_tls(
     def begin(_: object, link: dict[str, str], *__: object, **more: Any) -> None:
         raise ToldError(link, more.get("second_link"))
 
-    monkeypatch.setattr("onelog.commands.job.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
     monkeypatch.setattr(f"onelog.spark.jobs.{place}", begin)
     with pytest.raises(ToldError) as told:
         app(["job", *JOBS[place], *options, "--timeout", "7"], standalone_mode=False)
@@ -128,7 +128,7 @@ def test_a_sync_takes_credentials_and_verified_tls(
     def begin(*given: Any, **_: object) -> None:
         raise ToldError(given[3])
 
-    monkeypatch.setattr("onelog.commands.lake.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
     monkeypatch.setattr("onelog.commands.lake.tables.sync", begin)
     with pytest.raises(ToldError) as told:
         app(["lake", "sync", "in", "--to", "x", *options], standalone_mode=False)

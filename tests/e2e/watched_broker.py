@@ -29,7 +29,7 @@ SETTINGS = {
     "store.disk_force_percent": 99,
     "store.disk_refuse_percent": 99,
 }
-BUGS = ("Traceback", "closed by a bug")
+BUGS = ("Traceback", "its session failed")
 """What a log says only where our own code failed."""
 
 

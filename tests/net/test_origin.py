@@ -2,7 +2,7 @@
 
 import pytest
 
-from onelog.net.origin import is_here
+from onelog.net.connection import is_here
 
 
 @pytest.mark.parametrize(

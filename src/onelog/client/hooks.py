@@ -1,14 +1,14 @@
-"""Hooks: what is called around every send and every consumption, with a context value.
+"""Hooks: functions that are called before and after every send and every call of a listener.
 
-A hook is any object with the two methods of `SendHook` or of `ConsumeHook`, or both. Hooks are
-called in the order they were given, and after the deed in the opposite order. One context goes
-through the whole deed, so that `after` sees what `before` noted.
+A hook is any object with the two methods of `SendHook` or of `ConsumeHook`, or both. The `before`
+methods are called in the order in which the hooks were given, the `after` methods in the opposite
+order. Both get the same context, so that `after` sees what `before` noted.
 
-Where: `before_send`, `after_send` and `transaction_ended` run on the client's event loop, and so
-must not block. `before_consume` and `after_consume` run where the listener runs: in its thread, or
-in its task. A hook that is shared by both must bear being called from several threads.
+`before_send`, `after_send` and `transaction_ended` run on the client's event loop and must not
+block. `before_consume` and `after_consume` run where the listener runs: in its thread, or in its
+task. A hook for both must be safe to call from several threads.
 
-Invariant: a hook that raises is logged, and changes nothing else; a client without hooks pays
+Invariant: if a hook raises, that is logged and changes nothing else. A client without hooks pays
 nothing for them.
 """
 

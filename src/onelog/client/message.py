@@ -36,7 +36,7 @@ RESERVED_PROPERTIES = frozenset(
     INNER_TAGS_CODE __CRC32#
     """.split()
 )
-"""What RocketMQ itself keeps in properties (facts: MessageConst). Users have fields for some of
+"""What RocketMQ itself keeps in properties (MessageConst). Users have fields for some of
 them; the others are not theirs to set."""
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -1,9 +1,10 @@
 """`onelog config`: every setting, its value, and where that came from."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from onelog.commands.serve import ConfigFile, Set
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,14 +17,8 @@ def config(
         list[str] | None,
         typer.Argument(metavar="[KEY]...", help="Only these settings, or all of a section."),
     ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", envvar="ONELOG_CONFIG", help="TOML file with settings."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting, such as store.flush=sync. May be repeated."),
-    ] = None,
+    config_file: ConfigFile = None,
+    set_: Set = None,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only settings that are not at their default.")
     ] = False,

@@ -199,9 +199,9 @@ def for_typer(
     options: Mapping[str, tuple[Any, Any]],
     call: Callable[[dict[str, Any], dict[str, Any]], None],
 ) -> Callable[..., None]:
-    """A function with the arguments of a command but its first, in whose place come `options`.
+    """A function that has `options` in the place of the first argument of a command.
 
-    `call` gets those, and the arguments.
+    `call` gets the values of the options, and the other arguments.
     """
     own = list(inspect.signature(command).parameters.values())[1:]
 

@@ -48,7 +48,7 @@ def attributes_text(attributes: Mapping[str, str]) -> str:
 
 @contextmanager
 def progress_counts(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, if somebody looks; it is told how much is done, and how much there is."""
+    """A bar on stderr if that is a terminal; it is told how much is done, and how much there is."""
     screen = Console(stderr=True)
     shown = (TextColumn(what), BarColumn(), *columns, TimeRemainingColumn())
     with Progress(

@@ -158,11 +158,5 @@ async def serve_nameserver(
         config_updates,
         remote_admin,
     )
-    await server.start(
-        config.host,
-        config.port,
-        encryption,
-        limits or Limits(),
-        listening,
-    )
+    await server.start(config.host, config.port, encryption, limits or Limits(), listening)
     return server

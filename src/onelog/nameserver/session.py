@@ -31,8 +31,7 @@ from onelog.nameserver.routes import (
     Registration,
     RouteTable,
 )
-from onelog.net.connection import Connection
-from onelog.net.origin import is_here
+from onelog.net.connection import Connection, is_here
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.administration import from_afar, refusal
@@ -131,7 +130,7 @@ class NameserverSession(RemotingSession):
         self.reply(command, ERROR_CODES[type(error)], remark=str(error))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        """Refuse what this peer may not do; the log has the first refusal of a connection."""
         if not self._is_warned:
             self._is_warned = True
             log.warning("%s: %s", self.connection, reason)

@@ -1,16 +1,16 @@
-"""What the peers of a process may take all together: connections, and bytes that wait in memory.
+"""How much the peers of a process may take together: connections, and bytes that wait in memory.
 
 A peer makes us keep bytes in two ways: it sends a part of a request (`unread`), or it does not read
-what it asked for (`unsent`). Each connection has its own limit; this is the one for all of them,
-and for the time that a request may take to arrive. Where bytes are over the limit, those
-connections are closed that keep the most for the longest time, so that a peer that gets done is not
+our answers (`unsent`). Each connection has its own limit. Here are the limit for all connections
+together, and the time that a request may take to arrive. If there are too many bytes, the
+connections that keep the most for the longest time are closed; a peer that makes progress is not
 among them.
 
 All listeners of a process share one `Capacity`. Connections leave a quarter of the process's file
 descriptors to the store: the number of a new socket is the lowest that is free, so it tells how
 many are in use.
 
-Invariants: `Backlog.total` is what its peers keep, and at most `bytes_max` whenever `keep` is done.
+Invariant: `Backlog.total` is what its peers keep, and at most `bytes_max` when `keep` returns.
 """
 
 import logging
@@ -53,7 +53,7 @@ class Listening(Protocol):
 
 
 class RepeatedWarning:
-    """Something that went wrong with many peers at once: the first is named, the others counted."""
+    """A warning about many peers at once: the first is logged, the others are counted."""
 
     def __init__(self) -> None:
         self._is_told = False
@@ -112,7 +112,7 @@ class Backlog:
             self._relieve()
 
     def expire(self, age_max_ms: int) -> None:
-        """Close who lets us wait longer than that for the rest, unless it is we who do not read."""
+        """Close peers whose request is not complete after that time, unless we do not read it."""
         now_ms = self._clock.now_ms()
         for peer, (size, since_ms) in list(self._kept.items()):
             if now_ms - since_ms >= age_max_ms and not peer.congested:

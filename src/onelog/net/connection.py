@@ -10,6 +10,7 @@ more than `write_bytes_max` wait for it; what waits here, either way, is told to
 """
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -264,5 +265,27 @@ class Connection(asyncio.Protocol):
             log.warning("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
-            log.exception("%s closed by a bug", self)
+            log.exception("%s is closed: its session failed", self)
             self.abort()
+
+
+def is_here(remote: str, local: str) -> bool:
+    """Whether the peer at `remote`, who called our address `local`, is on this machine.
+
+    A peer on this machine that calls one of the machine's addresses has that same address, unless
+    it chose another one on purpose; then it counts as another machine. What comes through a tunnel
+    or a proxy on this machine counts as being on it.
+    """
+    address = _parsed(remote)
+    return address is not None and (address.is_loopback or address == _parsed(local))
+
+
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    # What an IPv4 peer looks like to a socket for both.
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

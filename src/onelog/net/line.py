@@ -1,9 +1,9 @@
-"""The short way to a broker on the same event loop: its two busiest verbs, as plain calls.
+"""The short way to a broker on the same event loop: sending and following, as plain calls.
 
-A connection in memory has its frames, like every other, and may have a `Line` besides. Whoever is
-about to send a plain message, or to wait for the next one of a queue, may ask the line first; what
-it cannot do at once it declines, and the ordinary request is made as if there were no line. So
-lines know the plain case only, and clients lose nothing if there is none.
+A connection in memory has frames like every other, and may have a `Line` besides. A client that
+sends a plain message, or waits for the next message of a queue, asks the line first. If the line
+cannot do it at once, it declines, and the client makes the ordinary request. So lines handle the
+plain case only, and clients lose nothing if there is none.
 
 Invariant: nothing is answered twice. A call that was declined has changed nothing.
 """

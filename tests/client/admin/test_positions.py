@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.admin.admin import AsyncAdmin
-from onelog.client.admin.groups import GroupChange
-from onelog.client.admin.positions import TO_THE_END
+from onelog.client.admin.groups import TO_THE_END, GroupChange
 from onelog.client.connection.address import Address
 from onelog.clock import SystemClock
 from onelog.errors import GroupNotFoundError, GroupOnlineError, OnelogError, TopicNotFoundError

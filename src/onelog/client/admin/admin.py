@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from onelog.client.admin.cluster import Clusters, SyncClusters
 from onelog.client.admin.dead_letters import DeadLetters, SyncDeadLetters
 from onelog.client.admin.delays import Delays, SyncDelays
-from onelog.client.admin.groups import Groups, SyncGroups
+from onelog.client.admin.groups import Groups, Positions, SyncGroups, SyncPositions
 from onelog.client.admin.messages import Messages, SyncMessages
-from onelog.client.admin.positions import Positions, SyncPositions
 from onelog.client.admin.topics import SyncTopics, Topics
 from onelog.client.admin.traces import SyncTraces, Traces
 from onelog.client.connection.nodes import TIMEOUT_MS, Nodes

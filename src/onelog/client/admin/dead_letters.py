@@ -25,9 +25,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from onelog.client.admin.groups import Groups
+from onelog.client.admin.groups import Groups, Positions
 from onelog.client.admin.messages import Found, Messages
-from onelog.client.admin.positions import Positions
 from onelog.client.admin.topics import TopicKind, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once

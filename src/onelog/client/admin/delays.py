@@ -1,15 +1,15 @@
 """Messages that wait for their time: which there are, and taking them back.
 
-Brokers have no question for that, so it is answered by reading where these messages wait, with
-ordinary pulls: SCHEDULE_TOPIC_XXXX has a queue for each delay level, rmq_sys_wheel_timer one queue
-for all timed messages. It works the same with RocketMQ's brokers (timed messages: from 5.0 on).
+Brokers have no request that lists them, so the queues in which they wait are read with ordinary
+pulls: SCHEDULE_TOPIC_XXXX has a queue for each delay level, rmq_sys_wheel_timer one queue for all
+timed messages. This works with RocketMQ's brokers, too (timed messages: from 5.0 on).
 
-The queue of timed messages is read from its end: what takes a message back, or stands in its place,
-comes after it, and so is known when the message is found. What was delivered is not marked there;
-what is due is taken for delivered.
+The queue of timed messages is read from its end. A record that cancels or replaces a message comes
+after the message, so it is known when the message is read. Delivered messages are not marked there;
+a message that is due is taken for delivered.
 
-Invariant: of what is listed, nothing is due, cancelled or listed twice, and memory holds no more of
-it than is wanted.
+Invariant: the list has no message that is due or cancelled, and none twice. Memory holds no more
+messages than the caller wants.
 """
 
 import heapq
@@ -18,8 +18,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from onelog.client.admin.cluster import BrokerSet, Clusters
+from onelog.client.admin.groups import TO_THE_END, Positions
 from onelog.client.admin.messages import Messages
-from onelog.client.admin.positions import TO_THE_END, Positions
 from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once

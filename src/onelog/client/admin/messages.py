@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onelog.client.admin.cluster import Clusters
-from onelog.client.admin.positions import Positions
+from onelog.client.admin.groups import Positions
 from onelog.client.admin.topics import Route, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once

@@ -1,9 +1,9 @@
-"""The one event loop on which the synchronous faces of the SDK run their asyncio core.
+"""The one event loop on which the synchronous clients run their asyncio clients.
 
-It lives in a daemon thread that starts when it is first needed. Invariants: a process has at most
-one; whoever waits for it can be interrupted (Ctrl-C) and then waits no more; after a fork the
-child makes its own, and what belonged to the parent's is refused there with `ForkedError`; the end
-of the interpreter stops it without waiting for anybody.
+It is in a daemon thread that starts when it is first needed. Invariants: a process has at most one.
+Whoever waits for it can be interrupted (Ctrl-C). After a fork the child makes its own loop; clients
+of the parent's loop raise `ForkedError` there. The end of the interpreter stops it without waiting
+for anybody.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from onelog.errors import ClientClosedError, ForkedError, WrongLoopError
 
 STOP_SECONDS_MAX = 2.0
 LOOK_SECONDS = 0.5
-"""How often whoever waits looks whether somebody pressed Ctrl-C."""
+"""How often a waiting thread looks whether somebody pressed Ctrl-C."""
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Home:
         return self is _home and self._thread.is_alive()
 
     def check_usable(self) -> None:
-        """An error that says why not, if this thread cannot have it do something and wait."""
+        """Raise an error that says why, if this thread cannot run something there and wait."""
         if self is not _home:
             raise ForkedError(
                 f"this client was made before the process forked, and its connections stayed with "
@@ -73,7 +73,7 @@ class Home:
 
 _home: Home | None = None
 _left: list[Home] = []
-"""Those of parent processes: to free them would be to meddle with what the parent still uses."""
+"""Those of parent processes. They are kept, because the parent still uses what they hold."""
 _making = threading.Lock()
 
 
@@ -115,10 +115,10 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
 
 
 def _result(future: Future[T], timeout: float | None) -> T:
-    """What a future comes to.
+    """The result of a future.
 
-    Ctrl-C in the moment in which the waiting begins, or that the system told another thread of,
-    does not end the waiting: Python notices only when it looks again. So it looks now and then.
+    Ctrl-C does not end the waiting if it comes just as the waiting begins, or if the system tells
+    another thread of it. Python notices it only when it looks again, so this looks now and then.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while deadline is None or deadline - time.monotonic() > LOOK_SECONDS:

@@ -298,10 +298,10 @@ class Nodes:
 
 
 async def shared(task: asyncio.Task[T]) -> T:
-    """What a task returns that many wait for: one who gives up does not take it from the others.
+    """The result of a task that many wait for; if one stops waiting, the task goes on.
 
-    A task is only cancelled when its client is closed, and that is what those who wait are told:
-    to them, `CancelledError` would mean that they were cancelled themselves.
+    The task itself is cancelled only when its client is closed. Those who wait get a
+    `ClientClosedError` then: `CancelledError` would mean that they were cancelled themselves.
     """
     try:
         return await asyncio.shield(task)

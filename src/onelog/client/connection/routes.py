@@ -3,8 +3,8 @@
 A topic that was asked for once is asked for again every 30 s; a route that was found stays in use
 while the name servers cannot be reached or have lost it, because brokers outlive them.
 
-Invariant: a `Route` never changes; a fresh one takes its place, and whoever is in `on_change` hears
-of it. However many callers want an unknown topic, the name servers are asked once.
+Invariant: a `Route` never changes; a new one takes its place, and the functions in `on_change` are
+called. However many callers want an unknown topic, the name servers are asked once.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """How quickly a consumer works, by topic: rates of the last minute, for the tools that ask.
 
-Counters only grow; a look every ten seconds remembers what they were, and a rate is the difference
-to the oldest look of the last minute.
+Counters only grow. Every ten seconds their values are noted; a rate is the difference between now
+and the oldest note of the last minute.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""A push consumer's options as they hold: complete, checked, in the units of the code.
+"""A push consumer's options, complete, checked, and in the units of the code.
 
-Invariant: a `ConsumerSettings` that exists is one that can be run; what excludes one another was
-refused with a `ConfigError` that names both.
+Invariant: every `ConsumerSettings` can be run. Options that exclude each other were refused with a
+`ConfigError` that names both.
 """
 
 import os

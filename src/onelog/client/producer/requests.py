@@ -1,13 +1,14 @@
-"""Request and reply: a message that is answered, and the answer handed to whoever waits for it.
+"""Request and reply: a message that is answered, and the answer for whoever waits for it.
 
     requester -- message with CORRELATION_ID and REPLY_TO_CLIENT --> topic --> replier
     requester <-- PUSH_REPLY_MESSAGE_TO_CLIENT -- broker <-- SEND_REPLY_MESSAGE_V2 -- replier
 
-A reply goes to the broker that the request came from, because that one surely knows the requester.
-Repliers of other makes choose among the brokers of the cluster, so a requester is present at all.
+A reply goes to the broker that the request came from, because that broker knows the requester.
+Other clients reply through any broker of the cluster, so a requester makes itself known to all of
+them.
 
-Invariants: a request ends in its own reply or in an error, within its time; a reply that nobody
-waits for any more is taken and dropped; a replier learns whether its reply arrived.
+Invariants: a request ends with its own reply or with an error, within its time. A reply that nobody
+waits for is accepted and dropped. A replier learns whether its reply arrived.
 """
 
 import asyncio

@@ -1,21 +1,22 @@
-"""Batches in two steps: tasks stage messages, and one driver makes them visible, all and once.
+"""Batches in two steps: tasks stage messages, then one driver makes all of them visible, once.
 
 Only OneLog's brokers do this (`STAGE_MESSAGES` and its neighbours); RocketMQ's refuse it. A batch
 may have parts on several brokers. One of them, the decider, is committed first, with a note of the
-others' parts. Who commits the same batch later, with whatever parts, completes what the note says.
+parts of the others. If the same batch is committed again, with whatever parts, the note counts, and
+its parts are completed.
 
-A query keeps its decider for good: who asked another one would be told that nothing was decided,
-and publish a batch for the second time. So the name of the decider is on all brokers before it
-decides anything, and whoever comes later finds it there; while it cannot be asked, nothing is
-decided at all. A query that is one batch only (`one_off`) is never asked about by anybody else, and
-needs none of that.
+The decider of a query never changes: another broker would say that nothing was decided, and the
+batch would be published twice. So the name of the decider is on all brokers before it decides
+anything, and every later driver finds it there. While the decider cannot be asked, nothing is
+decided. A query that is one batch only (`one_off`) is never asked about again, and needs none of
+this.
 
     note      {"decider": "broker-a", "parts": {"broker-b": [17, 18]}}, on the decider
               {"decider": "broker-a"}, on the others, from before the first decision on
               {"broker-b": [17, 18]}, on a decider of 0.1, whose other brokers had no note
 
-Invariant: a batch of a query is visible whole and once, whoever dies at whatever moment, as soon as
-some driver has committed it to the end.
+Invariant: as soon as some driver has committed a batch to the end, it is visible whole and once,
+whatever died before.
 """
 
 import json

@@ -58,6 +58,7 @@ def consume(
     from onelog.commands.consume.reading import (
         Plan,
         Printer,
+        begin_time,
         read_queues,
         share_orderly,
         share_topic,
@@ -66,7 +67,8 @@ def consume(
 
     if orderly and group is None:
         raise InvalidRequestError("--orderly is for members of a group: name one with --group")
-    plan = Plan.of(topic, tag, sql, follow, from_beginning, since, session.utc)
+    start = begin_time(since, from_beginning, session.utc)
+    plan = Plan(topic, tag, sql, follow, start, from_beginning)
     printer = Printer(session, key=key, count=count, rate=rate, bodies=bodies)
     session.is_following = follow
     if group is None:

@@ -147,24 +147,16 @@ class Plan:
         """Where a group begins that has no position yet."""
         return self.start or ("first" if self.from_beginning else "last")
 
-    @staticmethod
-    def of(
-        topic: str,
-        tags: str,
-        sql: str | None,
-        follow: bool,
-        from_beginning: bool,
-        since: str | None,
-        utc: bool,
-    ) -> "Plan":
-        """The options of the command line, checked."""
-        start = None
-        if since is not None:
-            if from_beginning:
-                raise InvalidRequestError("--from-beginning and --since exclude one another")
-            ms = parse_time(since, time.time_ns() // 1_000_000, utc=utc)
-            start = datetime.fromtimestamp(ms / 1000, UTC)
-        return Plan(topic, tags, sql, follow, start, from_beginning)
+
+def begin_time(since: str | None, from_beginning: bool, utc: bool) -> datetime | None:
+    """When the first messages to print were stored, if that is limited."""
+    if since is None:
+        return None
+    if from_beginning:
+        raise InvalidRequestError("--from-beginning and --since exclude one another")
+    return datetime.fromtimestamp(
+        parse_time(since, time.time_ns() // 1_000_000, utc=utc) / 1000, UTC
+    )
 
 
 def read_queues(session: ClientSession, plan: Plan, printer: Printer) -> None:

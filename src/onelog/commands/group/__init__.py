@@ -207,7 +207,7 @@ async def skip_backlog(
     session: Session, group: Group, topic: Topic, dry_run: DryRun = False, yes: Yes = False
 ) -> None:
     """Move a group past everything that is there now."""
-    from onelog.client.admin.positions import TO_THE_END
+    from onelog.client.admin.groups import TO_THE_END
     from onelog.commands.group import views
 
     moves = await session.admin.positions.preview(group, topic, TO_THE_END)

@@ -13,8 +13,8 @@ from onelog.client.admin.groups import (
     GroupProgress,
     GroupSettings,
     GroupSummary,
+    Moves,
 )
-from onelog.client.admin.positions import Moves
 from onelog.client.connection.nodes import Failure
 from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.commands.times import show_policy, show_span, show_time

@@ -47,23 +47,23 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
     if found.is_same:
         out.print("They hold the same.")
         return
-    shown = table("keys that differ", "", ">keys", "meaning")
     meanings = {
         "missing": f"only in {first}",
         "extra": f"only in {second}",
         "different": "in both, but not the same",
     }
-    for kind, count in found.counts.items():
-        shown.add_row(kind, show_count(count), meanings[kind])
-    out.print(shown)
+    kinds = ((kind, show_count(count), meanings[kind]) for kind, count in found.counts.items())
+    out.print(table("keys that differ", "", ">keys", "meaning", rows=kinds))
     if found.samples:
-        samples = table("some of them", "", "key", f">in {first}", f">in {second}")
-        for each in found.samples:
-            key = "(none)" if each.key is None else show_text(each.key)
-            samples.add_row(
-                each.kind, key, show_count(each.first_count), show_count(each.second_count)
+        samples = (
+            (
+                each.kind, "(none)" if each.key is None else show_text(each.key),
+                show_count(each.first_count), show_count(each.second_count),
             )
-        out.print(samples)
+            for each in found.samples
+        )  # fmt: skip
+        columns = ("", "key", f">in {first}", f">in {second}")
+        out.print(table("some of them", *columns, rows=samples))
 
 
 def log_statistics(found: "Statistics", source: str, as_json: bool) -> None:
@@ -78,15 +78,14 @@ def log_statistics(found: "Statistics", source: str, as_json: bool) -> None:
     if found.rejected:
         levels.add_row("(of no known form)", show_count(found.rejected))
     out.print(levels)
-    origins = table("who writes", "origin", ">lines", ">errors")
-    for origin, lines, errors in found.origins:
-        origins.add_row(show_text(origin or "(none)"), show_count(lines), show_count(errors))
-    out.print(origins)
+    origins = (
+        (show_text(origin or "(none)"), show_count(lines), show_count(errors))
+        for origin, lines, errors in found.origins
+    )
+    out.print(table("who writes", "origin", ">lines", ">errors", rows=origins))
     if found.patterns:
-        patterns = table("errors and warnings", ">lines", "text")
-        for text, count in found.patterns:
-            patterns.add_row(show_count(count), show_text(text))
-        out.print(patterns)
+        patterns = ((show_count(count), show_text(text)) for text, count in found.patterns)
+        out.print(table("errors and warnings", ">lines", "text", rows=patterns))
 
 
 def latencies(found: "Sequence[Latency]", as_json: bool) -> None:

@@ -24,13 +24,15 @@ def show_tables(folder: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return
-    shown = table(str(folder), "table", "format", ">files", ">size", ">rows")
-    for each in found:
-        shown.add_row(
+    rows = (
+        (
             each.name, each.form, show_count(each.files), show_bytes(each.size_bytes),
             show_count(each.rows),
-        )  # fmt: skip
-    console().print(shown)
+        )
+        for each in found
+    )  # fmt: skip
+    columns = ("table", "format", ">files", ">size", ">rows")
+    console().print(table(str(folder), *columns, rows=rows))
 
 
 def compact(folder: Path, only: Sequence[str], target_bytes: int) -> None:

@@ -13,14 +13,13 @@ from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.terminal import console, show_count, show_text
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError
+from onelog.spark import pipelines
 
 DEMO_QUEUES = 4
 
 
 def init(folder: Path) -> None:
     """Write the files of a pipeline, and say what to do with them."""
-    from onelog.spark import pipelines
-
     for path in pipelines.init(folder):
         typer.echo(f"{path}")
     typer.echo(f"try it: onelog pipeline run {folder} --demo 20000")
@@ -36,8 +35,6 @@ def run(
     demo: int,
 ) -> int:
     """Run a pipeline; how it ended."""
-    from onelog.spark import pipelines
-
     words = pipelines.command(
         folder, master=master, remote=remote, full_refresh=full_refresh, dry_run=dry_run
     )
@@ -53,8 +50,6 @@ def run(
 
 
 def _run(words: list[str], folder: Path, link: dict[str, str]) -> int:
-    from onelog.spark import pipelines
-
     environment = pipelines.environment(os.environ, link)
     return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
 
@@ -79,8 +74,6 @@ def _demo_server(orders: int) -> Iterator[str]:
 def show(folder: Path, table: str, rows: int) -> None:
     """Print a table, from its files."""
     import pyarrow.dataset as ds
-
-    from onelog.spark import pipelines
 
     path = folder / pipelines.WAREHOUSE / table
     if not path.is_dir():

@@ -218,7 +218,7 @@ class Leases:
 
     @property
     def moment(self) -> tuple[int, int]:
-        """As long as this does not change, where there was nothing to be had there still is."""
+        """While this number stays the same, a queue that had nothing to lease still has nothing."""
         return self._store.log_end, self._frees
 
     def available(self, group: str, topic: str, queue_id: int, terms: Terms) -> int:

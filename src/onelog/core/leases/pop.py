@@ -1,4 +1,4 @@
-"""POP: one request for the messages of a topic, whichever queue they are in (facts 2.4, 3.11).
+"""POP: one request for the messages of a topic, whichever queue they are in.
 
 A request names a queue or all of them. Messages that came back are in the topic's retry topic of
 the group, which is looked into first by every fifth request, and by the others when there is room

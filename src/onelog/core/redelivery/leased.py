@@ -1,4 +1,4 @@
-"""Where a leased message goes that nobody acknowledged: RocketMQ's way for POP (facts 3.11).
+"""Where a leased message goes that nobody acknowledged: RocketMQ's way for POP.
 
 It is written again, with its delivery count one higher, to the one queue of %RETRY%group_topic,
 from which POP takes it like any other; so the topic's own cursor goes on, and the lag that people

@@ -2,7 +2,7 @@
 
 It is written again, with its delivery count one higher: to the group's retry topic, with a delay
 that grows with the count; or, when it has failed too often or the consumer gives it up, to the
-group's dead-letter topic. The rules are RocketMQ's (facts 3.12). How long the delay is, the
+group's dead-letter topic. The rules are RocketMQ's. How long the delay is, the
 consumer may say (a level); else the group's policy does (see `retry_policy`); without one, the
 table of levels, from the third on.
 

@@ -58,8 +58,7 @@ from onelog.gateways import House
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import encode_host, encode_properties
-from onelog.net.connection import Buffer, Connection
-from onelog.net.origin import is_here
+from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode

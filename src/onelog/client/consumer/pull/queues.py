@@ -96,7 +96,7 @@ class Prefetch:
         self._count = self._bytes = 0
         self._fetch_at = 0
         self._broker_id = 0
-        self._is_paused = False
+        self.is_paused = False
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -117,19 +117,14 @@ class Prefetch:
             self._task.cancel()
             self._task = None
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether nothing is fetched or handed out for the time being."""
-        return self._is_paused
-
     def pause(self) -> None:
         """Neither fetch nor hand out."""
-        self._is_paused = True
+        self.is_paused = True
         self._look_for_room()
 
     def resume(self) -> None:
         """Go on."""
-        self._is_paused = False
+        self.is_paused = False
         self._look_for_room()
         if self._fetched:
             self._ready()
@@ -137,7 +132,7 @@ class Prefetch:
     @property
     def is_ready(self) -> bool:
         """Whether there is something to hand out."""
-        return bool(self._fetched) and not self._is_paused
+        return bool(self._fetched) and not self.is_paused
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages, so many at most."""
@@ -162,7 +157,7 @@ class Prefetch:
     def _look_for_room(self) -> None:
         settings = self._member.settings
         if (
-            not self._is_paused
+            not self.is_paused
             and self._count < settings.prefetch_count
             and self._bytes < settings.prefetch_bytes
         ):

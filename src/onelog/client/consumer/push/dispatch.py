@@ -212,7 +212,8 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self._workers: Workers | None = None
         self._open: set[Portion] = set()
-        self._portion_size = 1
+        self.portion_size = 1
+        """How many messages a worker is given at a time, at present."""
         self._finished: deque[Portion] = deque()
         self._is_woken = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -223,11 +224,6 @@ class Dispatch:
     def begin(self, workers: Workers) -> None:
         """Use these workers."""
         self._workers = workers
-
-    @property
-    def portion_size(self) -> int:
-        """How many messages a worker is given at a time, at present."""
-        return self._portion_size
 
     def submit(self, source: Source, messages: list[ReceivedMessage]) -> None:
         """Have messages consumed that came from one queue."""
@@ -248,7 +244,7 @@ class Dispatch:
             source.failed(messages, error)
             return
         # An ordered source submits as much at a time as is to be consumed in one go.
-        size = len(messages) if self._in_order else max(self._portion_size, listening.batch_size)
+        size = len(messages) if self._in_order else max(self.portion_size, listening.batch_size)
         for start in range(0, len(messages), size):
             some = messages[start : start + size]
             self._put(Portion(source, topic, listening, some, self._in_order))
@@ -297,11 +293,11 @@ class Dispatch:
     # Inside.
 
     def _adapt(self, portion: Portion) -> None:
-        size = self._portion_size
+        size = self.portion_size
         if portion.seconds > SLOW_SECONDS:
-            self._portion_size = max(1, min(size, portion.size) // 4)
+            self.portion_size = max(1, min(size, portion.size) // 4)
         elif portion.seconds < QUICK_SECONDS and portion.size >= size:
-            self._portion_size = min(PORTION_MAX, size * 2)
+            self.portion_size = min(PORTION_MAX, size * 2)
 
     def _settle_done(self, portion: Portion, done: list[Given]) -> None:
         if portion.expired:
@@ -345,7 +341,7 @@ class Dispatch:
             portion.seen, portion.seen_at = running, now
             return
         # It runs since the last sweep at least.
-        self._portion_size = 1
+        self.portion_size = 1
         for message in portion.take_back():
             self._put(Portion(portion.source, portion.topic, portion.listening, [message]))
         if now - portion.seen_at > self._timeout_seconds:

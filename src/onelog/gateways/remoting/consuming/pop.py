@@ -1,4 +1,4 @@
-"""POP: messages by lease, acknowledged one by one or in batches, with long polling (facts 2.4).
+"""POP: messages by lease, acknowledged one by one or in batches, with long polling.
 
 A request that finds nothing is held, and looked at again whenever something may be there for it;
 what it gets is told only after the lease is in the log. Receipts travel as `wire.remoting.pop`
