@@ -101,7 +101,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
             (),
         ),
     )  # fmt: skip
-    token: Token = (session, command, queue_id, unique.decode("utf-8", "replace"))
+    token: Token = (session, command, queue_id, unique.decode())
     try:
         if intent is None:
             session.broker.publisher.publish(message, _stored, token)
