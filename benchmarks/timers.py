@@ -34,6 +34,7 @@ from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_messages
 from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.profile import NAMING
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Serialize
@@ -144,6 +145,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
         broker = Broker(
             BrokerConfig(), store, clock=clock, schedule=timer.schedule, call_soon=soon.append,
             post=soon.append, random=rng, offload=lambda work: void(pool.submit(work)),
+            naming=NAMING,
         )  # fmt: skip
         broker.open()
         broker.admin.create_topic(TopicConfig("far", QUEUES, QUEUES))

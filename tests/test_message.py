@@ -2,15 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.errors import InvalidTopicError
 from onelog.message import (
     LOOPBACK,
     TAGS,
-    TOPIC_BYTES_MAX,
     LogOffset,
     Message,
     QueueOffset,
-    check_topic,
     decode_host,
     decode_properties,
     encode_host,
@@ -159,43 +156,3 @@ def test_a_message_shows_its_tags_keys_and_ids() -> None:
 def test_a_bare_message_has_no_tags_keys_or_unique_key() -> None:
     message = stored_message({})
     assert (message.tags, message.keys, message.unique_key) == (None, [], None)
-
-
-@pytest.mark.parametrize(
-    "topic", ["a", "%RETRY%group", "Ünïcode 题", "a" * TOPIC_BYTES_MAX, "...", "a.b", "%LMQ%a"]
-)
-def test_topics_that_a_folder_can_have_are_returned_as_bytes(topic: str) -> None:
-    assert check_topic(topic) == topic.encode()
-
-
-@pytest.mark.parametrize(
-    ("topic", "complaint"),
-    [
-        ("", "empty"),
-        ("a" * 256, "256 bytes; the limit is 255"),
-        ("é" * 128, "256 bytes; the limit is 255"),
-        (".", "path separator"),
-        ("..", "path separator"),
-        ("../etc", "path separator"),
-        ("a/b", "path separator"),
-        ("a\\b", "path separator"),
-        ("a\x00", "control character"),
-        ("a\nb", "control character"),
-        ("\x7f", "control character"),
-        ("\ud83d", "not valid text"),
-    ],
-)
-def test_topics_that_no_folder_may_have_are_refused(topic: str, complaint: str) -> None:
-    with pytest.raises(InvalidTopicError, match=complaint):
-        check_topic(topic)
-
-
-@given(st.text())
-def test_any_text_is_a_safe_topic_or_refused(topic: str) -> None:
-    try:
-        encoded = check_topic(topic)
-    except InvalidTopicError:
-        return
-    assert encoded.decode() == topic
-    assert b"/" not in encoded
-    assert 0 < len(encoded) <= TOPIC_BYTES_MAX

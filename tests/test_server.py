@@ -15,23 +15,20 @@ from unittest import mock
 
 import pytest
 
-from onelog.config import load
+from onelog.config import Loaded, load
 from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
+from onelog.gateways import House
+from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.message import LogOffset, NewMessage
 from onelog.net import capacity as capacity_module
+from onelog.net.capacity import checked_capacity, make_capacity
+from onelog.net.connection import Connection
 from onelog.net.peer import Peer
 from onelog.net.tls import client_context, write_self_signed
-from onelog.server import (
-    HANDLERS,
-    BrokerServer,
-    checked_capacity,
-    make_capacity,
-    running_broker,
-    running_nameserver,
-)
+from onelog.server import GATEWAYS, BrokerServer, nth_broker, running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.frame import encode_request
-from tests.gateways.remoting.live import SMALL, bodies, broker, client
+from tests.gateways.remoting.live import SMALL, bodies, broker, client, remoting
 from tests.gateways.remoting.popping import GROUP, TOPIC, popping
 from tests.gateways.remoting.samples import SAMPLES
 from tests.net.sessions import until
@@ -57,7 +54,7 @@ async def test_a_stop_ends_with_a_closed_store_whatever_fails_on_the_way(
     await server.start()
     async with client(server) as one:
         await one.send("t", b"x")
-    monkeypatch.setattr(server.gateway.routes, "close", refuse)
+    monkeypatch.setattr(remoting(server).routes, "close", refuse)
     with pytest.raises(OSError, match="goodbye"):
         await server.close()
     async with broker(tmp_path) as server:
@@ -83,6 +80,97 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert server.store.recovery.clean
 
 
+class Echo:
+    """A protocol with a port in the section of another: it says back what it hears."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self.said: list[str] = []
+
+    async def listen(self) -> None:
+        port = self._house.loaded.config.nameserver.port
+        await self._house.listen(port, EchoSession)
+
+    def refresh(self, loaded: Loaded) -> None:
+        self.said.append("refresh")
+
+    async def close(self) -> None:
+        self.said.append("close")
+
+
+class EchoSession:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.write(data)
+
+    def writable(self) -> None: ...
+    def connection_lost(self) -> None: ...
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [*GATEWAYS, ("nameserver", f"{__name__}:Echo")]
+    monkeypatch.setattr("onelog.server.GATEWAYS", listed)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.usefixtures("echo")
+async def test_a_protocol_is_served_that_is_listed_and_has_a_port(tmp_path: Path) -> None:
+    async with broker(tmp_path, nameserver__port=free_port()) as server, client(server) as one:
+        await one.send("t", b"x")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.config.nameserver.port)
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        writer.close()
+        server.reconfigure({"broker.trace": "false"})
+        gateway = server.gateways["nameserver"]
+    assert isinstance(gateway, Echo)
+    assert gateway.said == ["refresh", "close"]
+    async with broker(tmp_path, nameserver__port=0) as server:
+        assert list(server.gateways) == ["broker"]
+
+
+@pytest.mark.usefixtures("echo")
+async def test_a_usual_port_that_is_taken_is_left_out_and_one_that_was_asked_for_is_an_error(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        asked = load(
+            overrides={
+                **SMALL, "broker.store_path": str(tmp_path / "store"), "nameserver.port": port,
+            }
+        )  # fmt: skip
+        usual = Loaded(asked.config, {**asked.sources, "nameserver.port": "default"})
+        async with running_broker(usual) as server, client(server) as one:
+            await one.send("t", b"x")
+            assert list(server.left_out) == ["nameserver"]
+            assert str(port) in server.left_out["nameserver"]
+        with pytest.raises(ListenError, match=rf":{port}: .* set nameserver\.port to another"):
+            async with running_broker(asked):
+                pass
+
+
+@pytest.mark.usefixtures("echo")
+def test_several_brokers_have_ports_side_by_side() -> None:
+    loaded = load(overrides={"nameserver.port": 700})
+    assert nth_broker(loaded, 0) == loaded
+    third = nth_broker(loaded, 2)
+    assert third.config.nameserver.port == 702
+    assert third.config.broker == loaded.config.broker
+    off = load(overrides={"nameserver.port": 0})
+    assert nth_broker(off, 2) == off
+
+
 async def test_both_ports_give_the_same_answers(tmp_path: Path) -> None:
     async with broker(tmp_path, broker__vip_port=-1) as server, client(server) as one:
         await one.send("t", b"x")
@@ -98,7 +186,7 @@ async def test_only_settings_that_may_change_do(tmp_path: Path) -> None:
     async with broker(tmp_path) as server:
         server.reconfigure({"broker.auto_create_topics": "false", "broker.trace": "false"})
         assert not server.broker.topics.auto_create
-        assert b"TRACE_ON\x01false" in server.gateway.added_properties
+        assert b"TRACE_ON\x01false" in remoting(server).added_properties
         with pytest.raises(ConfigError, match=r"broker\.port cannot change"):
             server.reconfigure({"broker.port": "1"})
         with pytest.raises(ConfigError, match=r"broker\.trace"):

@@ -48,6 +48,11 @@ def setting(
     return field(default=default, metadata={**about, "reloadable": live})
 
 
+def choice(default: str, text: str, *, live: bool = False) -> Any:
+    """The same for a setting that is one of a few words."""
+    return field(default=default, metadata={"help": text, "reloadable": live})
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """How one store lays out its files and looks after them. Defaults are RocketMQ's."""
@@ -58,9 +63,8 @@ class StoreConfig:
     index_entries: int = setting(20_000_000, "entries in one index file", 2, INT32_MAX // 24)
     body_bytes_max: int = setting(4 << 20, "largest body of a message", 1, 1 << 30, live=True)
     record_crc: bool = setting(False, "append a checksum of the whole record to its properties")
-    flush: Literal["async", "sync"] = field(
-        default="async",
-        metadata={"help": "when a message is acknowledged: once written, or once on disk"},
+    flush: Literal["async", "sync"] = choice(
+        "async", "when a message is acknowledged: once written, or once on disk"
     )
     flush_interval_ms: int = setting(500, "how often async flush looks", 1, 60_000)
     flush_pages_min: int = setting(4, "dirty pages (4 KiB) worth an async flush", 0, INT32_MAX)
@@ -136,12 +140,8 @@ class BrokerConfig:
     short_poll_ms: int = setting(
         1_000, "a pull's wait when long polling is off", 0, 60_000, live=True
     )
-    default_request_mode: Literal["pull", "pop"] = field(
-        default="pull",
-        metadata={
-            "help": "how groups consume that let the broker share queues out and have no mode set",
-            "reloadable": True,
-        },
+    default_request_mode: Literal["pull", "pop"] = choice(
+        "pull", "how groups consume that let the broker share out queues and set no mode", live=True
     )
     default_pop_share: int = setting(
         -1, "other members' queues each takes from, by pop; -1 for all", -1, INT32_MAX, live=True
@@ -228,9 +228,8 @@ class NetConfig:
 class TlsConfig:
     """Encryption of every listener, and of a broker's own calls to name servers."""
 
-    mode: Literal["disabled", "permissive", "enforcing"] = field(
-        default="permissive",
-        metadata={"help": "plain text only, both on one port, or TLS only"},
+    mode: Literal["disabled", "permissive", "enforcing"] = choice(
+        "permissive", "plain text only, both on one port, or TLS only"
     )
     cert_path: str = setting(
         "", "certificate (PEM); empty for a self-signed one", pattern=r"[^\0]*", live=True
@@ -238,12 +237,10 @@ class TlsConfig:
     key_path: str = setting(
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
     )
-    outgoing: Literal["auto", "on", "off"] = field(
-        default="auto",
-        metadata={
-            "help": "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
-            "reloadable": True,
-        },
+    outgoing: Literal["auto", "on", "off"] = choice(
+        "auto",
+        "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
+        live=True,
     )
     ca_path: str = setting(
         "",

@@ -37,11 +37,13 @@ from onelog.client.options import ConsumerOptions, ProducerOptions
 from onelog.client.producer.producer import AsyncProducer, Producer
 from onelog.config import Loaded, Value, load
 from onelog.gateways.direct import Direct
+from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net.capacity import make_capacity
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
 from onelog.net.memory import MemoryListener, host_address, host_name
-from onelog.server import BrokerServer, make_capacity
+from onelog.server import BrokerServer
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
@@ -200,7 +202,9 @@ class _Running:
             broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
             await broker.start()
             self._stack.push_async_callback(broker.close)
-            direct = Direct(broker.broker, broker.gateway, asyncio.get_running_loop().call_soon)
+            gateway = broker.gateways["broker"]
+            assert isinstance(gateway, RemotingGateway)
+            direct = Direct(broker.broker, gateway, asyncio.get_running_loop().call_soon)
             for listener in broker.listeners:
                 if isinstance(listener, MemoryListener):
                     listener.make_line = direct.line

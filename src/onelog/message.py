@@ -10,13 +10,10 @@ per message on the hot path, and a tuple is the cheapest value Python has.
 
 import functools
 import ipaddress
-import re
 from collections.abc import Sequence
 from enum import IntFlag
 from operator import itemgetter
 from typing import NamedTuple, NewType
-
-from onelog.errors import InvalidTopicError
 
 Buffer = bytes | bytearray | memoryview
 """What can be written to a socket or a file without being copied first."""
@@ -26,7 +23,6 @@ LogOffset = NewType("LogOffset", int)
 QueueOffset = NewType("QueueOffset", int)
 """A message's index in its queue."""
 
-TOPIC_BYTES_MAX = 255
 PROPERTIES_BYTES_MAX = 32_767
 QUEUE_ID_MAX = 65_535
 INNER_COUNT_MAX = 1_000_000
@@ -39,9 +35,6 @@ MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 INNER_COUNT = "INNER_NUM"
 RECORD_CRC = "__CRC32#"
-
-LIGHT_QUEUE_PREFIX = "%LMQ%"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 class SysFlag(IntFlag):
@@ -281,34 +274,3 @@ def parse_message_id(text: str) -> tuple[bytes, LogOffset]:
     if len(raw) not in (16, 28):
         raise ValueError(f"message id {text!r} has {len(text)} characters; an id has 32 or 56")
     return raw[:-8], LogOffset(int.from_bytes(raw[-8:], "big"))
-
-
-_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
-
-
-def check_topic(topic: str) -> bytes:
-    """The topic's UTF-8 bytes, or `InvalidTopicError` if no folder may have that name.
-
-    This is the store's rule, and it is about safety on disk. What users may call their topics is
-    narrower, and is the core's business.
-    """
-    encoded = topic.encode("utf-8", "surrogatepass")
-    if not encoded:
-        raise InvalidTopicError("the topic name is empty")
-    if len(encoded) > TOPIC_BYTES_MAX:
-        raise InvalidTopicError(
-            f"topic name {topic[:40]!r}... has {len(encoded)} bytes; the limit is {TOPIC_BYTES_MAX}"
-        )
-    if topic in (".", "..") or _FORBIDDEN.search(topic) or not _is_utf8(topic):
-        raise InvalidTopicError(
-            f"topic name {topic!r} has a path separator, a control character or is not valid text"
-        )
-    return encoded
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

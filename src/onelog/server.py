@@ -7,6 +7,7 @@ store -> core -> gateway -> listeners -> registration       started in this orde
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,27 +17,20 @@ from pathlib import Path
 from random import Random
 
 from onelog.clock import SystemClock
-from onelog.config import SETTINGS, Config, Loaded, NetConfig, load, value_of
+from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways.remoting.admin import broker as broker_admin
-from onelog.gateways.remoting.admin import client_relay
-from onelog.gateways.remoting.admin import groups as group_admin
-from onelog.gateways.remoting.admin import topics as topic_admin
-from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
-from onelog.gateways.remoting.nameservers.registrar import Registrar
-from onelog.gateways.remoting.sending import recall, reply, send, transactions
-from onelog.gateways.remoting.sending import staged as prepared
-from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway, Handler
+from onelog.gateways import Changed, Gateway, House, MakeSession
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
-from onelog.net.capacity import Capacity
-from onelog.net.connection import Connection, Limits, Outbox
+from onelog.net.capacity import Capacity, checked_capacity, make_capacity
+from onelog.net.connection import Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
-from onelog.rocketmq import ROCKETMQ, config_files
+from onelog.rocketmq import config_files
+from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound, Steps
@@ -44,21 +38,11 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
-HANDLERS: dict[int, Handler] = {
-    **send.HANDLERS,
-    **pull.HANDLERS,
-    **clients.HANDLERS,
-    **topic_admin.HANDLERS,
-    **group_admin.HANDLERS,
-    **broker_admin.HANDLERS,
-    **client_relay.HANDLERS,
-    **transactions.HANDLERS,
-    **reply.HANDLERS,
-    **pop.HANDLERS,
-    **prepared.HANDLERS,
-    **recall.HANDLERS,
-    **assignment.HANDLERS,
-}
+GATEWAYS = [
+    ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
+]
+"""Per protocol: the section of its settings, and the class that serves it, which is imported if the
+`port` of the section is not 0."""
 
 
 def void(*_: object) -> None:
@@ -80,7 +64,10 @@ class BrokerServer:
         self.config = loaded.config
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(self._loop)
         self._listeners: list[Listener] = []
+        self.left_out: dict[str, str] = {}
+        """Protocols that are not served, because another program has their usual port; and why."""
         self._tasks: list[asyncio.Task[None]] = []
         self.stalls = Stalls()
         # Few: threads that compute take turns with the loop, and many would get most of them.
@@ -95,20 +82,14 @@ class BrokerServer:
         config = self.config.broker
         await self.tls.open()
         if config.port == 0:
-            self.config = _with_port(self.config, _free_port(config.host))
-            config = self.config.broker
+            config = replace(config, port=_free_port(config.host))
+            self.config = replace(self.config, broker=config)
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
         )
         try:
             self._build()
-            outbox = Outbox(self._loop)
-            await self._listen(config.port, outbox)
-            await self._listen_for_old_clients(outbox)
-            address = f"{_bracketed(config.client_host)}:{config.port}"
-            ha_address = f"{_bracketed(config.client_host)}:{config.port + 1}"
-            self._registrar = Registrar(self.broker, address, ha_address, self.tls)
-            await self._registrar.start()
+            await self._listen_all()
         except BaseException:
             for listener in self._listeners:
                 await listener.close()
@@ -116,31 +97,6 @@ class BrokerServer:
             raise
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
-
-    async def _listen(self, port: int, outbox: Outbox) -> None:
-        config = self.config.broker
-        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
-        for kind in self._listening:
-            listener = await kind.open(
-                config.host, port, self._session, clock=self._clock, outbox=outbox, limits=limits,
-                tls=self.tls,
-            )  # fmt: skip
-            self._listeners.append(listener)
-
-    async def _listen_for_old_clients(self, outbox: Outbox) -> None:
-        """The second port, which clients up to 4.4 send to; it gives the same answers."""
-        config = self.config.broker
-        if config.second_port is None:
-            return
-        try:
-            await self._listen(config.second_port, outbox)
-        except ListenError as error:
-            if config.vip_port != -1:
-                raise
-            log.warning("%s: clients older than 4.5 cannot send to this broker", error)
-
-    def _session(self, connection: Connection) -> BrokerSession:
-        return BrokerSession(connection, self.gateway)
 
     def _build(self) -> None:
         config = self.config.broker
@@ -156,27 +112,49 @@ class BrokerServer:
             post=lambda call: void(loop.call_soon_threadsafe(call)),
             offload=lambda work: void(loop.run_in_executor(None, work)),
             random=random,
+            naming=NAMING,
             store_host=store_host,
         )
-        self.gateway = Gateway(
-            self.broker,
-            self._clock,
-            Loaded(self.config, self.loaded.sources),
-            store_host,
-            self._offload,
-            random,
-            self.reconfigure,
-            HANDLERS,
-            self._clock.now_ms(),
-            self.tls,
-            stalls=self.stalls,
-        )
-        self.gateway.look_up = self._look_up
-        self.gateway.retain = self._retain_once
-        self.broker.members.on_group_change.append(clients.notify_members)
-        self.broker.on_channel_expired.append(_drop)
-        self.broker.checkback.ask = transactions.ask_producer
+        self.house = House(
+            self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
+            self._offload, self._look_up, random, self.reconfigure, self._retain_once,
+            self._listen, self.tls, self.stalls,
+        )  # fmt: skip
+        self.gateways = {
+            section: _imported(place)(self.house)
+            for section, place in GATEWAYS
+            if value_of(self.config, f"{section}.port")
+        }
         self.broker.open(ROCKETMQ)
+
+    async def _listen_all(self) -> None:
+        """Open the ports. One that another program has is left out, if nobody asked for it."""
+        for section, gateway in self.gateways.items():
+            try:
+                await gateway.listen()
+            except ListenError as error:
+                reason = f"{error}: stop who has the port, or set {section}.port to another one"
+                if self._is_port_asked_for(section):
+                    raise ListenError(reason) from None
+                self.left_out[section] = reason
+        if len(self.left_out) == len(self.gateways):
+            raise ListenError("; ".join(self.left_out.values()))
+
+    def _is_port_asked_for(self, section: str) -> bool:
+        return any(
+            key.startswith(f"{section}.") and key.endswith("port") and source != "default"
+            for key, source in self.loaded.sources.items()
+        )
+
+    async def _listen(self, port: int, make_session: MakeSession) -> None:
+        config = self.config.broker
+        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+        for kind in self._listening:
+            listener = await kind.open(
+                config.host, port, make_session, clock=self._clock, outbox=self._outbox,
+                limits=limits, tls=self.tls,
+            )  # fmt: skip
+            self._listeners.append(listener)
 
     def _offload(
         self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
@@ -237,11 +215,12 @@ class BrokerServer:
 
     def _change(self, changes: dict[str, str]) -> None:
         self.config = self._changed(changes)
-        sources = {**self.gateway.loaded.sources, **dict.fromkeys(changes, "changed while running")}
-        self.gateway.loaded = Loaded(self.config, sources)
+        sources = {**self.house.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        self.house.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
-        self.gateway.refresh()
+        for gateway in self.gateways.values():
+            gateway.refresh(self.house.loaded)
 
     async def _retain_forever(self) -> None:
         job = Job("retention")
@@ -291,8 +270,8 @@ class BrokerServer:
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
             last_first.callback(self.broker.close)
-            last_first.push_async_callback(self.gateway.routes.close)
-            last_first.push_async_callback(self._registrar.close)
+            for gateway in self.gateways.values():
+                last_first.push_async_callback(gateway.close)
         log.info("broker %s stopped", self.config.broker.name)
 
 
@@ -307,14 +286,11 @@ async def _in_steps(steps: Steps) -> RetentionRound:
         await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
 
 
-def _drop(channel: object) -> None:
-    """A client was silent for too long."""
-    if isinstance(channel, BrokerSession):
-        channel.connection.close()
-
-
-def _with_port(config: Config, port: int) -> Config:
-    return replace(config, broker=replace(config.broker, port=port))
+def _imported(place: str) -> Callable[[House], Gateway]:
+    """A class, from its module and name."""
+    module, _, name = place.partition(":")
+    found: Callable[[House], Gateway] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _free_port(host: str) -> int:
@@ -336,33 +312,6 @@ def _resolve(host: str) -> str:
     except OSError as error:
         raise ConfigError(f"broker.advertised_host {host!r} is no address: {error}") from None
     return str(found[0][4][0])
-
-
-def make_capacity(config: NetConfig) -> Capacity:
-    """What the peers of this process may take together; a broker and a name server share one."""
-    return Capacity(
-        config.connections_max,
-        config.unread_bytes_max,
-        config.unsent_bytes_max,
-        config.frame_timeout_ms,
-    )
-
-
-def checked_capacity(loaded: Loaded) -> Capacity:
-    """`make_capacity`; who asked for more connections than there are files is told."""
-    config = loaded.config.net
-    capacity = make_capacity(config)
-    if config.connections_max > capacity.files_for_connections:
-        is_wanted = loaded.sources["net.connections_max"] != "default"
-        log.log(
-            logging.WARNING if is_wanted else logging.INFO,
-            "net.connections_max = %d does not fit the limit of %d open files, of which the store "
-            "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
-            config.connections_max,
-            capacity.files_max,
-            capacity.files_for_connections,
-        )
-    return capacity
 
 
 @contextlib.asynccontextmanager
@@ -398,6 +347,20 @@ async def running_nameserver(
         await server.close()
 
 
+def nth_broker(loaded: Loaded, number: int) -> Loaded:
+    """The settings of one of several brokers, each of whose ports are one above the last one's.
+
+    But for RocketMQ's: those are further apart, and each broker is told its own.
+    """
+    config = loaded.config
+    for section, _ in GATEWAYS[1:]:
+        settings = getattr(config, section)
+        if settings.port:
+            settings = replace(settings, port=settings.port + number)
+            config = replace(config, **{section: settings})
+    return Loaded(config, loaded.sources)
+
+
 def export_config(loaded: Loaded) -> None:
     """Write RocketMQ's config files into a store that no broker has open."""
     config = loaded.config
@@ -413,6 +376,7 @@ def export_config(loaded: Loaded) -> None:
             call_soon=void,
             post=void,
             random=Random(),
+            naming=NAMING,
         )
         broker.open(ROCKETMQ)
         config_files.export(broker)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.catalog.topics import dead_letter_topic
 from onelog.core.leases.queue import Fate
 from onelog.errors import LeaseNotFoundError
+from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import Leased, Reader, reading
 
 QUEUES = 2
@@ -80,7 +80,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for facts in self.facts.values():
             assert {fact.state for fact in facts.values()} <= {"acknowledged", "dead"}
         dead = {fact.body for fact in self.facts["retried"].values() if fact.state == "dead"}
-        assert set(self.world.bodies(dead_letter_topic("retried"))) == dead
+        assert set(self.world.bodies(NAMING.dead_letter_topic("retried"))) == dead
 
     # -- rules ---------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def test_a_groups_retry_topic_has_its_queues_and_order(orders: World) -> None:
 
 
 def test_a_heartbeat_of_a_group_that_may_not_be_counts_for_the_others(orders: World) -> None:
-    consumers = [ConsumerData("no spaces"), ConsumerData("readers")]
+    consumers = [ConsumerData("no\tcontrols"), ConsumerData("readers")]
     assert orders.broker.heartbeat(Client("c1", "c1"), consumers, []) is True
     orders.broker.reconfigure(replace(orders.broker_config, auto_create_groups=False))
     consumers = [ConsumerData("unknown"), ConsumerData("readers")]

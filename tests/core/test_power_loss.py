@@ -11,10 +11,9 @@ from unittest import mock
 
 import pytest
 
-from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
 from onelog.core.schedule import wheel as timer_wheel
 from onelog.errors import StoreError
-from onelog.message import SCHEDULE_TOPIC
+from onelog.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 from tests.core.leasing import Reader, bodies
 from tests.core.transacting import Producers

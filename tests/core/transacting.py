@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.membership.members import Client
 from onelog.core.transactions.checkback import Check
 from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.names import HALF_TOPIC, OP_HALF_TOPIC
 from onelog.rocketmq.intents import intent_of
 from tests.core.world import World
 

@@ -24,8 +24,8 @@ from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.record.decode import decode_messages
-from onelog.rocketmq import ROCKETMQ
 from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound
 
@@ -128,6 +128,7 @@ class World:
             post=self.posted.put,
             offload=self.timer.offload,
             random=Random(7),
+            naming=NAMING,
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )

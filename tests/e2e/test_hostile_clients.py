@@ -14,9 +14,9 @@ from random import Random
 import pytest
 import uvloop
 
+from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.nameserver.kv import BYTES_MAX as KV_BYTES_MAX
 from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
-from onelog.server import HANDLERS
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from tests.e2e.hostile_clients import (

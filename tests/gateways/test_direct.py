@@ -19,7 +19,7 @@ from onelog.net.memory import MemoryListener, host_address
 from onelog.net.peer import Peer
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from tests.gateways.remoting.live import SMALL, Client, bodies, messages
+from tests.gateways.remoting.live import SMALL, Client, bodies, messages, remoting
 from tests.net.sessions import until
 
 BORN_MS = 1_700_000_000_000
@@ -86,7 +86,7 @@ async def broker(folder: Path, **changed: Value) -> AsyncIterator[Live]:
     }
     server = BrokerServer(load(overrides=overrides), (MemoryListener,))
     await server.start()
-    direct = Direct(server.broker, server.gateway, asyncio.get_running_loop().call_soon)
+    direct = Direct(server.broker, remoting(server), asyncio.get_running_loop().call_soon)
     (listener,) = server.listeners
     assert isinstance(listener, MemoryListener)
     listener.make_line = direct.line

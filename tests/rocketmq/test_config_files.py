@@ -10,7 +10,8 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.tables import SNAPSHOT_FILE
 from onelog.core.membership.assignment import RequestMode
 from onelog.errors import StoreCorruptError
-from onelog.message import SCHEDULE_TOPIC, NewMessage
+from onelog.message import NewMessage
+from onelog.names import SCHEDULE_TOPIC
 from onelog.rocketmq import config_files
 from onelog.rocketmq.config_files import load, read, with_quoted_keys
 from onelog.store.message_store import MessageStore

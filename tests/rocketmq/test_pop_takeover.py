@@ -12,7 +12,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.records import scheduled
 from onelog.errors import LeaseNotFoundError
 from onelog.message import NewMessage, encode_properties
-from onelog.rocketmq.pop_takeover import REVIVE_GROUP
+from onelog.rocketmq.names import REVIVE_GROUP
 from onelog.store.message_store import MessageStore
 from tests.core.leasing import GROUP, TOPIC, Reader, bodies
 from tests.core.world import SMALL_STORE, World

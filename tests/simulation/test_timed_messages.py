@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import wheel as timer_wheel
 from onelog.core.schedule.timers import COLLECT_MS, TICK_MS
 from onelog.errors import (
@@ -20,6 +19,7 @@ from onelog.message import (
     NewMessage,
     encode_properties,
 )
+from onelog.names import TIMER_TOPIC
 from onelog.rocketmq import config_files
 from tests.core.world import SMALL_STORE, World
 

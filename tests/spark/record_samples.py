@@ -23,6 +23,7 @@ from onelog.message import (
 from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
 from onelog.record.encode import encode
+from onelog.record.forms import FORM_MASK
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.record.layout import topic_field
 from onelog.spark.columns.messages import spark_schema
@@ -59,7 +60,7 @@ TOPICS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20) 
     ["orders", "t" * 127, "t" * 128, "long-" + "t" * 200]
 )
 NO_FLAGS_MEANT = ~int(
-    SysFlag.COMPRESSED | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.ROLLED_BACK
+    SysFlag.COMPRESSED | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.ROLLED_BACK | FORM_MASK
 )
 
 

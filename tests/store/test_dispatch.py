@@ -71,13 +71,18 @@ def test_properties_without_a_closing_separator_stay_apart_from_what_is_added() 
     [
         NewMessage("t", 0, b"", inner_count=0),
         NewMessage("t", 0, b"", inner_count=1_000_001),
-        NewMessage("t", 0, b"", extra_queues=("a,b",)),
         NewMessage("t", 0, b"", extra_queues=("q",) * 1001),
     ],
 )
 def test_impossible_batches_and_names_are_refused(bad: NewMessage) -> None:
     with pytest.raises(MessageError):
         with_dispatch_properties(bad, lambda *_: 0)
+
+
+def test_extra_queues_may_have_commas_in_their_names() -> None:
+    names = ("a,b", "%LMQ%c,", "d")
+    full = with_dispatch_properties(NewMessage("t", 0, b"", extra_queues=names), lambda *_: 7)
+    assert [each.topic for each in targets(stored(full))] == ["t", *names]
 
 
 def test_damaged_counts_and_offsets_are_read_as_what_they_can_mean() -> None:

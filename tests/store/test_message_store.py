@@ -167,8 +167,7 @@ def test_half_messages_are_in_the_log_and_in_no_queue(open_store: OpenStore) -> 
 
 BAD_MESSAGES: list[tuple[NewMessage, type[OnelogError], str]] = [
     (NewMessage("", 0, b""), InvalidTopicError, "empty"),
-    (NewMessage("../../etc", 0, b""), InvalidTopicError, "'../../etc'"),
-    (NewMessage("..", 0, b""), InvalidTopicError, "'..'"),
+    (NewMessage("a\nb", 0, b""), InvalidTopicError, "control character"),
     (NewMessage("a\x07b", 0, b""), InvalidTopicError, "control character"),
     (NewMessage("ü" * 128, 0, b""), InvalidTopicError, "256 bytes; the limit is 255"),
     (NewMessage("\ud800", 0, b""), InvalidTopicError, "not valid text"),
@@ -178,7 +177,7 @@ BAD_MESSAGES: list[tuple[NewMessage, type[OnelogError], str]] = [
     (NewMessage("t", 0, b"", b"x" * 32_768), PropertiesTooLargeError, "32768 bytes; .* 32767"),
     (NewMessage("t", 0, b"", flag=1 << 33), MessageError, "too large"),
     (NewMessage("t", 0, b"", inner_count=-5), MessageError, "-5"),
-    (NewMessage("t", 0, b"", extra_queues=("a/b",)), InvalidTopicError, "a/b"),
+    (NewMessage("t", 0, b"", extra_queues=("a\0b",)), InvalidTopicError, "control"),
     (NewMessage("t", 70_000, b"", sys_flag=4), InvalidQueueError, "70000"),
 ]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.errors import InvalidQueueError, InvalidTopicError
+from onelog.errors import InvalidQueueError
 from onelog.record.entries import ENTRY
 from onelog.store.queues import Queues
 
@@ -29,13 +29,6 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "topic" / "not-a-number").mkdir(parents=True)
     (tmp_path / "file").touch()
     assert list(Queues(tmp_path, 10)) == []
-
-
-@pytest.mark.parametrize("topic", ["", "a/b", "..", ".", "a\\b", "x" * 256, "a\nb", "\0"])
-def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, topic: str) -> None:
-    with pytest.raises(InvalidTopicError):
-        Queues(tmp_path, 10).get(topic, 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("queue_id", [-1, 65_536, 1 << 40])

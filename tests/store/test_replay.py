@@ -225,7 +225,7 @@ def test_a_topic_or_queue_that_cannot_be_is_damage_and_the_store_opens(tmp_path:
     path, inside = segment_file(folder, places[3])
     flip(path, inside + QUEUE_ID_AT + 1, 0x40)
     path, inside = segment_file(folder, places[9])
-    overwrite(path, inside + places[9].size - 3, b"/")
+    overwrite(path, inside + places[9].size - 3, b"\x01")
     with reopened(folder, rebuild=True) as store:
         assert bodies(store, "t") == {n: b"%d" % n for n in range(40) if n not in (3, 9)}
         assert {each.start for each in store.damage} == {places[3].log_offset, places[9].log_offset}

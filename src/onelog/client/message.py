@@ -16,9 +16,10 @@ from typing import NamedTuple
 from onelog.errors import EmptyMessageError, InvalidTopicError, MessageError
 from onelog.message import TRANSACTION_MASK, decode_properties, property_value
 from onelog.message import Message as Record
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from onelog.record.compression import unpacked_body
+from onelog.rocketmq.names import TOPIC_CHARACTERS_MAX
 
-TOPIC_CHARACTERS_MAX = 127
 DELAY_MS_MAX = 2**53
 
 RESERVED_PROPERTIES = frozenset(
@@ -144,7 +145,7 @@ class ReceivedMessage:
     def topic(self) -> str:
         """The topic it was sent to, also if it comes by way of a retry topic."""
         topic = self.raw.topic
-        if topic.startswith("%RETRY%"):
+        if topic.startswith(RETRY_PREFIX):
             return property_value(self.raw.properties, "RETRY_TOPIC") or topic
         return topic
 
@@ -255,7 +256,9 @@ def check_topic(topic: str) -> None:
         raise InvalidTopicError(
             f"topic name {topic!r} may only have letters, digits and the characters % | _ -"
         )
-    if len(topic) > TOPIC_CHARACTERS_MAX and not topic.startswith(("%RETRY%", "%DLQ%")):
+    if len(topic) > TOPIC_CHARACTERS_MAX and not topic.startswith(
+        (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+    ):
         raise InvalidTopicError(
             f"topic name {topic[:40]!r}... has {len(topic)} characters; "
             f"the limit is {TOPIC_CHARACTERS_MAX}"

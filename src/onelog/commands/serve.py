@@ -55,6 +55,7 @@ def broker(
     set_: Set = None,
     verbose: Verbose = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    number: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Run a broker."""
     from onelog.commands import serving
@@ -68,7 +69,7 @@ def broker(
         "broker.nameservers": nameservers,
         "broker.store_path": data,
     }
-    serving.run_broker(serving.settings(config, set_, flags), parent, verbose)
+    serving.run_broker(serving.settings(config, set_, flags), number, parent, verbose)
 
 
 def up(

@@ -13,16 +13,18 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from onelog.config import SETTINGS, Loaded, Value, load, value_of
+from onelog.config import Loaded, load, value_of
 from onelog.errors import OnelogError
 
 if TYPE_CHECKING:
     from onelog.net.capacity import Capacity
+    from onelog.server import BrokerServer
 
 BROKER_PORT_STEP = 10
 RESTART_SECONDS_MIN = 0.5
@@ -137,15 +139,21 @@ def run_nameserver(loaded: Loaded, verbose: bool) -> None:
     run(main, verbose)
 
 
-def run_broker(loaded: Loaded, parent: int | None, verbose: bool) -> None:
-    """Run a broker until told to stop, or until its supervisor is gone."""
+def run_broker(loaded: Loaded, number: int, parent: int | None, verbose: bool) -> None:
+    """Run a broker until told to stop, or until its supervisor is gone.
+
+    `number` says which of its supervisor's brokers it is.
+    """
 
     async def main() -> None:
-        from onelog.server import running_broker, tune_process
+        from onelog.server import nth_broker, running_broker, tune_process
 
-        async with running_broker(loaded) as server:
+        async with running_broker(nth_broker(loaded, number)) as server:
             tune_process()
-            say(f"broker       {server.address}  {server.config.broker.name}")
+            first, *others = _served(server)
+            for what, where in others:
+                say(f"{what:<12} {where}")
+            say(f"{first[0]:<12} {first[1]}  {server.config.broker.name}")
             await _wait_for_end_of(parent)
 
     run(main, verbose)
@@ -189,20 +197,27 @@ def addresses(host: str, port: int) -> tuple[str, str]:
 
 
 async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
-    from onelog.server import checked_capacity, running_broker, tune_process
+    from onelog.net.capacity import checked_capacity
+    from onelog.server import running_broker, tune_process
 
     capacity = checked_capacity(loaded)
     async with _nameserver(loaded, capacity) as (shown, address):
-        keyed = {**_as_overrides(loaded), "broker.nameservers": address}
-        async with running_broker(load(overrides=keyed), capacity) as server:
+        broker = replace(loaded.config.broker, nameservers=address)
+        loaded = Loaded(replace(loaded.config, broker=broker), loaded.sources)
+        async with running_broker(loaded, capacity) as server:
             tune_process()
-            lines = [("name server", shown), ("broker", server.address)]
-            _greet(lines, data, began)
+            _greet([("name server", shown), *_served(server)], data, began)
             await _wait_for_ever()
 
 
-def _as_overrides(loaded: Loaded) -> dict[str, Value]:
-    return {key: value_of(loaded.config, key) for key in SETTINGS}
+def _served(server: "BrokerServer") -> list[tuple[str, str]]:
+    """What a broker serves, and where; or why not."""
+    ports = {section: value_of(server.config, f"{section}.port") for section in server.gateways}
+    host = server.address.rpartition(":")[0]
+    return [
+        (section, server.left_out.get(section) or f"{host}:{port}")
+        for section, port in ports.items()
+    ]
 
 
 # -- several broker processes ------------------------------------------------------------------
@@ -220,7 +235,8 @@ async def _supervise(
             port = first + number * BROKER_PORT_STEP
             arguments = [
                 *("--host", loaded.config.broker.host, "--port", str(port), "--name", name),
-                *("--nameservers", address, "--data", str(data / name), *extra),
+                *("--nameservers", address, "--data", str(data / name), "--number", str(number)),
+                *extra,
             ]
             child = Child(name, arguments)
             started.append(child)
@@ -273,6 +289,8 @@ class Child:
                     if self.ready.is_set():
                         say(f"{self.name} serves again")
                     self.ready.set()
+                else:
+                    say(f"{line.decode().rstrip()}  {self.name}")
             return await process.wait()
         finally:
             if process.returncode is None:

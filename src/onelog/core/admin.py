@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.catalog.groups import GroupConfig, Groups, check_name
+from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.writer import Writer
@@ -22,18 +22,17 @@ from onelog.core.stats import Statistic, Stats
 from onelog.errors import (
     ConsumersOfflineError,
     GroupNotFoundError,
+    InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
     StatisticNotFoundError,
 )
-from onelog.message import LIGHT_QUEUE_PREFIX
+from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 OFFSET_MAX = (1 << 63) - 1
-_KEPT_PREFIXES = ("onelog_sys_", "rmq_sys_", LIGHT_QUEUE_PREFIX)
-"""Topics that have queues without having settings: the broker's own, and light queues."""
 
 
 class QueueStats(NamedTuple):
@@ -125,11 +124,15 @@ class Admin:
         return unused
 
     def unused_topics(self) -> list[str]:
-        """The topics that do not exist any more, but have queues."""
+        """The topics that do not exist any more, but have queues.
+
+        The broker's own topics, and light queues, have queues without having settings.
+        """
+        kept = (OWN_PREFIX, self.topics.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         return [
             topic
             for topic in sorted(self.store.queue_table.by_topic)
-            if self.topics.get(topic) is None and not topic.startswith(_KEPT_PREFIXES)
+            if self.topics.get(topic) is None and not topic.startswith(kept)
         ]
 
     def system_topics(self) -> list[str]:
@@ -320,7 +323,7 @@ class Admin:
         self, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """In which topics `clone_offsets` would put a group where another is."""
-        check_name(target)
+        check_name(target, "group", InvalidGroupError)
         topics = [topic] if topic else self.offsets.topics_of(source)
         live = self.members.group(source)
         if live is not None and live.subscriptions and not offline:

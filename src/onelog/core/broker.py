@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
+from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
-from onelog.core.catalog.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.catalog.names import Naming
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.forms import MarkedTopics, named_by
 from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
 from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
 from onelog.core.cursors.warming import Warming
@@ -93,6 +96,8 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], None],
         post: Post,
         random: Random,
+        naming: Naming,
+        access: Access | None = None,
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
@@ -108,6 +113,8 @@ class Broker:
         self._schedule = schedule
         self._closed = False
         self._needed_from_on_disk = 0
+        self.naming = naming
+        self.access = access or Access()
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
@@ -117,10 +124,9 @@ class Broker:
         self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
         self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
-        system = _system_topics(config)
-        auto_create = config.auto_create_topics
-        self.topics = Topics(self.tables, self.versions, system, auto_create=auto_create)
-        self.groups = Groups(self.tables, self.versions, auto_create=config.auto_create_groups)
+        self.topics = Topics(self.tables, self.versions, naming, config)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.locks = Locks(clock, config.lock_expiry_ms)
@@ -151,7 +157,7 @@ class Broker:
         )
         self.puller = Puller(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max,
+            config.pull_cold_bytes_max, self.marked.names,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
@@ -218,7 +224,7 @@ class Broker:
         """Remember everything, and start the jobs that time drives."""
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions, self.request_modes, self.staged, self.prepared_batches,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -294,9 +300,8 @@ class Broker:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
         self.config = config
-        self.topics.auto_create = config.auto_create_topics
         self.groups.auto_create = config.auto_create_groups
-        self.topics.replace_system_topics(_system_topics(config))
+        self.topics.reconfigure(config)
         self.puller.cold_count_max = config.pull_cold_count_max
         self.puller.cold_bytes_max = config.pull_cold_bytes_max
         self.filter_time.budget_ms = config.filter_budget_ms
@@ -368,17 +373,21 @@ class Broker:
         *,
         retries_max: int | None = None,
         unit_mode: bool = False,
+        unique_key: str = "",
     ) -> None:
-        """Deliver a message to the group again later, or put it with the dead letters."""
+        """Deliver a message to the group again later, or put it with the dead letters.
+
+        Where a record holds many messages of another form, the unique key says which.
+        """
         self.groups.require(group)
-        message = self.store.message_at(log_offset)
+        message = named_by(self.store.message_at(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
             on_stored(token, None, None)
             return
         self.writer.put(self.publisher.postponed(*again), on_stored, token)
-        self.stats.sent_back.add(f"{message.topic}@{group}", 1, message.size)
+        self.stats.sent_back.add((message.topic, group), 1, message.size)
 
     def when_durable(self, callback: WhenSafe) -> None:
         """Call back once everything written so far is as safe as configured."""
@@ -517,11 +526,8 @@ class Broker:
             ordered = any(self._is_ordered(sub.topic) for sub in data.subscriptions)
             sys_flag = UNIT_SUBSCRIBED_FLAG if data.unit_mode else 0
             queues = group.retry_queues
-            self.topics.ensure(
-                TopicConfig(
-                    retry_topic(group.name), queues, queues, order=ordered, sys_flag=sys_flag
-                )
-            )
+            retry = self.naming.retry_topic(group.name)
+            self.topics.ensure(TopicConfig(retry, queues, queues, order=ordered, sys_flag=sys_flag))
             changed |= self.members.consumer_seen(client, data, notify=group.notify_members)
         for name in producer_groups:
             self.members.producer_seen(client, name)
@@ -562,10 +568,3 @@ class Broker:
         start = self.store.min_offset(topic, queue_id)
         stored_ms = self.store.store_time(topic, queue_id, start)
         return -1 if stored_ms is None else stored_ms
-
-
-def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    return system_topics(
-        config.cluster, config.name, config.default_topic_queues, config.auto_create_topics,
-        config.trace,
-    )  # fmt: skip

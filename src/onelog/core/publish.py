@@ -13,13 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from onelog.core.catalog.topics import (
-    RETRY_PREFIX,
-    UNSENDABLE_TOPICS,
-    TopicConfig,
-    Topics,
-    check_name,
-)
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import Timers
@@ -135,7 +129,7 @@ class Publisher:
         return message
 
     def _admit_run(self, run: NewRun) -> NewRun:
-        if run.topic.startswith(RETRY_PREFIX):
+        if self._topics.naming.is_retry(run.topic):
             raise MessageError("batch request does not support retry group")
         first = self.admitted(NewMessage(run.topic, run.queue_id, b"", sys_flag=run.sys_flag))
         return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
@@ -143,12 +137,9 @@ class Publisher:
     def admitted(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
         """The message as it may be stored, or what is wrong with it."""
         topic = message.topic
-        if topic in UNSENDABLE_TOPICS:
+        if topic in self._topics.unsendable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
-        config = self._topics.get(topic)
-        if config is None:
-            check_name(topic)
-            config = self._topics.require(topic)
+        config = self._topics.require(topic)
         if not config.writable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
         self.check_sizes(len(message.body), len(message.properties))
@@ -158,7 +149,7 @@ class Publisher:
             if config.write_queues == 0:
                 raise InvalidQueueError(f"topic[{topic}] has no queue to write to")
             message = message._replace(queue_id=self._random.randrange(config.write_queues))
-        if topic.startswith(RETRY_PREFIX):
+        if self._topics.naming.is_retry(topic):
             return self._redirect_retry(message, retries_max)
         if config.filter_type == "MULTI_TAG":
             return message._replace(sys_flag=message.sys_flag | SysFlag.MULTI_TAGS)

@@ -16,7 +16,9 @@ from onelog.clock import Clock
 
 Cell = list[int]
 """Messages, bytes, and calls that added them."""
-Bucket = dict[str, Cell]
+Key = str | tuple[str, str]
+"""A topic, or a topic and a group."""
+Bucket = dict[Key, Cell]
 
 _STEP_MS = 10_000
 _ROWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
@@ -52,7 +54,7 @@ class Counter:
         ]
         self.newest: Bucket = self._rows[MINUTE].newest
 
-    def add(self, key: str, count: int, size: int) -> None:
+    def add(self, key: Key, count: int, size: int) -> None:
         """Count `count` messages of `size` bytes in all."""
         cell = self.newest.get(key)
         if cell is None:
@@ -74,7 +76,7 @@ class Counter:
             if index + 1 < len(self._rows):
                 yield from _pour(full, self._rows[index + 1].newest)
 
-    def over(self, period: int, key: str, now_ms: int, part: int = 0) -> Statistic:
+    def over(self, period: int, key: Key, now_ms: int, part: int = 0) -> Statistic:
         """The counter of `key` over a period. `part` 0 counts messages, 1 bytes."""
         row = self._rows[period]
         buckets = [*row.full, *(finer.newest for finer in self._rows[: period + 1])]
@@ -85,16 +87,16 @@ class Counter:
         span_ms = max(_STEP_MS, min(span_ms, now_ms - row.started_ms))
         return Statistic(total, total * 1000 / span_ms, total / calls if calls else 0.0)
 
-    def has(self, key: str) -> bool:
+    def has(self, key: Key) -> bool:
         """Whether anything was counted for the key in the last day."""
         return any(key in bucket for row in self._rows for bucket in (row.newest, *row.full))
 
     def forget(self, matches: str) -> Iterator[None]:
-        """Drop a topic's or group's counters: `matches` is a key, or a part of one beside an @."""
+        """Drop a topic's or group's counters: `matches` is a key, or one half of it."""
         for row in self._rows:
             for bucket in (row.newest, *row.full):
                 for number, key in enumerate(list(bucket), 1):
-                    if matches in key.split("@"):
+                    if matches == key or (isinstance(key, tuple) and matches in key):
                         bucket.pop(key, None)
                     if number % _KEYS_TOGETHER == 0:
                         yield
@@ -183,7 +185,7 @@ class Stats:
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """Messages were handed to a group."""
-        self.group_get.add(f"{topic}@{group}", count, size)
+        self.group_get.add((topic, group), count, size)
         totals = self.totals
         totals.get_count += count
         totals.get_bytes += size
@@ -245,14 +247,18 @@ class Stats:
     def find(self, name: str, key: str) -> tuple[Statistic, Statistic, Statistic] | None:
         """A counter over a minute, an hour and a day, by RocketMQ's name; None if it is unknown."""
         found = self._names.get(name)
-        if found is None or not found[0].has(key):
+        if found is None:
             return None
         counter, part = found
+        topic, _, group = key.partition("@")
+        wanted: Key = (topic, group) if counter.has((topic, group)) else key
+        if not counter.has(wanted):
+            return None
         now = self._clock.now_ms()
         return (
-            counter.over(MINUTE, key, now, part),
-            counter.over(HOUR, key, now, part),
-            counter.over(DAY, key, now, part),
+            counter.over(MINUTE, wanted, now, part),
+            counter.over(HOUR, wanted, now, part),
+            counter.over(DAY, wanted, now, part),
         )
 
     def put_rate(self, topic: str) -> float:
@@ -261,7 +267,7 @@ class Stats:
 
     def get_rate(self, group: str, topic: str) -> float:
         """Messages per second that a group got from a topic in the last minute."""
-        return self.group_get.over(MINUTE, f"{topic}@{group}", self._clock.now_ms()).per_second
+        return self.group_get.over(MINUTE, (topic, group), self._clock.now_ms()).per_second
 
     def forget(self, topic_or_group: str) -> None:
         """A topic or group was deleted."""

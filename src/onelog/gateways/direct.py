@@ -15,6 +15,7 @@ from typing import Protocol
 
 from isal.isal_zlib import crc32
 
+from onelog.core.access import Principal
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
@@ -58,7 +59,8 @@ class Direct:
 
     def line(self, address: tuple[str, int]) -> "DirectLine":
         """A line for a client at this address."""
-        return DirectLine(self, encode_host(*address))
+        principal = Principal("", "direct", f"{address[0]}:{address[1]}")
+        return DirectLine(self, encode_host(*address), principal)
 
     def stored(self, message: NewMessage, appended: Appended) -> None:
         """A message is in the log: hand it over first, and do the rest when that is done."""
@@ -113,8 +115,9 @@ class Direct:
 class DirectLine:
     """The line of one client."""
 
-    def __init__(self, direct: Direct, born_host: bytes) -> None:
+    def __init__(self, direct: Direct, born_host: bytes, principal: Principal) -> None:
         self._direct = direct
+        self.principal = principal
         self._born_host = born_host
         self._following: set[Follower] = set()
 

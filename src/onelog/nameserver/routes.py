@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from onelog.rocketmq.names import MEMBER_TOPIC_PREFIX
 from onelog.wire.remoting.registration import DataVersion, RegisterBrokerBody, TopicConfig
 from onelog.wire.remoting.routes import (
     BrokerData,
@@ -31,7 +32,6 @@ PERM_WRITE = 2
 PERM_READ = 4
 UNIT_FLAG = 1
 UNIT_SUBSCRIBED_FLAG = 2
-MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class Endpoint(NamedTuple):

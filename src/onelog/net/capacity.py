@@ -15,9 +15,12 @@ Invariants: `Backlog.total` is what its peers keep, and at most `bytes_max` when
 
 import logging
 from collections.abc import Hashable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onelog.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from onelog.config import Loaded, NetConfig
 
 CONNECTIONS_MAX = 20_000
 UNREAD_BYTES_MAX = 512 << 20
@@ -208,3 +211,30 @@ def file_limit() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def make_capacity(config: "NetConfig") -> Capacity:
+    """What the peers of this process may take together; a broker and a name server share one."""
+    return Capacity(
+        config.connections_max,
+        config.unread_bytes_max,
+        config.unsent_bytes_max,
+        config.frame_timeout_ms,
+    )
+
+
+def checked_capacity(loaded: "Loaded") -> Capacity:
+    """`make_capacity`; who asked for more connections than there are files is told."""
+    config = loaded.config.net
+    capacity = make_capacity(config)
+    if config.connections_max > capacity.files_for_connections:
+        is_wanted = loaded.sources["net.connections_max"] != "default"
+        log.log(
+            logging.WARNING if is_wanted else logging.INFO,
+            "net.connections_max = %d does not fit the limit of %d open files, of which the store "
+            "needs some: from %d open files on, connections are refused; raise it (ulimit -n)",
+            config.connections_max,
+            capacity.files_max,
+            capacity.files_for_connections,
+        )
+    return capacity

@@ -1,17 +1,20 @@
-"""Compressed bodies, in the three forms of RocketMQ's clients: zlib, LZ4 frames, zstd frames.
+"""Compressed bytes: the three forms of RocketMQ's bodies, and the codecs of Kafka's batches.
 
-The form is in bits 8 to 10 of the sysFlag, and bit 0 says that there is one. Clients before 5.0
-know zlib only, and leave the bits at 0.
+RocketMQ's form is in bits 8 to 10 of the sysFlag, and bit 0 says that there is one. Clients before
+5.0 know zlib only, and leave the bits at 0. Kafka's codec is in a batch's attributes.
 
-LZ4 frames are made of independent blocks: the Java client refuses blocks that refer to earlier
-ones. zlib is done by isal, whose streams are as small as those of zlib's level 5, in an eighth of
-the time.
+LZ4 frames are made of independent blocks: RocketMQ's Java client refuses blocks that refer to
+earlier ones. zlib is done by isal, whose streams are as small as those of zlib's level 5, in an
+eighth of the time. Snappy comes in two ways: Kafka's Java clients write blocks in the framing of
+the xerial library, the others one raw block.
 
-Invariants: `decompress(compress(body, form), form)` is the body; nothing decompresses to more than
-the limit, whatever its bytes claim; what is cut off or no such form raises `CompressionError`.
+    xerial   82 'SNAPPY' 00 | int32 version | int32 compatible | (int32 length, block) ...
+
+Invariants: `unpack(pack(raw, method), method)` is `raw`; nothing unpacks to more than the limit,
+whatever its bytes claim; what is cut off, or no such method, raises `CompressionError`.
 """
 
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from typing import cast
 
 from isal import isal_zlib
@@ -19,9 +22,23 @@ from isal import isal_zlib
 from onelog.errors import CompressionError
 from onelog.message import Buffer, Message, SysFlag
 
+
+class Method(Enum):
+    """How bytes are compressed."""
+
+    ZLIB = auto()
+    GZIP = auto()
+    LZ4 = auto()
+    ZSTD = auto()
+    SNAPPY = auto()
+
+
 UNPACKED_BYTES_MAX = 64 << 20
 """What a compressed body may grow to: a few kilobytes can claim to hold gigabytes."""
 
+_WINDOWS = {Method.ZLIB: 15, Method.GZIP: 31}
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEAD_BYTES = 16
 _ZLIB_LEVEL = 1
 _ZSTD_LEVEL = 3
 _ZSTD_FEED_BYTES = 1024
@@ -46,30 +63,55 @@ class Compression(IntEnum):
         return SysFlag.COMPRESSED | self << 8
 
 
+_METHODS: dict[int, Method] = {
+    Compression.UNNAMED: Method.ZLIB,
+    Compression.LZ4: Method.LZ4,
+    Compression.ZSTD: Method.ZSTD,
+    Compression.ZLIB: Method.ZLIB,
+}
+
+
 def compress(body: Buffer, form: Compression) -> bytes:
     """The body in this form, whether or not that makes it smaller."""
-    # The libraries are imported when they are needed: most programs never need them.
-    if form == Compression.LZ4:
-        import lz4.frame
-
-        return bytes(lz4.frame.compress(body, block_linked=False))
-    if form == Compression.ZSTD:
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
-    return isal_zlib.compress(body, _ZLIB_LEVEL)
+    return pack(body, _METHODS[form])
 
 
 def decompress(body: Buffer, form: int, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
     """What was compressed; `CompressionError` if it cannot be had from these bytes."""
-    if form == Compression.LZ4:
-        unpacked, is_whole = _from_lz4(body, bytes_max)
-    elif form == Compression.ZSTD:
-        unpacked, is_whole = _from_zstd(body, bytes_max)
-    elif form in (Compression.ZLIB, Compression.UNNAMED):
-        unpacked, is_whole = _from_zlib(body, bytes_max)
-    else:
+    method = _METHODS.get(form)
+    if method is None:
         raise CompressionError(f"the body is compressed in form {form}, which is unknown")
+    return unpack(body, method, bytes_max)
+
+
+def pack(raw: Buffer, method: Method) -> bytes:
+    """The bytes, compressed; as one raw block with snappy."""
+    # The libraries are imported when they are needed: most programs never need them.
+    if method is Method.LZ4:
+        import lz4.frame
+
+        return bytes(lz4.frame.compress(raw, block_linked=False))
+    if method is Method.ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw)
+    if method is Method.SNAPPY:
+        from cramjam import snappy
+
+        return bytes(snappy.compress_raw(raw))
+    return isal_zlib.compress(raw, _ZLIB_LEVEL, _WINDOWS[method])
+
+
+def unpack(data: Buffer, method: Method, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
+    """What was compressed; `CompressionError` if it cannot be had from these bytes."""
+    if method is Method.LZ4:
+        unpacked, is_whole = _from_lz4(data, bytes_max)
+    elif method is Method.ZSTD:
+        unpacked, is_whole = _from_zstd(data, bytes_max)
+    elif method is Method.SNAPPY:
+        unpacked, is_whole = _from_snappy(bytes(data), bytes_max)
+    else:
+        unpacked, is_whole = _from_zlib(data, bytes_max, _WINDOWS[method])
     if len(unpacked) > bytes_max or not is_whole:
         raise CompressionError(f"the compressed body is cut off, or over {bytes_max} bytes")
     return unpacked
@@ -82,8 +124,8 @@ def unpacked_body(message: Message) -> bytes:
     return decompress(message.body, message.sys_flag >> 8 & 7)
 
 
-def _from_zlib(body: Buffer, bytes_max: int) -> tuple[bytes, bool]:
-    inflater = isal_zlib.decompressobj()
+def _from_zlib(body: Buffer, bytes_max: int, window: int) -> tuple[bytes, bool]:
+    inflater = isal_zlib.decompressobj(window)
     try:
         return inflater.decompress(body, bytes_max + 1), inflater.eof
     except _IsalError as error:
@@ -115,6 +157,26 @@ def _from_zstd(body: Buffer, bytes_max: int) -> tuple[bytes, bool]:
     except zstandard.ZstdError as error:
         raise _damaged(error) from None
     return b"".join(pieces), inflater.eof
+
+
+def _from_snappy(data: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    from cramjam import DecompressionError, snappy
+
+    blocks = [data]
+    if data.startswith(_XERIAL):
+        blocks, at = [], _XERIAL_HEAD_BYTES
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if end > len(data):
+                return b"", False
+            blocks.append(data[at + 4 : end])
+            at = end
+    try:
+        if sum(map(snappy.decompress_raw_len, blocks)) > bytes_max:
+            return b"", False
+        return b"".join(bytes(snappy.decompress_raw(block)) for block in blocks), True
+    except DecompressionError as error:
+        raise _damaged(error) from None
 
 
 def _damaged(error: Exception) -> CompressionError:

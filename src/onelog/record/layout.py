@@ -28,7 +28,8 @@ Invariant: every reader and writer of records takes these numbers from here.
 import functools
 from struct import Struct
 
-from onelog.message import RECORD_CRC, SysFlag, check_topic
+from onelog.message import RECORD_CRC, SysFlag
+from onelog.names import check_name
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -56,7 +57,7 @@ CRC_NAME = RECORD_CRC.encode() + b"\x01"
 @functools.lru_cache(maxsize=65_536)
 def topic_field(topic: str) -> tuple[int, bytes]:
     """The magic that a topic's records carry, and TOPICLEN + TOPIC."""
-    name = check_topic(topic)
+    name = check_name(topic)
     if len(name) <= 127:
         return MAGIC_V1, bytes([len(name)]) + name
     return MAGIC_V2, LENGTH.pack(len(name)) + name

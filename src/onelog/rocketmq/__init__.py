@@ -1,6 +1,4 @@
-"""What is RocketMQ's alone, above the core: its config files, and messages left by its broker."""
+"""What is RocketMQ's alone, above the core: its names, its config files, what its broker left.
 
-from onelog.core.broker import Predecessor
-from onelog.rocketmq import config_files, pop_takeover
-
-ROCKETMQ = Predecessor(config_files.load, pop_takeover.take_over)
+Importing this imports nothing: clients and the name server take `names` from here.
+"""

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import SYSTEM_PREFIX, TIMER_TOPIC
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
 from onelog.core.leases.journal import TABLE, place_key
@@ -30,12 +29,12 @@ from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
 from onelog.message import Message, property_value
+from onelog.names import TIMER_TOPIC
+from onelog.rocketmq.names import REVIVE_GROUP, REVIVE_PREFIX
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 _NEEDLE = f"{REAL_TOPIC}\x01{REVIVE_PREFIX}".encode()
 _READ_COUNT = 1_000
 _BITS = 32

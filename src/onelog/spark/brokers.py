@@ -32,6 +32,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import Buffer
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_name
 from onelog.wire.remoting import fields
@@ -40,7 +41,6 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.fields import BULK_BYTES, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group that exists on every broker for tools; it reads where no other is named."""
 PULL_BYTES = 2 << 20
 PULL_COUNT_MAX = 1 << 16
@@ -219,12 +219,7 @@ class Brokers:
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        patience = Patience(self._link)
-        while True:
-            try:
-                return background.run(ask())
-            except _UNREACHABLE as error:
-                patience.wait_or_raise(error)
+        return patiently(self._link, ask, _UNREACHABLE)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -289,6 +284,18 @@ class Patience:
                 f"retryTimeoutMs). Start the brokers, or correct the option nameserver, which is "
                 f"{self._link.nameserver}"
             ) from None
+
+
+def patiently(
+    link: Link, ask: Callable[[], Coroutine[Any, Any, T]], away: tuple[type[OnelogError], ...]
+) -> T:
+    """Ask until somebody answers, or `retryTimeoutMs` is over; `away`: nobody has answered."""
+    patience = Patience(link)
+    while True:
+        try:
+            return background.run(ask())
+        except away as error:
+            patience.wait_or_raise(error)
 
 
 class _Reading:

@@ -155,7 +155,7 @@ def check_version(path: Path) -> None:
     """Refuse a store whose additions to RocketMQ's format are newer than we know."""
     text = path.read_text() if path.exists() else ""
     if not text:
-        return  # Whoever made the store died before he had written it.
+        return  # The process that made the store died before it wrote this.
     try:
         version = json.loads(text)["format"]
     except (ValueError, KeyError, TypeError) as error:

@@ -20,7 +20,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
-    SCHEDULE_TOPIC,
     TAGS,
     TRANSACTION_MASK,
     Message,
@@ -28,8 +27,10 @@ from onelog.message import (
     property_bytes,
     tags_code,
 )
+from onelog.names import SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import BLANK, CRC_MASK, CRC_NAME, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.store.dispatch import TagsCodes, is_deletion, targets
 from onelog.store.keyindex import hashes_of
@@ -217,6 +218,7 @@ class RecordWalk:
         code = np.array([tags_code(text) if text else 0 for text in tags], np.int64)
         for row in np.flatnonzero(topic == self._topics.of(SCHEDULE_TOPIC)).tolist():
             code[row] = self._tags_codes.of(SCHEDULE_TOPIC, properties[row], int(store_ms[row]))
+        code[flags & FORM_MASK != 0] = FORM_CODE
         kind = flags & TRANSACTION_MASK
         plain = (kind == 0) | (kind == SysFlag.COMMITTED)
         special = [row for row, text in enumerate(properties) if _MULTI_NEEDLE in text]

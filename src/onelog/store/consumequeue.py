@@ -30,6 +30,7 @@ import numpy as np
 
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
+from onelog.store.queue_folders import parents_of
 from onelog.store.segment import disk_error, file_name, numbered_files, sync_file
 from onelog.store.spare_queues import SpareQueues
 
@@ -191,7 +192,7 @@ class ConsumeQueue:
     def _make_folder(self, file: int) -> None:
         """See that the folder for a new file is there, and with luck the file."""
         if not self._files:
-            self._unsynced.update(map(str, self.folder.parents[:3]))
+            self._unsynced.update(map(str, parents_of(self.folder)))
         if self._spares is not None and not file and not self._files:
             os.makedirs(self.folder.parent, exist_ok=True)
             if self._spares.take(self.folder):
@@ -492,7 +493,7 @@ class ConsumeQueue:
         self.end = end
         if any(file * self._file_entries >= end for file in self._files):
             # Made since the checkpoint, by somebody who may have died before he made it durable.
-            self._unsynced.update(map(str, (self.folder, *self.folder.parents[:3])))
+            self._unsynced.update(map(str, (self.folder, *parents_of(self.folder))))
         self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
 

@@ -16,10 +16,8 @@ from onelog.message import (
     DELAY_LEVEL,
     INNER_COUNT,
     INNER_COUNT_MAX,
-    LIGHT_QUEUE_PREFIX,
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
-    SCHEDULE_TOPIC,
     TAGS,
     TRANSACTION_MASK,
     Message,
@@ -30,12 +28,15 @@ from onelog.message import (
     property_value,
     tags_code,
 )
+from onelog.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
 TOPIC_DELETED = "INNER_TOPIC_DELETED"
 EXTRA_QUEUES_MAX = 1_000
 TAGS_NEEDLE = TAGS.encode() + b"\x01"
-_NEVER_SHARED = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
+_NEVER_SHARED = (RETRY_PREFIX, SYSTEM_PREFIX, SCHEDULE_TOPIC)
 """Topics whose records are copies: what they say of extra queues was meant for the original."""
+_COMMA = "\x03"
+"""In the place of a comma in the name of an extra queue; no name has a control character."""
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
 _DELETED_NEEDLE = TOPIC_DELETED.encode() + b"\x01"
 # Operations on an enum's members are calls; these are done for every message.
@@ -136,10 +137,8 @@ def with_dispatch_properties(
     if extra:
         if message.topic.startswith(_NEVER_SHARED):
             raise MessageError(f"messages of topic {message.topic!r} have no extra queues")
-        if any("," in topic for topic in extra):
-            raise MessageError(f"a comma in the name of an extra queue: {extra!r}")
         offsets = [reserve(t, queue_id_of(t, message.queue_id), count) for t in extra]
-        added[MULTI_DISPATCH] = ",".join(extra)
+        added[MULTI_DISPATCH] = ",".join(topic.replace(",", _COMMA) for topic in extra)
         added[MULTI_QUEUE_OFFSET] = ",".join(map(str, offsets))
     properties = message.properties
     if properties and properties[-1] != 2:
@@ -168,4 +167,5 @@ def targets(message: Message) -> Iterator[Target]:
         return
     for topic, offset in zip(names.split(","), offsets.split(","), strict=False):
         if topic and offset.isascii() and offset.isdigit():
+            topic = topic.replace(_COMMA, ",")
             yield Target(topic, queue_id_of(topic, message.queue_id), int(offset), count)

@@ -7,8 +7,8 @@ also flushes queues and index and moves the checkpoint on, which bounds the work
 
 A flush that fails is final, whatever the reason: the kernel may have dropped the pages, so a second
 flush that succeeds proves nothing. Everyone who waits gets the error, and the store takes no more
-writes. What fails before it comes to flushing, for want of a file descriptor or of room for the
-index, is tried again: whoever waits goes on waiting.
+writes. What fails before the flush itself, because there is no file descriptor or no room for the
+index, is tried again; those who wait go on waiting.
 """
 
 import ctypes

@@ -26,6 +26,7 @@ from onelog.errors import NotAStoreError, StoreCorruptError, StoreError, StoreVe
 from onelog.record.entries import ENTRY_BYTES as QUEUE_ENTRY_BYTES
 from onelog.store.checkpoint import check_version
 from onelog.store.keyindex import ENTRY_BYTES, ENTRY_DTYPE, HEADER, SLOT_BYTES
+from onelog.store.queue_folders import QUEUES_FOLDER, queue_folders
 from onelog.store.segment import FILE_NAME, disk_error, numbered_files
 
 T = TypeVar("T")
@@ -68,15 +69,7 @@ def require_store(folder: Path) -> None:
         check_version(folder / "onelog.json")
     except OSError as error:
         raise disk_error(error, folder, "read") from error
-    if any(name.startswith("dledger-") for name in names):
-        raise StoreVersionError(
-            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
-        )
-    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
-        raise StoreVersionError(
-            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
-            "can be read"
-        )
+    _refuse_other_formats(folder, names)
     if names & _STORE_NAMES:
         return
     if any(map(FILE_NAME.fullmatch, names)):
@@ -86,6 +79,34 @@ def require_store(folder: Path) -> None:
         )
     some = f"but has {', '.join(sorted(names)[:3])}" if names else "and is empty"
     raise NotAStoreError(f"there is no store in {folder}: it has no folder `commitlog`, {some}")
+
+
+def check_is_store(folder: Path) -> None:
+    """Raise unless the folder is a store we can write to, or empty, or not there yet."""
+    if folder.exists() and not folder.is_dir():
+        raise NotAStoreError(f"{folder} is a file; a store is a folder")
+    check_version(folder / "onelog.json")
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    _refuse_other_formats(folder, names)
+    known = {"commitlog", "consumequeue", "index", "checkpoint", "abort", "lock", "config"}
+    if names and not names & known:
+        some = ", ".join(sorted(names)[:3])
+        raise NotAStoreError(
+            f"{folder} is not a store: it has no commitlog folder, but {some}. Choose an empty "
+            "folder, or the one that holds commitlog and consumequeue"
+        )
+
+
+def _refuse_other_formats(folder: Path, names: set[str]) -> None:
+    if any(name.startswith("dledger-") for name in names):
+        raise StoreVersionError(
+            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
+        )
+    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
+        raise StoreVersionError(
+            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
+            "can be read"
+        )
 
 
 def look(folder: Path, find_out: Callable[[], T]) -> T:
@@ -118,20 +139,6 @@ def _looks_worth(error: BaseException) -> int:
 # -- sizes -------------------------------------------------------------------------------------
 
 
-def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
-    """The (topic, queue id, folder) of each queue in a store."""
-    root = folder / "consumequeue"
-    if not root.is_dir():
-        return
-    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if not topic.is_dir():
-            continue
-        found = [e for e in os.scandir(topic) if e.name.isascii() and e.name.isdigit()]
-        for queue in sorted(found, key=lambda entry: int(entry.name)):
-            if queue.is_dir():
-                yield topic.name, int(queue.name), Path(queue.path)
-
-
 def segment_bytes(folder: Path) -> int:
     """The size of a store's segments; the default if there are none."""
     log = folder / "commitlog"
@@ -141,7 +148,7 @@ def segment_bytes(folder: Path) -> int:
 
 def queue_file_entries(folder: Path) -> int:
     """How many entries a store's queue files have; the default if there are none."""
-    size = _file_bytes(numbered_files(path) for _, _, path in queue_folders(folder))
+    size = _file_bytes(numbered_files(path) for _, _, path in queue_folders(folder / QUEUES_FOLDER))
     if size is None:
         return _DEFAULTS.queue_file_entries
     if size % QUEUE_ENTRY_BYTES:

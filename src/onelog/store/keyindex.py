@@ -11,7 +11,7 @@ A file is a hash table on disk, RocketMQ's IndexFile:
 The key is `topic#key`, hashed as Java hashes strings; a message is indexed under its unique id and
 the tokens of its KEYS. Properties of most messages look alike: in those of one length, the unique
 id is at the same place. Such messages become the rows of a matrix, and a few operations on it hash
-all their keys (`hashes_of`); a look at the whole tells whether the rows are as alike as they seem.
+all their keys (`hashes_of`); a check of all bytes tells whether the rows really are alike.
 What a look-up returns may be another key's message, so the caller compares. Files are named by the
 local time they were begun.
 

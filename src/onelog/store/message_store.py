@@ -23,16 +23,13 @@ from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
 from onelog.errors import (
     FlushFailedError,
-    NotAStoreError,
     PropertiesTooLargeError,
     StoreBusyError,
     StoreClosedError,
     StoreError,
-    StoreVersionError,
 )
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    SCHEDULE_TOPIC,
     TRANSACTION_MASK,
     Appended,
     AppendedRun,
@@ -41,9 +38,11 @@ from onelog.message import (
     SysFlag,
     tags_code,
 )
+from onelog.names import SCHEDULE_TOPIC
 from onelog.record.entries import ENTRY, ENTRY_BYTES
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import CRC_PROPERTY_BYTES
-from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, check_version, write_version
+from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import remember_damage
@@ -55,7 +54,9 @@ from onelog.store.dispatch import (
     with_dispatch_properties,
 )
 from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
+from onelog.store.folder import check_is_store
 from onelog.store.keyindex import KeyIndex
+from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues, check_queue_id
 from onelog.store.reader import StoreReader
 from onelog.store.recovery import RecoveryReport, recover
@@ -68,8 +69,8 @@ _FILES_SYNCED_ONE_BY_ONE_MAX = 64
 _BARRIER_SECONDS = 60.0
 _STEP_BACK_MS_MAX = 60_000
 """A clock that goes back by more was wrong before."""
-_UNDECIDED = 0x4
-"""The bit that half and rolled-back messages have, and committed ones do not."""
+_UNUSUAL = 0x4 | FORM_MASK
+"""The bit that half and rolled-back messages have, and committed ones do not; and other forms."""
 
 
 class MessageStore(StoreReader):
@@ -95,7 +96,7 @@ class MessageStore(StoreReader):
             ),
         )
         if self.log.segments and (crashed or not self._checkpoint.ours):
-            # Whoever made them may have died before he made their names durable.
+            # The process that made them may have died before their names were durable.
             self._unsynced.update((str(self.log.folder), str(folder)))
         write_version(folder / "onelog.json")
         self._abort.set()
@@ -202,7 +203,7 @@ class MessageStore(StoreReader):
                 topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(properties) > properties_max:
                     self._refuse_properties(message)
-                if flags & _UNDECIDED or extra or count != 1:
+                if flags & _UNUSUAL or extra or count != 1:
                     self._release(queues)
                     return self._append_special(messages, store_ms)
                 if queue_id != last_id or topic != last_topic:
@@ -280,7 +281,7 @@ class MessageStore(StoreReader):
         try:
             for run in runs:
                 self._check_run_properties(run)
-                if run.sys_flag & _UNDECIDED or run.topic == SCHEDULE_TOPIC:
+                if run.sys_flag & _UNUSUAL or run.topic == SCHEDULE_TOPIC:
                     break
                 queues.append(self.queue_table.get(run.topic, run.queue_id))
                 firsts.append(queues[-1].reserve(len(run.parts)))
@@ -425,7 +426,9 @@ class MessageStore(StoreReader):
             self._release(reserved)
             raise
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
-            code = self._tags_codes.of(message.topic, message.properties, store_ms)
+            code = FORM_CODE
+            if not message.sys_flag & FORM_MASK:
+                code = self._tags_codes.of(message.topic, message.properties, store_ms)
             for queue in targets:
                 self._put(queue, ENTRY.pack(log_offset, size, code) * message.inner_count)
                 queue.dirty = True
@@ -647,30 +650,4 @@ def _without_lost_keys(message: NewMessage) -> NewMessage:
 def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
     spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
-    return Queues(folder / "consumequeue", entries, spares=spares, unsynced=unsynced)
-
-
-def check_is_store(folder: Path) -> None:
-    """Raise unless the folder is a store we can read, or empty, or not there yet."""
-    if folder.exists() and not folder.is_dir():
-        raise NotAStoreError(f"{folder} is a file; a store is a folder")
-    check_version(folder / "onelog.json")
-    if not folder.is_dir():
-        return
-    names = {entry.name for entry in folder.iterdir()}
-    if any(name.startswith("dledger-") for name in names):
-        raise StoreVersionError(
-            f"{folder} is a DLedger store; only RocketMQ's plain commit log can be read"
-        )
-    if "consumequeue_r" in names or "consumequeue_rocksdb" in names:
-        raise StoreVersionError(
-            f"{folder} keeps its queues in RocksDB (storeType=defaultRocksDB); only file queues "
-            "can be read"
-        )
-    known = {"commitlog", "consumequeue", "index", "checkpoint", "abort", "lock", "config"}
-    if names and not names & known:
-        some = ", ".join(sorted(names)[:3])
-        raise NotAStoreError(
-            f"{folder} is not a store: it has no commitlog folder, but {some}. Choose an empty "
-            "folder, or the one that holds commitlog and consumequeue"
-        )
+    return Queues(folder / QUEUES_FOLDER, entries, spares=spares, unsynced=unsynced)

@@ -1,13 +1,14 @@
 """All queues of a store, by topic and queue id, found on disk or made when first written to."""
 
-import os
+import errno
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 from onelog.errors import InvalidQueueError
-from onelog.message import QUEUE_ID_MAX, check_topic
+from onelog.message import QUEUE_ID_MAX
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.queue_folders import folder_of, queue_folder, queue_folders
 from onelog.store.spare_queues import SpareQueues
 
 _MAPS_MIN = 64
@@ -19,11 +20,6 @@ def _maps_max() -> int:
     process may map by the kernel's default (65,530)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(_MAPS_MIN, min(_MAPS_MAX, soft // 2))
-
-
-def _entries(folder: "Path | os.DirEntry[str]") -> list["os.DirEntry[str]"]:
-    with os.scandir(folder) as found:
-        return list(found)
 
 
 class Queues:
@@ -46,16 +42,12 @@ class Queues:
         self._budget = MapBudget(_maps_max())
         self._unsynced = set() if unsynced is None else unsynced
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        if folder.is_dir():
-            for topic in _entries(folder):
-                if topic.is_dir():
-                    for queue in _entries(topic):
-                        if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
-                            self._open(topic.name, int(queue.name))
+        for topic, queue_id, path in queue_folders(folder):
+            self._open(topic, queue_id, path)
 
-    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _open(self, topic: str, queue_id: int, folder: Path) -> ConsumeQueue:
         queue = ConsumeQueue(
-            self.folder / topic / str(queue_id),
+            folder,
             topic,
             queue_id,
             self._file_entries,
@@ -76,9 +68,8 @@ class Queues:
         """A queue, made if need be; the names are checked first."""
         found = self.find(topic, queue_id)
         if found is None:
-            check_topic(topic)
             check_queue_id(queue_id)
-            found = self._open(topic, queue_id)
+            found = self._open(topic, queue_id, queue_folder(self.folder, topic, queue_id))
         return found
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -99,16 +90,36 @@ class Queues:
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files, which may be very many: some time later."""
         queues = self.by_topic.pop(topic, {}).values()
-        folder = self.folder / check_topic(topic).decode()
-        is_moved = self._spares is not None and folder.is_dir() and self._spares.discard(folder)
+        folders = {self.folder / folder_of(topic), *(queue.folder.parent for queue in queues)}
+        moved = {each for each in folders if self._is_discarded(each)}
         for queue in queues:
-            if is_moved:
+            if queue.folder.parent in moved:
                 queue.forget()
             else:
                 queue.delete()
-        if folder.is_dir():
-            folder.rmdir()
-        self._unsynced.add(str(self.folder))
+        for folder in folders:
+            self._unsynced.add(str(folder.parent))
+            if folder in moved:
+                folder = folder.parent
+            while folder != self.folder and _removed(folder):
+                folder = folder.parent
+                self._unsynced.add(str(folder))
+
+    def _is_discarded(self, folder: Path) -> bool:
+        return self._spares is not None and folder.is_dir() and self._spares.discard(folder)
+
+
+def _removed(folder: Path) -> bool:
+    """Remove a folder that has nothing in it; long names share the folder of how they begin."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY and folder.name.endswith("~"):
+            return False
+        raise
+    return True
 
 
 def check_queue_id(queue_id: int) -> None:

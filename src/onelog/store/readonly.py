@@ -25,6 +25,7 @@ from onelog.store.folder import (
     segment_bytes,
 )
 from onelog.store.keyindex import KeyIndex
+from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
 from onelog.store.segment import file_name, numbered_files
@@ -47,7 +48,7 @@ def _open(folder: Path, index_slots: int | None, index_entries: int | None) -> S
     checkpoint = Checkpoint(folder / "checkpoint")
     stopped = not AbortMark(folder / "abort").present()
     file_entries = queue_file_entries(folder)
-    queues = Queues(folder / "consumequeue", file_entries, writable=False)
+    queues = Queues(folder / QUEUES_FOLDER, file_entries, writable=False)
     log = CommitLog(folder / "commitlog", segment_bytes(folder), writable=False)
     _warn_of_short_file(log)
     limit = log.segments[-1].start + log.segment_bytes if log.segments else 0

@@ -7,8 +7,8 @@ checkpoint, never by the size of the log; only if there are no queues at all, th
 
 The log ends after its last whole record, and never below the safe offset. What lies behind is a
 write that was not finished: it is put aside, cut and reported. What lies before it, between whole
-records, is damage: it is stepped over and reported, and stays as it is. For somebody may have been
-told that what follows is on disk, and who knows whether the damaged bytes cannot be read after all.
+records, is damage: it is stepped over and reported, and stays as it is. A sender may have been told
+that what follows is on disk, and the damaged bytes may become readable again.
 
 After a clean stop there is nothing to replay. A store that RocketMQ wrote has no safe offset: if it
 was stopped cleanly the queues tell where the log's end must be near; if not, its checkpoint's

@@ -114,7 +114,7 @@ class _Cursor:
         elif held.offset > end:
             believed = self.replay.damaged_between(self.last_log, held.first_log) > 0
         else:
-            # From a power of two to zero it is but one bit.
+            # One wrong bit turns a power of two into zero.
             believed = held.offset == 0 and (following is not None or end.bit_count() > 1)
         if believed:
             self._place(held)

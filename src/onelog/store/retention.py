@@ -14,8 +14,8 @@ something there waits for its time. To move that out of the way it writes, also 
 full for others: the broker's own records have head room, half of what is left when writes are
 refused.
 
-A store time in the future is from before the clock was set back. The first one after it that is
-not tells the age of what lies before.
+A store time in the future was written before the clock was set back. Then the first later record
+with a time in the past tells the age of everything before it.
 
 Deleting a file of a gigabyte takes a disk long, and so does looking for something in files that are
 not in memory. So a round has steps (`steps`): those that wait for the disk run beside everything
@@ -66,7 +66,7 @@ class _Survey:
     percent: float = 0.0
     reach: int = 0
     starts: dict[ConsumeQueue, int] = field(default_factory=dict)
-    """From which offset on the messages of a queue are still to be had, where that changes."""
+    """The first offset of each queue whose message is still there, where that changes."""
 
 
 Steps = Generator[Callable[[], None] | None, None, RetentionRound]

@@ -6,10 +6,10 @@ keeps some in stock, each with an empty first file:
 
     onelog-spare/17/00000000000000000000   is moved to   consumequeue/<topic>/<queue id>/000...000
 
-It works while no queues are being made: two threads that make files get in each other's way, and
-he who writes would wait for longer than without any help. The stock is not part of the store; what
-a crash leaves of it is deleted. There is none of second and later files: RocketMQ takes an empty
-last file for one with an entry.
+The thread works only while no queues are being made: two threads that make files at once get in
+each other's way, and the writer would wait longer than without help. The stock is not part of the
+store; what a crash leaves of it is deleted. Second and later files are not made ahead: RocketMQ
+takes an empty last file for one with an entry.
 
 Queues of topics that are deleted go the other way: their folder is moved here, which takes no time,
 and a thread deletes it.

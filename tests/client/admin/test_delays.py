@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from onelog.client.admin.admin import AsyncAdmin
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.errors import (
     InvalidRequestError,
     MessageNotFoundError,
     RequestRefusedError,
 )
 from onelog.message import NewMessage, encode_properties
+from onelog.names import TIMER_TOPIC
 from onelog.wire.remoting.recall_handle import RecallHandle
 from tests.client.live_cluster import LiveCluster, live_cluster
 

@@ -15,6 +15,7 @@ from onelog.errors import BrokerNotFoundError, PeerClosedError, RequestRefusedEr
 from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode
 from tests.client.live_cluster import LiveCluster, live_cluster
+from tests.gateways.remoting.live import remoting
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -109,8 +110,8 @@ async def test_a_server_that_cannot_prepare_batches_is_named_as_the_reason(
 ) -> None:
     for server in pair.brokers:
         for code in (RequestCode.STAGE_MESSAGES, RequestCode.QUERY_STAGED):
-            server.gateway.handlers = {
-                key: value for key, value in server.gateway.handlers.items() if key != code
+            remoting(server).handlers = {
+                key: value for key, value in remoting(server).handlers.items() if key != code
             }
     job = PreparedBatches(instance, "copy")
     with pytest.raises(RequestRefusedError, match="no OneLog broker"):
@@ -154,7 +155,7 @@ async def test_a_broker_that_does_not_decide_and_has_no_part_may_be_away(
 async def test_a_broker_that_cannot_prepare_batches_does_not_decide(
     pair: LiveCluster, instance: Instance
 ) -> None:
-    gateway = pair.brokers[0].gateway
+    gateway = remoting(pair.brokers[0])
     gateway.handlers = {
         key: value
         for key, value in gateway.handlers.items()

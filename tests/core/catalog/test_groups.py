@@ -2,15 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from onelog.core.catalog.groups import SYSTEM_GROUPS, GroupConfig, check_name
+from onelog.core.catalog.groups import GroupConfig
 from onelog.errors import GroupNotFoundError, InvalidGroupError
+from onelog.rocketmq.names import SYSTEM_GROUPS
 from tests.core.world import World
-
-
-@pytest.mark.parametrize("name", ["", " ", "a b", "a.b", "g" * 121, "ö"])
-def test_a_name_that_rocketmq_refuses_is_refused(name: str) -> None:
-    with pytest.raises(InvalidGroupError):
-        check_name(name)
 
 
 def test_a_group_is_created_by_its_first_use_and_stays(world: World) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from onelog.core.durable.tables import LEASES_TOPIC
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.errors import MessageTooLargeError, StoreFullError
 from onelog.message import Appended, NewMessage
+from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import (
     GROUP,
     LEASE_MS,
@@ -22,7 +22,7 @@ from tests.core.leasing import (
 )
 from tests.core.world import SMALL_STORE
 
-RETRY = lease_retry_topic(GROUP, TOPIC)
+RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
 
 def test_nothing_is_told_before_it_is_recorded(tmp_path: Path) -> None:

@@ -9,18 +9,18 @@ import pytest
 
 from onelog.core.leases.leases import Leases
 from onelog.core.leases.queue import Fate, Handout, QueueLeases
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.errors import (
     InvalidLeaseTimeError,
     LeaseNotFoundError,
     TooManyLeasesError,
 )
 from onelog.message import NewMessage
+from onelog.rocketmq.profile import NAMING
 from tests.core.lease_machine import LeaseMachine
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
 from tests.core.world import HELD_S_MAX, TROUBLES
 
-RETRY = lease_retry_topic(GROUP, TOPIC)
+RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
 
 # -- handing out -------------------------------------------------------------------------------

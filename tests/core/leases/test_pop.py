@@ -13,7 +13,6 @@ from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.pop import POLLS_MAX, PopRequest
 from onelog.core.leases.supply import Terms
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.errors import (
     FilterDisabledError,
     FlushTimeoutError,
@@ -26,10 +25,11 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import NewMessage
+from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, TICK_MS, TOPIC, Reader, bodies, reading
 from tests.core.world import SMALL_STORE
 
-RETRY = lease_retry_topic(GROUP, TOPIC)
+RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
 
 def test_a_request_for_one_queue_gets_nothing_of_the_others(tmp_path: Path) -> None:

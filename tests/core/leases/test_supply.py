@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.message import NewMessage
+from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import (
     GROUP,
     LEASE_MS,
@@ -17,7 +17,7 @@ from tests.core.leasing import (
     reading,
 )
 
-RETRY = lease_retry_topic(GROUP, TOPIC)
+RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
 
 def test_messages_that_are_not_wanted_are_passed_over(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.config import BrokerConfig
-from onelog.core.catalog.topics import retry_topic
 from onelog.core.membership.assignment import STRATEGIES, RequestMode, average, circle, shared
 from onelog.errors import (
     GroupNotFoundError,
@@ -16,6 +15,7 @@ from onelog.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
+from onelog.rocketmq.profile import NAMING
 from tests.core.world import World
 
 
@@ -92,7 +92,7 @@ def test_a_group_without_a_mode_of_its_own_consumes_by_the_default(tmp_path: Pat
     modes.set("others", "orders", RequestMode("PULL"))
     assert modes.of("readers", "orders") == RequestMode("POP", 3)
     assert modes.of("others", "orders") == RequestMode("PULL")
-    assert modes.of("readers", retry_topic("readers")) == RequestMode("PULL")
+    assert modes.of("readers", NAMING.retry_topic("readers")) == RequestMode("PULL")
     assert modes.all() == {("orders", "others"): RequestMode("PULL")}
     world.broker.reconfigure(replace(config, default_request_mode="pull"))
     assert modes.of("readers", "orders") == RequestMode("PULL")
@@ -117,9 +117,9 @@ def test_a_mode_needs_a_topic_that_exists_and_names_that_can_be(tmp_path: Path) 
     with pytest.raises(TopicNotFoundError):
         modes.set("readers", "nowhere", RequestMode("POP"))
     with pytest.raises(TopicPermissionError, match="retry topic is not allowed"):
-        modes.set("readers", retry_topic("readers"), RequestMode("POP"))
+        modes.set("readers", NAMING.retry_topic("readers"), RequestMode("POP"))
     with pytest.raises(InvalidGroupError):
-        modes.set("n" * 121, "orders", RequestMode("POP"))
+        modes.set("n" * 256, "orders", RequestMode("POP"))
     assert modes.entries() == {}
     assert world.broker.groups.get("readers") is None
     world.close()

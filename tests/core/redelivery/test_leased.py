@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from onelog.core.catalog.topics import dead_letter_topic
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.message import decode_properties
+from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import GROUP, LEASE_MS, TICK_MS, TOPIC, bodies, reading
 
-RETRY = lease_retry_topic(GROUP, TOPIC)
+RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
 
 def test_an_expired_message_comes_back_through_the_retry_topic_counted(tmp_path: Path) -> None:
@@ -52,7 +51,7 @@ def test_after_the_groups_maximum_it_is_a_dead_letter(tmp_path: Path) -> None:
         reader.world.advance(LEASE_MS + TICK_MS)
     assert reader.pop() == []
     assert len(reader.leases) == 0
-    dead = reader.world.messages(dead_letter_topic(GROUP))
+    dead = reader.world.messages(NAMING.dead_letter_topic(GROUP))
     assert [bytes(each.body) for each in dead] == [b"poison"]
     properties = decode_properties(dead[0].properties)
     assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == (TOPIC, origin)

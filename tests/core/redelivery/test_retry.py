@@ -13,13 +13,8 @@ from onelog.errors import (
     OffsetOutOfRangeError,
     TopicPermissionError,
 )
-from onelog.message import (
-    SCHEDULE_TOPIC,
-    Message,
-    NewMessage,
-    decode_properties,
-    encode_properties,
-)
+from onelog.message import Message, NewMessage, decode_properties, encode_properties
+from onelog.names import SCHEDULE_TOPIC
 from tests.core.world import World
 
 

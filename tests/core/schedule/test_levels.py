@@ -13,12 +13,12 @@ from onelog.core.schedule.records import restored
 from onelog.errors import MessageError
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
-    SCHEDULE_TOPIC,
     Appended,
     NewMessage,
     decode_properties,
     encode_properties,
 )
+from onelog.names import SCHEDULE_TOPIC
 from tests.core.world import SMALL_STORE, TROUBLES, World
 
 

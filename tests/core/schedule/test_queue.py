@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.queue import TimerQueue
 from onelog.errors import OffsetOutOfRangeError
 from onelog.message import NewMessage, encode_properties
+from onelog.names import TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 from tests.core.world import SMALL_STORE
 

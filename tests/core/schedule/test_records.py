@@ -2,7 +2,6 @@
 
 import pytest
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.records import TAIL_BYTES, TAIL_HEAD, Scheduled
 from onelog.errors import MessageError, PropertiesTooLargeError
@@ -15,6 +14,7 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
+from onelog.names import TIMER_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode
 

@@ -7,11 +7,11 @@ from unittest import mock
 
 import pytest
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import wheel as timer_wheel
 from onelog.core.schedule.timers import COLLECT_MS, TICK_MS
 from onelog.errors import StoreFullError
 from onelog.message import NewMessage, decode_properties, encode_properties
+from onelog.names import TIMER_TOPIC
 from tests.core.world import SMALL_STORE, TROUBLES, World
 
 HOUR_MS = 3_600_000

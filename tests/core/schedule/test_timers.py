@@ -8,7 +8,6 @@ from unittest import mock
 import pytest
 
 from onelog.config import BrokerConfig
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.publish import Intent
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.queue import TimerQueue
@@ -19,14 +18,8 @@ from onelog.errors import (
     StoreFullError,
     TopicPermissionError,
 )
-from onelog.message import (
-    SCHEDULE_TOPIC,
-    Appended,
-    NewMessage,
-    SysFlag,
-    decode_properties,
-    encode_properties,
-)
+from onelog.message import Appended, NewMessage, SysFlag, decode_properties, encode_properties
+from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.core.world import SMALL_STORE, TROUBLES, World
 
 DAY_MS = 86_400_000
@@ -315,7 +308,7 @@ def test_a_record_that_cannot_be_delivered_does_not_block_the_others(
         {"TIMER_OUT_MS": due},
         {"REAL_TOPIC": "orders", "REAL_QID": "0"},
         {"REAL_TOPIC": "orders", "REAL_QID": "70000", "TIMER_OUT_MS": due},
-        {"REAL_TOPIC": "../etc", "REAL_QID": "0", "TIMER_OUT_MS": due},
+        {"REAL_TOPIC": "a\nb", "REAL_QID": "0", "TIMER_OUT_MS": due},
     ]
     for properties in bad:
         orders.store.append([NewMessage(TIMER_TOPIC, 0, b"lost", encode_properties(properties))])

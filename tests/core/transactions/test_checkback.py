@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.errors import MessageError, StoreFullError, TransactionNotFoundError
 from onelog.message import Appended, NewMessage, decode_properties
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC
 from tests.core.transacting import GROUP, Producers
 from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
 

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
 )
 
 from onelog.config import BrokerConfig
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.transactions import half as transactions_module
 from onelog.core.transactions.checkback import Check
 from onelog.errors import (
@@ -42,6 +41,7 @@ from onelog.message import (
     SysFlag,
     decode_properties,
 )
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tests.core.transacting import GROUP, Producers
 from tests.core.world import SMALL_STORE, World
 

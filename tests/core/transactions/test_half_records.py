@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.transactions.half_records import (
     OFFSETS_PER_OPERATION_MAX,
     asked_about,
@@ -23,6 +22,7 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode
 

@@ -7,17 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.transactions import half_records
-from onelog.core.transactions.half import GROUP as CHECKER
 from onelog.errors import TransactionNotFoundError
-from onelog.message import (
-    SCHEDULE_TOPIC,
-    Message,
-    NewMessage,
-    decode_properties,
-    encode_properties,
-)
+from onelog.message import Message, NewMessage, decode_properties, encode_properties
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from onelog.names import CHECKER_GROUP as CHECKER
 from onelog.rocketmq import config_files
 from onelog.rocketmq.config_files import with_quoted_keys
 from onelog.store.message_store import MessageStore

@@ -6,18 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from onelog.config import Config, Loaded
+from onelog.config import Config, Loaded, TlsConfig
 from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData
+from onelog.errors import OnelogError
+from onelog.gateways import Changed, House, MakeSession
 from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
-from onelog.gateways.remoting.session import BrokerSession, Changed, Gateway
+from onelog.gateways.remoting.session import BrokerSession, Gateway
 from onelog.message import encode_host
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.peer import Peer
+from onelog.net.stall_watch import Stalls
+from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import VERSION, RequestCode
 from onelog.wire.remoting.command import Command
 from tests.core.world import SMALL_STORE, World
@@ -105,6 +109,10 @@ def run_at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
     then()
 
 
+async def not_here(port: int, make_session: MakeSession) -> None:
+    raise AssertionError("nobody listens here")
+
+
 @contextlib.asynccontextmanager
 async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     """A broker that is asked over real sockets, for as long as the block lasts."""
@@ -117,17 +125,17 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         changes.append(changed)
         done(None)
 
-    gateway = Gateway(
-        world.broker,
-        world.clock,
-        Loaded(config, {}),
-        encode_host("127.0.0.1", 10911),
-        run_at_once,
-        Random(7),
-        reconfigure,
-        HANDLERS,
-        world.clock.now_ms(),
-    )
+    def retain(manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        world.broker.prepare_retention()
+        world.store.retention.run(world.broker.topics.retention_ms(), manual=manual)
+        then(None)
+
+    house = House(
+        world.broker, world.clock, Loaded(config, {}), encode_host("127.0.0.1", 10911),
+        run_at_once, run_at_once, Random(7), reconfigure, retain, not_here, Tls(TlsConfig()),
+        Stalls(),
+    )  # fmt: skip
+    gateway = Gateway(house, HANDLERS)
 
     def make_session(connection: Connection) -> BrokerSession:
         sessions.append(BrokerSession(connection, gateway))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from onelog.config import Value, load
+from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.message import Message, encode_properties
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_messages
@@ -40,6 +41,13 @@ async def broker(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer]
     overrides = {**SMALL, "broker.store_path": str(folder / "store"), **given}
     async with running_broker(load(overrides=overrides)) as server:
         yield server
+
+
+def remoting(server: BrokerServer) -> RemotingGateway:
+    """The gateway that speaks RocketMQ's protocol."""
+    gateway = server.gateways["broker"]
+    assert isinstance(gateway, RemotingGateway)
+    return gateway
 
 
 @contextlib.asynccontextmanager

@@ -3,12 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
+from onelog.message import PROPERTIES_BYTES_MAX, property_value
+from onelog.record.compression import Method, pack
 from onelog.record.forms import Form, form_of, kafka, rocketmq
-from onelog.record.forms.codecs import Codec
+from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ["KEYS", "TAGS", "UNIQ_KEY", "__key", "__body", "__header.0.a", "CLUSTER", "DELAY", "a"]
+NAMES = (
+    st.binary(max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+    | (st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
+    | st.sampled_from(
+        ["KEYS", "TAGS", "UNIQ_KEY", "__key", "__body", "__header.0.a", "CLUSTER", "DELAY", "a"]
+    )
 )
 VALUES = (
     st.none()
@@ -96,3 +102,34 @@ def test_records_that_unpack_to_more_than_the_limit_are_refused(codec: Codec) ->
 def test_a_sys_flag_names_the_form() -> None:
     assert form_of(Form.KAFKA.sys_flag | 0x80) == Form.KAFKA
     assert form_of(0x783) == Form.ROCKETMQ
+
+
+def test_headers_that_no_properties_can_hold_are_left_out_and_counted() -> None:
+    headers = tuple((f"h{number}", bytes(9_000)) for number in range(5))
+    body, properties = rocketmq.from_neutral(Neutral(b"k", b"v", headers))
+    assert len(properties) <= PROPERTIES_BYTES_MAX
+    read = rocketmq.to_neutral(body, properties, 0)
+    assert (read.key, read.headers) == (b"k", headers[:3])
+    assert property_value(properties, "__left_out") == "2"
+
+
+def test_a_header_may_not_pass_for_a_receipt() -> None:
+    message = Neutral(None, b"v", (("POP_CK", b"0 1 2"),))
+    body, properties = rocketmq.from_neutral(message)
+    assert property_value(properties, "POP_CK") is None
+    assert rocketmq.to_neutral(body, properties, 0) == message
+
+
+def test_snappy_blocks_as_javas_clients_frame_them_are_read() -> None:
+    plain = kafka.from_neutral(MANY)
+    block = pack(plain[kafka.HEAD.size :], Method.SNAPPY)
+    framed = b"\x82SNAPPY\x00" + bytes(8) + len(block).to_bytes(4, "big") + block
+    batch = bytearray(plain[: kafka.HEAD.size] + framed)
+    batch[kafka.LENGTH_AT : kafka.EPOCH_AT] = (len(batch) - 12).to_bytes(4, "big")
+    batch[kafka.ATTRIBUTES_AT + 1] = Codec.SNAPPY
+    assert kafka.to_neutral(bytes(batch)) == MANY
+    with pytest.raises(WireError):
+        kafka.to_neutral(bytes(batch[:-1]) + b"")
+
+
+MANY = [Neutral(b"k%d" % number, b"v" * 50) for number in range(20)]

@@ -12,6 +12,7 @@ from onelog.record.decode import decode_records
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.flat_records import flatten, needs_flattening
 from onelog.spark.columns.pieces import bodies
+from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
@@ -78,6 +79,16 @@ def test_a_compressed_batch_between_ipv6_hosts_is_taken_apart() -> None:
         (41, 2, b"b", b""),
     ]
     assert {(m.queue_id, m.log_offset, m.store_host) for m in found} == {(5, 9, IPV6)}
+
+
+def test_a_kafka_batch_becomes_its_messages() -> None:
+    sent = neutrals(7)
+    found = flat(encoded(kafka_batch(sent, "t", 5), 40, 9), "t")
+    assert [each.queue_offset for each in found] == list(range(40, 47))
+    assert [bytes(each.body) for each in found] == [each.body or b"" for each in sent]
+    assert [each.tags for each in found] == ["even", "odd", "even", "odd", "even", "odd", "even"]
+    assert [each.born_ms for each in found] == [each.time_ms for each in sent]
+    assert {each.sys_flag for each in found} == {0}
 
 
 def test_a_topic_is_taken_for_what_it_is_whatever_its_length() -> None:

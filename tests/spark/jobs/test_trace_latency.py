@@ -2,15 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.spark.jobs.trace_latency import CONSUME, SEND, UNKNOWN, WAIT, Latency, report
-from onelog.wire.remoting.trace import (
-    TRACE_TOPIC,
-    Consumed,
-    Delivered,
-    Published,
-    TraceRecord,
-    encode_trace,
-)
+from onelog.wire.remoting.trace import Consumed, Delivered, Published, TraceRecord, encode_trace
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import link
 from tests.spark.threaded_cluster import ThreadedCluster

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onelog.errors import GroupNotFoundError
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.spark.jobs import triage
-from onelog.wire.remoting.trace import TRACE_TOPIC, Consumed, Outcome, encode_trace
+from onelog.wire.remoting.trace import Consumed, Outcome, encode_trace
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import bodies, link
 from tests.spark.threaded_cluster import ThreadedCluster

@@ -289,3 +289,22 @@ def test_topics_that_would_share_a_table_are_refused() -> None:
     check_names(["orders", "payments"])
     with pytest.raises(ConfigError, match="would both be the table"):
         check_names(["%DLQ%x", "DLQ-x"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("orders", "orders"),
+        ("%RETRY%g", "RETRY-g"),
+        ("payments.eu", "payments.eu"),
+        ("../../etc", "~2f..~2fetc"),
+        ("/etc", "~2fetc"),
+        ("..", "-"),
+        ("a b@c~", "a~20b~40c~7e"),
+        ("題", "~984c"),
+    ],
+)
+def test_a_table_is_a_folder_of_the_lake_whatever_its_topic_is_called(
+    topic: str, name: str
+) -> None:
+    assert table_name(topic) == name

@@ -19,6 +19,13 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("topic", ["a/b", "..", "題" * 85])
+def test_a_queue_is_found_whatever_its_topic_is_called(tmp_path: Path, topic: str) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as opened:
+        append_plain(opened, topic, 3)
+    assert QueueFiles(tmp_path).open(Queue(topic, "", 0)).end == 2
+
+
 def test_a_segment_is_found_by_any_offset_in_it(store: Path) -> None:
     log = LogFiles(store)
     size = SAMPLE.segment_bytes

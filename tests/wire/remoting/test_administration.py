@@ -1,7 +1,7 @@
 """What each request does, and that none was forgotten."""
 
+from onelog.gateways.remoting.gateway import HANDLERS as BROKER_HANDLERS
 from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
-from onelog.server import HANDLERS as BROKER_HANDLERS
 from onelog.wire.remoting.administration import _KINDS, KINDS, Kind, from_afar, refusal
 from onelog.wire.remoting.codes import RequestCode
 

@@ -26,15 +26,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from onelog.client.admin.groups import Groups
-from onelog.client.admin.messages import TOOLS_GROUP, Found, Messages
+from onelog.client.admin.messages import Found, Messages
 from onelog.client.admin.positions import Positions
-from onelog.client.admin.topics import (
-    DEAD_LETTER_PREFIX,
-    DEFAULT_TOPIC,
-    RETRY_PREFIX,
-    TopicKind,
-    Topics,
-)
+from onelog.client.admin.topics import TopicKind, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
 from onelog.client.synchronous import Part, iterating, waiting
@@ -56,6 +50,8 @@ from onelog.message import (
     encode_properties,
     property_value,
 )
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from onelog.rocketmq.names import DEFAULT_TOPIC, TOOLS_GROUP
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 

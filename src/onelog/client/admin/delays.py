@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from onelog.client.admin.cluster import BrokerSet, Clusters
-from onelog.client.admin.messages import TOOLS_GROUP, Messages
+from onelog.client.admin.messages import Messages
 from onelog.client.admin.positions import TO_THE_END, Positions
 from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
@@ -31,11 +31,12 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
-from onelog.message import SCHEDULE_TOPIC, Message, decode_properties, property_value
+from onelog.message import Message, decode_properties, property_value
+from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.recall_handle import RecallHandle
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 PAGE_COUNT = 32
 PAGES_AT_ONCE = 8
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

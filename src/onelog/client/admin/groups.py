@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from onelog.client.admin.cluster import Clusters
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Gathered, Nodes, at_once
 from onelog.client.synchronous import Part, waiting
@@ -23,6 +23,8 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from onelog.rocketmq.names import GROUPS_ON_DEMAND, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from onelog.wire.remoting import fastjson
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import ConsumerConnection
@@ -30,17 +32,7 @@ from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from onelog.wire.remoting.stats import ConsumeStats
 
-SYSTEM_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
-SYSTEM_NAMES = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "DEFAULT_CONSUMER",
-        "SCHEDULE_CONSUMER",
-        "__MONITOR_CONSUMER",
-    }
-)
+_SYSTEM_PREFIXES = (SYSTEM_GROUP_PREFIX, "CID_ONS")
 
 Filters = dict[str, str]
 """Topics, and the filter on each; a SQL-92 condition begins with `SQL92: `."""
@@ -446,7 +438,7 @@ class SyncGroups(Part[Groups]):
 
 def is_system(group: str) -> bool:
     """Whether a group is the broker's own, or RocketMQ's tools'."""
-    return group in SYSTEM_NAMES or group.startswith(SYSTEM_PREFIXES)
+    return group in SYSTEM_GROUPS or group in GROUPS_ON_DEMAND or group.startswith(_SYSTEM_PREFIXES)
 
 
 def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:

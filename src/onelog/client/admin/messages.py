@@ -26,11 +26,11 @@ from onelog.errors import (
 )
 from onelog.message import Message, decode_host, parse_message_id
 from onelog.record.decode import decode_records
+from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.stats import ConsumeStats
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group that exists on every broker for tools."""
 PULL_COUNT = 32
 COUNT_MAX = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from onelog.client.admin.cluster import masters_of
 from onelog.client.admin.groups import Groups
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Route, Topics
+from onelog.client.admin.topics import Route, Topics
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes, at_once
 from onelog.client.synchronous import Part, waiting
@@ -18,6 +18,7 @@ from onelog.errors import (
     GroupOnlineError,
     RequestRefusedError,
 )
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.stats import ResetOffsets

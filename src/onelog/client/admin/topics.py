@@ -16,16 +16,14 @@ from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Failure, Nodes
 from onelog.client.synchronous import Part, waiting
 from onelog.errors import BrokerNotFoundError, TopicExistsError, TopicNotFoundError
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import TopicConfig, TopicTable
 from onelog.wire.remoting.routes import TopicList, TopicRouteData
 from onelog.wire.remoting.stats import TopicStatsTable
 
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
-SYSTEM_PREFIX = "rmq_sys_"
-DEFAULT_TOPIC = "TBW102"
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 QUEUES = 8
 PERM_READ_WRITE = 6

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from onelog.client.admin.dead_letters import RESENT_FROM, origin_topic
 from onelog.client.admin.messages import TIME_MAX, Found, Messages
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics
+from onelog.client.admin.topics import Topics
 from onelog.client.connection.address import host_text
 from onelog.client.connection.nodes import Failure, at_once
 from onelog.client.synchronous import Part, waiting
@@ -26,10 +26,11 @@ from onelog.errors import (
     TopicNotFoundError,
     WireError,
 )
-from onelog.message import SCHEDULE_TOPIC, Message, property_value
+from onelog.message import Message, property_value
+from onelog.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.record.compression import unpacked_body
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.wire.remoting.trace import (
-    TRACE_TOPIC,
     Consumed,
     Delivered,
     Outcome,
@@ -40,8 +41,6 @@ from onelog.wire.remoting.trace import (
     decode_trace,
 )
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 _INNER_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 """Where messages wait that are not to be seen yet; REAL_TOPIC says where they go."""
 _ANSWER_COUNT = 32

@@ -36,7 +36,9 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import Buffer
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
 from onelog.net.peer import Peer
+from onelog.rocketmq.names import REPLY_SUFFIX, SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData, ProducerData
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -51,15 +53,8 @@ log = logging.getLogger(__name__)
 
 _alive: "weakref.WeakSet[Instance]" = weakref.WeakSet()
 
-_MARKS = ("%RETRY%", "%DLQ%")
-_SYSTEM = frozenset(
-    """
-    TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRACE_TOPIC
-    RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
-    """.split()
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
-_REPLY_SUFFIX = "_REPLY_TOPIC"
+_MARKS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_SYSTEM_PREFIXES = (SYSTEM_PREFIX, SYSTEM_GROUP_PREFIX)
 
 
 class Instance:
@@ -361,9 +356,9 @@ class Presence:
 def wrapped(namespace: str, name: str) -> str:
     """A topic or group as the brokers know it."""
     mark, plain = _split(name)
-    if not namespace or plain in _SYSTEM or plain.startswith(_SYSTEM_PREFIXES):
+    if not namespace or plain in SYSTEM_TOPICS or plain.startswith(_SYSTEM_PREFIXES):
         return name
-    if plain.endswith(_REPLY_SUFFIX):
+    if plain.endswith(REPLY_SUFFIX):
         return name  # Each cluster has one, and it is the broker's.
     return name if plain.startswith(f"{namespace}%") else f"{mark}{namespace}%{plain}"
 

@@ -18,11 +18,11 @@ from onelog.client.connection.nodes import Nodes, shared
 from onelog.client.message import Queue
 from onelog.errors import BrokerNotFoundError, OnelogError, TopicNotFoundError
 from onelog.jobs import Job
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import QueueData, TopicRouteData
 
 REFRESH_SECONDS = 30.0
-DEFAULT_TOPIC = "TBW102"
 """Brokers that create topics on demand take their settings from this one."""
 QUEUES = 4
 

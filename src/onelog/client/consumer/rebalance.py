@@ -17,10 +17,10 @@ from onelog.client.connection.address import Address
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.offsets import ConsumerOffsets, ask_broker_of
 from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.push.send_back import RETRY_PREFIX
 from onelog.client.message import Queue
 from onelog.errors import OnelogError, RequestRefusedError, TopicNotFoundError
 from onelog.jobs import Job
+from onelog.names import RETRY_PREFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import ConsumerList
 from onelog.wire.remoting.codes import RequestCode

@@ -21,7 +21,7 @@ from datetime import timedelta
 from itertools import zip_longest
 
 from onelog.client.connection.instance import Instance
-from onelog.client.connection.routes import DEFAULT_TOPIC, QUEUES
+from onelog.client.connection.routes import QUEUES
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
 from onelog.client.message import ReceivedMessage, SendStatus
 from onelog.client.options import milliseconds
@@ -31,9 +31,9 @@ from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
 from onelog.record.compression import Compression
+from onelog.rocketmq.names import DEFAULT_TOPIC, TRACE_TOPIC
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.trace import (
-    TRACE_TOPIC,
     Consumed,
     Delivered,
     MessageKind,

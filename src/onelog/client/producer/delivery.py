@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.instance import Instance
-from onelog.client.connection.routes import DEFAULT_TOPIC, Route
+from onelog.client.connection.routes import Route
 from onelog.client.message import Message, Queue, Receipt
 from onelog.client.producer.outgoing import properties_of
 from onelog.client.producer.pending_sends import (
@@ -36,6 +36,7 @@ from onelog.clock import SystemClock
 from onelog.errors import BrokerNotFoundError, PeerClosedError, PeerTimeoutError
 from onelog.net.line import Line
 from onelog.net.peer import Peer
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.frame import BODY_COPY_MAX, encode_request
 from onelog.wire.remoting.send import SendTemplate
 

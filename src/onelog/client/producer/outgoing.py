@@ -12,6 +12,7 @@ from onelog.client.message import Message, Queue
 from onelog.client.options import Compression as FormName
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
+from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from onelog.record.compression import Compression, compress
 from onelog.record.inner_batch import BATCHED_BYTES, encode_batch
 
@@ -77,7 +78,7 @@ def check_batch(messages: Sequence[Message]) -> str:
             f"the messages of a batch go to one topic, and these go to {', '.join(sorted(topics))}"
         )
     topic = messages[0].topic
-    if topic.startswith(("%RETRY%", "%DLQ%")):
+    if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         raise MessageError(f"no batches to {topic!r}: retries and dead letters go one by one")
     for number, message in enumerate(messages):
         if message.delay is not None or message.deliver_at is not None or message.delay_level:

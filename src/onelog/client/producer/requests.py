@@ -35,6 +35,7 @@ from onelog.errors import (
 from onelog.message import LOOPBACK, LogOffset, QueueOffset, encode_host, encode_properties
 from onelog.message import Message as Record
 from onelog.net.peer import Peer
+from onelog.rocketmq.names import REPLY_SUFFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -116,7 +117,7 @@ class Requests:
         }
         if TTL in asked:
             extra[TTL] = asked[TTL]
-        topic = f"{asked[CLUSTER]}_REPLY_TOPIC"
+        topic = f"{asked[CLUSTER]}{REPLY_SUFFIX}"
         queues = await self._producer.queues(topic)
         try:
             return await self._producer.dispatch(

@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from onelog.client import PullConsumer, PushConsumer, Queue, ReceivedMessage, RetryLater
-from onelog.client.admin.messages import TOOLS_GROUP
 from onelog.commands.clients import ClientSession, Pace, progress_bar
 from onelog.commands.session import complain
 from onelog.commands.terminal import show_bytes, show_count, show_text
 from onelog.commands.times import parse_time, show_time
 from onelog.errors import CompressionError, InvalidRequestError
+from onelog.rocketmq.names import TOOLS_GROUP
 
 POLL_SECONDS = 0.2
 """How long a poll that finds nothing takes; then it is looked whether that was all."""

@@ -7,6 +7,7 @@ import typer
 
 from onelog.commands.options import Yes
 from onelog.commands.spark_options import Job, on_spark
+from onelog.rocketmq.names import TRACE_TOPIC
 
 app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
 
@@ -194,7 +195,7 @@ def trace_latency(
     job: Job,
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
+    ] = TRACE_TOPIC,
     since: Since = None,
     as_json: Json = False,
 ) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from onelog.commands.options import Interval
 from onelog.commands.session import Session, connected
+from onelog.rocketmq.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from onelog.client.admin.messages import Found
@@ -167,7 +168,7 @@ async def trace_message(
     ] = None,
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
+    ] = TRACE_TOPIC,
 ) -> None:
     """Show when a message was born, stored, delivered, consumed, retried, and by whom.
 

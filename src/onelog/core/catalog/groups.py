@@ -1,43 +1,30 @@
 """Consumer groups: what is set for each. Who is in them is `members`; how far they are, `offsets`.
 
-Settings are a durable table. Groups that RocketMQ's own tools use exist from the start, in memory.
+Settings are a durable table. Groups that a protocol's own tools use exist from the
+start, in memory.
 
 Invariant: what `get` answers is recorded in the log or follows from the configuration.
 """
 
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from onelog.config import BrokerConfig
+from onelog.core.catalog.names import Naming
 from onelog.core.durable.tables import Change, DataVersion, Tables, Versions, in_parts, joined
 from onelog.core.redelivery.policy import parse_policy
 from onelog.errors import GroupNotFoundError, InvalidGroupError
+from onelog.names import check_name
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 RETRY_QUEUES_MAX = 1_024
 RETRY_TIMES_MAX = 1_000_000
 POLICY_BYTES_MAX = 4_096
-NAME_MAX = 120
-"""Short enough for `%RETRY%group` and `%DLQ%group` to be topics."""
-
-SYSTEM_PREFIX = "CID_RMQ_SYS_"
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-_MADE_ON_DEMAND = frozenset(("DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +45,6 @@ class GroupConfig:
     sys_flag: int = 0
     consume_timeout_minutes: int = 15
     attributes: dict[str, str] = field(default_factory=dict)
-
-
-def check_name(name: str) -> None:
-    """`InvalidGroupError` unless a group may be called so."""
-    if not name.strip():
-        raise InvalidGroupError("the specified group is blank")
-    if not _NAME.fullmatch(name):
-        raise InvalidGroupError(
-            f"the specified group {name!r} contains illegal characters, allowing only "
-            "^[%|a-zA-Z0-9_-]+$"
-        )
-    if len(name) > NAME_MAX:
-        raise InvalidGroupError(
-            f"the specified group {name[:40]!r}... has {len(name)} characters, is longer than "
-            f"group max length {NAME_MAX}"
-        )
 
 
 def _check_settings(config: GroupConfig) -> None:
@@ -98,12 +69,15 @@ class Groups:
 
     name = "groups"
 
-    def __init__(self, tables: Tables, versions: Versions, *, auto_create: bool = True) -> None:
+    def __init__(
+        self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
+    ) -> None:
         self._tables = tables
         self._versions = versions
-        self.auto_create = auto_create
+        self._naming = naming
+        self.auto_create = config.auto_create_groups
         self._groups: dict[str, GroupConfig] = {}
-        self._system = {name: GroupConfig(name) for name in SYSTEM_GROUPS}
+        self._system = {name: GroupConfig(name) for name in naming.system_groups}
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
@@ -145,7 +119,12 @@ class Groups:
 
     def is_system(self, name: str) -> bool:
         """Whether the group is the broker's or RocketMQ's tools' own."""
-        return name in self._system or name in _MADE_ON_DEMAND or name.startswith(SYSTEM_PREFIX)
+        naming = self._naming
+        return (
+            name in self._system
+            or name in naming.reserved_groups
+            or name.startswith(naming.reserved_group_prefix)
+        )
 
     def require(self, name: str) -> GroupConfig:
         """The group's settings; created on first use where that is allowed."""
@@ -162,7 +141,7 @@ class Groups:
         """Create the group, or change its settings. Nothing happens if it has them already."""
         if self._groups.get(config.name) == config:
             return
-        check_name(config.name)
+        check_name(config.name, "group", InvalidGroupError)
         _check_settings(config)
         change = (self.name, config.name, msgspec.to_builtins(config))
         self._tables.write([change, self._versions.next(self.name)])

@@ -7,13 +7,14 @@ Invariant: what `get` answers is recorded in the log or follows from the configu
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
+from onelog.config import BrokerConfig
+from onelog.core.catalog.names import Naming
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
     STAGED_TOPIC,
@@ -31,7 +32,15 @@ from onelog.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from onelog.message import QUEUE_ID_MAX, SCHEDULE_TOPIC
+from onelog.message import QUEUE_ID_MAX
+from onelog.names import (
+    CHECKED_OUT_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    check_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,39 +50,11 @@ PERM_READ = 4
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _PERM_MAX = 15
 
-DEFAULT_TOPIC = "TBW102"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SYSTEM_PREFIX = "rmq_sys_"
-TIMER_TOPIC = f"{SYSTEM_PREFIX}wheel_timer"
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
-
-UNSENDABLE_TOPICS = frozenset(
-    (
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        CHECKED_OUT_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        TABLES_TOPIC,
-        LEASES_TOPIC,
-        STAGED_TOPIC,
-        TIMER_TOPIC,
-    )
+OWN_TOPICS = frozenset((TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC))
+WAITING_TOPICS = frozenset(
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_OUT_TOPIC)
 )
-"""Topics that clients may not send to: only the broker writes them."""
-
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_NAME_MAX = 127
-_DERIVED_NAME_MAX = 255
-"""For retry and dead-letter topics, whose names contain a group's."""
+"""Where messages wait for something; only the broker writes there."""
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
 TopicListener = Callable[[str, "TopicConfig | None"], None]
@@ -110,64 +91,6 @@ class TopicConfig:
         return max(self.read_queues, self.write_queues)
 
 
-def retry_topic(group: str) -> str:
-    """Where a group's failed messages wait for their next delivery."""
-    return RETRY_PREFIX + group
-
-
-def dead_letter_topic(group: str) -> str:
-    """Where a group's messages end that failed too often."""
-    return DEAD_LETTER_PREFIX + group
-
-
-def check_name(name: str) -> None:
-    """`InvalidTopicError` unless clients may call a topic so."""
-    if not name.strip():
-        raise InvalidTopicError("the specified topic is blank")
-    if not _NAME.fullmatch(name):
-        raise InvalidTopicError(
-            f"the specified topic {name!r} contains illegal characters, allowing only "
-            "^[%|a-zA-Z0-9_-]+$"
-        )
-    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    limit = _DERIVED_NAME_MAX if derived else _NAME_MAX
-    if len(name) > limit:
-        raise InvalidTopicError(
-            f"the specified topic {name[:40]!r}... has {len(name)} characters, is longer than "
-            f"topic max length {limit}"
-        )
-
-
-def system_topics(
-    cluster: str, broker: str, queues: int, auto_create: bool, trace: bool = True
-) -> list[TopicConfig]:
-    """The topics RocketMQ has from the start. `queues` is what auto-created topics get at most.
-
-    RocketMQ has the topic of traces only if it is told to (traceTopicEnable), although it tells its
-    clients to trace; here it is there as long as clients are told so.
-    """
-    everything = PERM_READ_WRITE | PERM_INHERIT
-    found = [
-        TopicConfig(SELF_TEST_TOPIC, 1, 1),
-        TopicConfig(BENCHMARK_TOPIC, 1024, 1024),
-        TopicConfig(cluster, 16, 16, everything),
-        TopicConfig(broker, 1, 1, everything),
-        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
-        TopicConfig(SCHEDULE_TOPIC, 18, 18),
-        TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1),
-        TopicConfig(f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8, 8),
-        TopicConfig(f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, 1, PERM_INHERIT),
-        TopicConfig(HALF_TOPIC, 1, 1),
-        TopicConfig(OP_HALF_TOPIC, 1, 1),
-        TopicConfig(TIMER_TOPIC, 1, 1),
-    ]
-    if trace:
-        found.append(TopicConfig(TRACE_TOPIC, 1, 1))
-    if auto_create:
-        found.append(TopicConfig(DEFAULT_TOPIC, queues, queues, everything))
-    return found
-
-
 def alter_attributes(
     current: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> dict[str, str]:
@@ -183,21 +106,17 @@ class Topics:
     name = "topics"
 
     def __init__(
-        self,
-        tables: Tables,
-        versions: Versions,
-        system: list[TopicConfig],
-        *,
-        auto_create: bool = True,
+        self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
     ) -> None:
         self._tables = tables
         self._versions = versions
-        self._system = system
-        self.auto_create = auto_create
+        self.naming = naming
+        self._system = naming.system_topics(config)
+        self.auto_create = config.auto_create_topics
         self._topics: dict[str, TopicConfig] = {}
-        self.system_names = frozenset(
-            [config.name for config in system] + [DEFAULT_TOPIC, TRACE_TOPIC, CHECKED_OUT_TOPIC]
-        )
+        self.system_names = naming.reserved_topics.union(each.name for each in self._system)
+        self.unsendable = OWN_TOPICS | WAITING_TOPICS | naming.unsendable_topics
+        """Topics that clients may not send to."""
         self.on_change: list[TopicListener] = []
         """Called after a topic was created, changed or deleted (then with None)."""
 
@@ -227,11 +146,13 @@ class Topics:
         for config in self._system:
             self._topics.setdefault(config.name, config)
 
-    def replace_system_topics(self, system: list[TopicConfig]) -> None:
+    def reconfigure(self, config: BrokerConfig) -> None:
         """The configuration changed: system topics that nobody touched follow it."""
-        for config in self._system:
-            if self._topics.get(config.name) == config and config not in system:
-                del self._topics[config.name]
+        self.auto_create = config.auto_create_topics
+        system = self.naming.system_topics(config)
+        for each in self._system:
+            if self._topics.get(each.name) == each and each not in system:
+                del self._topics[each.name]
         changed = [config for config in system if config not in self._system]
         gone = {config.name for config in self._system} - {config.name for config in system}
         self._system = system
@@ -279,8 +200,11 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        own = name in (TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC)
-        return own or name in self.system_names or name.startswith(SYSTEM_PREFIX)
+        return (
+            name in self.system_names
+            or name in OWN_TOPICS
+            or name.startswith(self.naming.reserved_prefix)
+        )
 
     def put(self, config: TopicConfig) -> None:
         """Create the topic, or change its settings. Nothing happens if it has them already."""
@@ -334,14 +258,14 @@ class Topics:
         if config is not None:
             return config
         check_name(name)
-        if name in UNSENDABLE_TOPICS:
+        if name in self.unsendable:
             raise TopicPermissionError(f"sending message to topic[{name}] is forbidden")
         default = self._topics.get(default_topic)
         if default is not None and default.perm & PERM_INHERIT and self._may_create(default_topic):
             count = max(0, min(queues, default.write_queues))
             perm = default.perm & ~PERM_INHERIT
             config = TopicConfig(name, count, count, perm, default.filter_type, False, sys_flag)
-        elif name.startswith(RETRY_PREFIX):
+        elif self.naming.is_retry(name):
             config = TopicConfig(name, 1, 1, sys_flag=sys_flag)
         else:
             return self.require(name)
@@ -349,7 +273,7 @@ class Topics:
         return config
 
     def _may_create(self, default_topic: str) -> bool:
-        return self.auto_create or default_topic != DEFAULT_TOPIC
+        return self.auto_create or default_topic != self.naming.default_topic
 
     def ensure(self, config: TopicConfig) -> TopicConfig:
         """The topic as it is, or created with these settings; for the broker's own needs.

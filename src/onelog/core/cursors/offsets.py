@@ -4,7 +4,7 @@ A commit changes memory only; every few seconds, and at close, what has changed 
 one durable record. A crash loses the commits of those seconds, and the messages come again: that is
 the at-least-once that every group lives with.
 
-    table entry   key "topic@group" (no topic has an @), value {queue id: offset}; an entry names
+    table entry   key "topic@group" (see `names`), value {queue id: offset}; an entry names
                   only the queues that changed, so applying merges
 
 Invariant: `_positions` = the recorded table, with `_dirty` on top.
@@ -19,6 +19,7 @@ import msgspec
 
 from onelog.core.durable.tables import PART_ENTRIES, Change, Tables, in_parts, joined
 from onelog.errors import MessageError
+from onelog.names import join_key, split_key
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,10 @@ log = logging.getLogger(__name__)
 Cursor = tuple[str, str]
 """A group and a topic."""
 
-_SEPARATOR = "@"
-
 
 def cursor_key(group: str, topic: str) -> str:
     """The table's key of a cursor, as RocketMQ's consumerOffset.json has it too."""
-    return f"{topic}{_SEPARATOR}{group}"
+    return join_key(topic, group)
 
 
 class Offsets:
@@ -54,7 +53,7 @@ class Offsets:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
-        topic, _, group = key.partition(_SEPARATOR)
+        topic, group = split_key(key)
         if value is None:
             self._positions.pop((group, topic), None)
         else:

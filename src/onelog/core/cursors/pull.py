@@ -15,17 +15,18 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 """
 
 import enum
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
+from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
-from onelog.message import decode_properties
+from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
@@ -75,6 +76,8 @@ class PullResult(NamedTuple):
     messages: int = 0
     size: int = 0
     ranges: Sequence[tuple[int, int]] = ()
+    offsets: Sequence[int] = ()
+    """Of each slice the offset of its message, where records were converted."""
 
 
 def limits(
@@ -102,11 +105,15 @@ class Puller:
         filter_time: FilterTime,
         cold_count_max: int = 8,
         cold_bytes_max: int = 64 << 10,
+        marked: Set[str] = frozenset(),
     ) -> None:
+        """`marked` are the topics with records of other forms than RocketMQ's (`forms`)."""
         self._store = store
         self._clock = clock
         self.filter_time = filter_time
         self._probed_ms: dict[int, int] = {}
+        self._marked = marked
+        self._conversions = Conversions()
         self.cold_count_max = cold_count_max
         self.cold_bytes_max = cold_bytes_max
 
@@ -121,13 +128,19 @@ class Puller:
         *,
         cold_ok: bool = False,
         bulk: bool = False,
+        as_stored: bool = False,
     ) -> PullResult:
         """The next messages that the subscription wants; all of them if there is none.
 
-        For a bulk reader a worker reads as much from disk as there would be in memory.
+        For a bulk reader a worker reads as much from disk as there would be in memory. Records of
+        other forms become RocketMQ's, unless they are wanted `as_stored`.
         """
         if offset < 0:
             return self._too_small(topic, queue_id)
+        if topic in self._marked and not as_stored:
+            return self._converted(
+                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
+            )
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -156,8 +169,59 @@ class Puller:
                 raise
             # One of them the disk cannot read: the others one by one, up to that.
             return self.pull(
-                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk
-            )
+                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
+                as_stored=as_stored,
+            )  # fmt: skip
+
+    def _converted(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription | None,
+        cold_ok: bool,
+        bulk: bool,
+    ) -> PullResult:
+        """`pull` from a topic that may have records of other forms: each record is looked at."""
+        pulled = self.pull(
+            topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
+            as_stored=True,
+        )  # fmt: skip
+        if pulled.status is not PullStatus.FOUND:
+            return pulled
+        if subscription is not None and subscription.predicate and not self.filter_time.left():
+            return pulled._replace(status=PullStatus.LATER, slices=[], next_offset=offset)
+        slices: list[memoryview] = []
+        offsets: list[int] = []
+        count = size = 0
+        next_offset = pulled.next_offset
+        for piece in self._conversions.pieces(topic, queue_id, pulled.slices):
+            if piece.offset + piece.messages <= offset or not piece.is_wanted(subscription):
+                continue
+            if slices and (count >= count_max or size + len(piece.record) > bytes_max):
+                next_offset = piece.offset
+                break
+            slices.append(memoryview(piece.record))
+            offsets.append(piece.offset)
+            count += piece.messages
+            size += len(piece.record)
+        status = PullStatus.FOUND if slices else PullStatus.NO_MATCHED_MESSAGE
+        return PullResult(
+            status, slices, next_offset, pulled.min_offset, pulled.max_offset, count, size,
+            pulled.ranges, offsets,
+        )  # fmt: skip
+
+    def message_in(
+        self, topic: str, queue_id: int, offset: int, record: memoryview
+    ) -> tuple[Message, memoryview]:
+        """The message that an entry of a queue stands for, from the record that it names."""
+        if topic in self._marked:
+            for piece in self._conversions.pieces(topic, queue_id, [record]):
+                if piece.offset == offset:
+                    return piece.message, memoryview(piece.record)
+        return decode_message(record), record
 
     def _cold(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
@@ -286,6 +350,8 @@ class Puller:
         """Whether a held pull has something to wake up for; None if any message will do."""
         if subscription.codes is None and subscription.predicate is None:
             return None
+        if topic in self._marked:
+            return None  # Only a pull can tell what is in such records.
         return Watch(self._store, topic, queue_id, offset, subscription, self.filter_time)
 
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.waiting import Waiting
-from onelog.core.stats import Stats
+from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
     FlushTimeoutError,
@@ -31,7 +31,8 @@ from onelog.errors import (
     OnelogError,
     StoreError,
 )
-from onelog.message import LIGHT_QUEUE_PREFIX, Appended, AppendedRun, NewMessage, NewRun
+from onelog.message import Appended, AppendedRun, NewMessage, NewRun
+from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -364,7 +365,7 @@ def _named(error: Exception, topic: str) -> OnelogError:
     return MessageError(f"the message cannot be stored: {error}")
 
 
-def _add(bucket: dict[str, list[int]], topic: str, copies: int, size: int, times: int) -> None:
+def _add(bucket: Bucket, topic: str, copies: int, size: int, times: int) -> None:
     cell = bucket.get(topic)
     if cell is None:
         bucket[topic] = [copies, size, times]

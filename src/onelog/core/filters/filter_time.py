@@ -34,8 +34,8 @@ class FilterTime:
         self._look = look
         self.budget_ms = budget_ms
         self.deadline = 0.0
-        """When the time of this tick is used up, once `left` has been asked in it. Who goes through
-        many messages compares it with `seconds` by himself, which costs less."""
+        """When the time of this tick is used up, once `left` has been asked in it. A loop over
+        many messages compares it with `seconds` itself, which costs less than a call."""
         self._has_begun = False
         self._waiting: deque[Turn] = deque()
         self._queues: set[tuple[str, int]] = set()
@@ -87,7 +87,7 @@ class FilterTime:
         self._begin()
         self._in_turn = True
         try:
-            # Who waited in vain once more is behind the others now.
+            # Those who got no time again are now last in the line.
             for _ in range(len(self._waiting)):
                 self._waiting.popleft()()
                 if not self.left():

@@ -143,18 +143,17 @@ class _Parser:
         return self._build(self._tokens[0], conditions.condition, node)
 
     def _filter(self) -> Node:
-        nodes = [self._and()]
-        first = self._peek()
-        while self._take("OR"):
-            nodes.append(self._and())
-        return nodes[0] if len(nodes) == 1 else self._build(first, conditions.any_of, nodes)
+        return self._chain("OR", self._and, conditions.any_of)
 
     def _and(self) -> Node:
-        nodes = [self._equality()]
+        return self._chain("AND", self._equality, conditions.all_of)
+
+    def _chain(self, word: str, part: Callable[[], Node], make: Callable[..., Node]) -> Node:
+        nodes = [part()]
         first = self._peek()
-        while self._take("AND"):
-            nodes.append(self._equality())
-        return nodes[0] if len(nodes) == 1 else self._build(first, conditions.all_of, nodes)
+        while self._take(word):
+            nodes.append(part())
+        return nodes[0] if len(nodes) == 1 else self._build(first, make, nodes)
 
     def _equality(self) -> Node:
         node = self._comparison()

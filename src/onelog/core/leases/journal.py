@@ -22,13 +22,13 @@ from onelog.core.durable.writer import Writer
 from onelog.core.leases.queue import QueueLeases
 from onelog.errors import OnelogError, StoreError
 from onelog.message import NewMessage
+from onelog.names import join_key, split_key
 
 log = logging.getLogger(__name__)
 
 LEASES_FILE = "onelog-leases.json"
 TABLE = "leases"
 _TROUBLE_MS = 1_000
-_SEPARATOR = "@"
 
 Place = tuple[str, str, int]
 """Group, topic and queue id."""
@@ -36,13 +36,14 @@ WhenRecorded = Callable[[OnelogError | None], None]
 
 
 def place_key(queue: QueueLeases) -> str:
-    """The table's key of a queue; neither topics nor groups have an @ in their names."""
-    return f"{queue.topic}{_SEPARATOR}{queue.group}{_SEPARATOR}{queue.queue_id}"
+    """The table's key of a queue."""
+    return f"{join_key(queue.topic, queue.group)}@{queue.queue_id}"
 
 
 def place_of(key: str) -> Place:
     """The inverse of `place_key`."""
-    topic, group, queue_id = key.split(_SEPARATOR)
+    names, _, queue_id = key.rpartition("@")
+    topic, group = split_key(names)
     return group, topic, int(queue_id)
 
 

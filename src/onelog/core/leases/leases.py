@@ -21,6 +21,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from onelog.clock import Clock
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
@@ -71,7 +73,7 @@ class Taken(NamedTuple):
 
 def wait_topic(group: str, topic: str) -> str:
     """What to wait for, beside the topic, to hear of messages that may be had again."""
-    return f"{topic}@{group}"
+    return f"{topic}\0{group}"
 
 
 class Leases:
@@ -148,7 +150,7 @@ class Leases:
                     if isinstance(state, dict):
                         found[place_key(queue)] = state
                     else:
-                        yield state and [b'"%b":' % place_key(queue).encode(), *state]
+                        yield state and [msgspec.json.encode(place_key(queue)) + b":", *state]
                 leases += len(queue.out) + len(queue.ready)
                 if leases >= STEP_LEASES:
                     yield found

@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 from onelog.config import BrokerConfig
 from onelog.core.catalog.groups import Groups
-from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig, Topics
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.pull import Puller, PullStatus
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import ANY_QUEUE, Wait, Waiting
 from onelog.core.leases.leases import Leases, Taken, wait_topic
 from onelog.core.leases.queue import Fate, check_lease_time
 from onelog.core.leases.supply import Terms
-from onelog.core.redelivery.leased import lease_retry_topic
 from onelog.core.stats import Stats
 from onelog.errors import (
     FilterDisabledError,
@@ -205,9 +204,9 @@ class Pop:
         return places + again
 
     def _retry_topic(self, request: PopRequest) -> TopicConfig | None:
-        if request.ordered or request.topic.startswith(RETRY_PREFIX):
+        if request.ordered or self._topics.naming.is_retry(request.topic):
             return None
-        return self._topics.get(lease_retry_topic(request.group, request.topic))
+        return self._topics.get(self._topics.naming.lease_retry_topic(request.group, request.topic))
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -233,7 +232,8 @@ class Pop:
             (wait_topic(request.group, request.topic), request.queue_id),
         ]
         if not request.ordered:
-            keys.append((lease_retry_topic(request.group, request.topic), ANY_QUEUE))
+            retry = self._topics.naming.lease_retry_topic(request.group, request.topic)
+            keys.append((retry, ANY_QUEUE))
         return self._waiting.wait(keys, timeout_ms, on_end, owner, lambda: self._may_go_on(request))
 
     def _may_go_on(self, request: PopRequest) -> bool:

@@ -16,8 +16,9 @@ from onelog.core.cursors.pull import Puller, PullResult, PullStatus, candidates
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import Fate, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
-from onelog.message import Message, decode_properties
+from onelog.message import Message, decode_properties, tags_code
 from onelog.record.decode import decode_message
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
 
 _SCANS_MAX = 8
@@ -87,15 +88,15 @@ class Supply:
                 queue.put_back(looked_at)
                 return Found(queue.next, cold=[(at, size)])
             try:
-                record = self._store.read_record(at, size)
+                record = self._record(queue, offset, at, size)
             except StoreFailedError as error:
                 trouble = error
                 left.append(offset)
                 continue
-            if _wants(terms.subscription, code, record) and (size <= room or not again):
+            if _wants(terms.subscription, code, record) and (len(record) <= room or not again):
                 again.append(offset)
                 records.append(record)
-                room -= size
+                room -= len(record)
             else:
                 left.append(offset)
         queue.put_back(left)
@@ -135,7 +136,7 @@ class Supply:
             queue.next,
             [offset for offset, _ in found],
             (),
-            [self._store.read_record(at, size) for _, (at, size, _) in found],
+            [self._record(queue, offset, at, size) for offset, (at, size, _) in found],
             [offset for offset, entry in entries if entry is None],
         )
 
@@ -148,9 +149,19 @@ class Supply:
         """A message, decoded; None if retention has deleted it, or it is damaged."""
         entry = self._entry(queue, offset)
         try:
-            return None if entry is None else self._store.message_at(entry[0])
+            if entry is None:
+                return None
+            message = self._store.message_at(entry[0])
         except (OffsetOutOfRangeError, StoreCorruptError):
             return None
+        if not message.sys_flag & FORM_MASK:
+            return message
+        return decode_message(self._record(queue, offset, *entry[:2]))
+
+    def _record(self, queue: QueueLeases, offset: int, at: int, size: int) -> memoryview:
+        """The record of one message, as RocketMQ's readers get it."""
+        record = self._store.read_record(at, size)
+        return self._puller.message_in(queue.topic, queue.queue_id, offset, record)[1]
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""
@@ -179,6 +190,8 @@ class Supply:
         subscription: Subscription | None,
     ) -> Sequence[int]:
         """The offsets of the messages in a result; a record that queues share knows but one."""
+        if result.offsets:
+            return result.offsets
         end = result.next_offset
         if end - begin == result.messages:
             return range(begin, end)
@@ -197,6 +210,9 @@ class Supply:
 def _wants(subscription: Subscription | None, code: int, record: memoryview) -> bool:
     if subscription is None:
         return True
+    if code == FORM_CODE:
+        tags = decode_message(record).tags
+        code = tags_code(tags) if tags else 0
     if not subscription.wants_code(code):
         return False
     return subscription.predicate is None or subscription.wants_properties(

@@ -17,9 +17,10 @@ import msgspec
 
 from onelog.config import BrokerConfig
 from onelog.core.catalog.groups import Groups
-from onelog.core.catalog.topics import RETRY_PREFIX, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.durable.tables import Tables
 from onelog.errors import TopicPermissionError
+from onelog.names import join_key, split_key
 
 Mode = Literal["PULL", "POP"]
 Queue = TypeVar("Queue")
@@ -52,48 +53,46 @@ class RequestModes:
         self._tables = tables
         self._topics = topics
         self._groups = groups
-        self._modes: dict[str, RequestMode] = {}
+        self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
+        topic, group = split_key(key)
         if value is None:
-            self._modes.pop(key, None)
+            self._modes.pop((group, topic), None)
         else:
-            self._modes[key] = msgspec.convert(value, RequestMode)
+            self._modes[group, topic] = msgspec.convert(value, RequestMode)
 
     def entries(self) -> dict[str, Any]:
         """Every mode that was set."""
-        return {key: msgspec.to_builtins(mode) for key, mode in self._modes.items()}
+        return {
+            join_key(topic, group): msgspec.to_builtins(mode)
+            for (group, topic), mode in self._modes.items()
+        }
 
     def set(self, group: str, topic: str, mode: RequestMode) -> None:
         """From now on the group, which is made if using it would make it, consumes so."""
-        if topic.startswith(RETRY_PREFIX):
+        if self._topics.naming.is_retry(topic):
             raise TopicPermissionError("retry topic is not allowed to set mode")
         self._topics.require(topic)
         self._groups.require(group)
-        key = _key(group, topic)
-        if self._modes.get(key) != mode:
+        if self._modes.get((group, topic)) != mode:
+            key = join_key(topic, group)
             self._tables.write([(self.name, key, msgspec.to_builtins(mode))])
 
     def of(self, group: str, topic: str) -> RequestMode:
         """How the group consumes the topic. Of a retry topic, where messages wait, it pulls."""
-        found = self._modes.get(_key(group, topic))
+        found = self._modes.get((group, topic))
         if found is not None:
             return found
         config = self._config()
-        if config.default_request_mode == "pull" or topic.startswith(RETRY_PREFIX):
+        if config.default_request_mode == "pull" or self._topics.naming.is_retry(topic):
             return RequestMode()
         return RequestMode("POP", config.default_pop_share)
 
     def all(self) -> dict[tuple[str, str], RequestMode]:
         """Every mode that was set, by topic and group."""
-        keys = (key.partition("@") for key in self._modes)
-        modes = self._modes.values()
-        return {(topic, group): mode for (topic, _, group), mode in zip(keys, modes, strict=True)}
-
-
-def _key(group: str, topic: str) -> str:
-    return f"{topic}@{group}"
+        return {(topic, group): mode for (group, topic), mode in self._modes.items()}
 
 
 def average(queues: Sequence[Queue], member: int, members: int) -> list[Queue]:

@@ -10,7 +10,7 @@ through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 """
 
 from onelog.core.catalog.groups import Groups
-from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig, Topics
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, Retry
 from onelog.message import Message, NewMessage, decode_properties, encode_properties
 from onelog.record.properties import written_again
@@ -18,11 +18,6 @@ from onelog.record.properties import written_again
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
 _RETRY_QUEUES = 1
-
-
-def lease_retry_topic(group: str, topic: str) -> str:
-    """Where the messages of a topic wait that a group leased and did not acknowledge."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 class LeaseRetry:
@@ -42,7 +37,8 @@ class LeaseRetry:
         if message.reconsume_times >= config.retry_times_max:
             given_up = self._retry.again(message, group, -1)
             return given_up and given_up[0]
-        target = topic if topic.startswith(RETRY_PREFIX) else lease_retry_topic(group, topic)
+        naming = self._topics.naming
+        target = topic if naming.is_retry(topic) else naming.lease_retry_topic(group, topic)
         if self._topics.get(target) is None:
             self._topics.ensure(TopicConfig(target, _RETRY_QUEUES, _RETRY_QUEUES))
         properties = decode_properties(message.properties)

@@ -15,13 +15,7 @@ from random import Random
 
 from onelog.clock import Clock
 from onelog.core.catalog.groups import GroupConfig, Groups
-from onelog.core.catalog.topics import (
-    RETRY_PREFIX,
-    TopicConfig,
-    Topics,
-    dead_letter_topic,
-    retry_topic,
-)
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.membership.locks import Locks
 from onelog.core.publish import Intent
 from onelog.core.redelivery.policy import RetryPolicy, parse_policy
@@ -111,7 +105,7 @@ class Retry:
         return Intent(self._clock.now_ms() + delay_ms)
 
     def _retry_topic(self, group: GroupConfig, sys_flag: int) -> TopicConfig:
-        name = retry_topic(group.name)
+        name = self._topics.naming.retry_topic(group.name)
         queues = group.retry_queues
         target = self._topics.get(name) or self._topics.ensure(
             TopicConfig(name, queues, queues, sys_flag=sys_flag)
@@ -121,7 +115,7 @@ class Retry:
         return target
 
     def _dead_letter_topic(self, group: str) -> TopicConfig:
-        name = dead_letter_topic(group)
+        name = self._topics.naming.dead_letter_topic(group)
         return self._topics.get(name) or self._topics.ensure(
             TopicConfig(name, DEAD_LETTER_QUEUES, DEAD_LETTER_QUEUES)
         )
@@ -132,7 +126,7 @@ class Retry:
         Consumers do that when sending back fails, and when they consume in order (then the message
         has had all its tries, and goes to the dead letters at once).
         """
-        group_name = message.topic.removeprefix(RETRY_PREFIX)
+        group_name = message.topic.removeprefix(self._topics.naming.retry_prefix)
         group = self._groups.require(group_name)
         allowed = group.retry_times_max if retries_max is None else retries_max
         if message.reconsume_times <= allowed and not self._locks.any_held(group_name):

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Numbers
 from onelog.core.schedule.records import TAIL_BYTES
@@ -26,6 +25,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import Message, property_value
+from onelog.names import TIMER_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import CRC_PROPERTY_BYTES

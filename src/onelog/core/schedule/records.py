@@ -21,18 +21,17 @@ import functools
 import re
 from typing import NamedTuple
 
-from onelog.core.catalog.topics import HALF_TOPIC, TIMER_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
     DELAY_LEVEL,
     PROPERTIES_BYTES_MAX,
-    SCHEDULE_TOPIC,
     UNIQUE_KEY,
     Message,
     NewMessage,
     decode_properties,
     encode_properties,
 )
+from onelog.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.record.layout import CRC_NAME, CRC_PROPERTY_BYTES
 from onelog.record.properties import written_again
 

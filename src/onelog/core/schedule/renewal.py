@@ -15,7 +15,6 @@ Invariant: before retention deletes a file, no pending message is only in it.
 from collections.abc import Iterator
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
@@ -23,6 +22,7 @@ from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
 from onelog.jobs import Job
+from onelog.names import TIMER_TOPIC
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.waiting import Schedule
@@ -47,6 +46,7 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import Appended, Message, NewMessage
+from onelog.names import TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, TopicConfig, Topics
+from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored, Writer
@@ -35,6 +35,7 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import Message, NewMessage, property_value
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

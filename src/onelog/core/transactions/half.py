@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.tables import Change, Tables, in_parts, joined
 from onelog.core.durable.writer import OnStored, Writer
@@ -44,7 +44,8 @@ from onelog.errors import (
     TransactionLateError,
     TransactionNotFoundError,
 )
-from onelog.message import SCHEDULE_TOPIC, Appended, Message, NewMessage, property_value
+from onelog.message import Appended, Message, NewMessage, property_value
+from onelog.names import CHECKER_GROUP, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
 
@@ -52,7 +53,6 @@ log = logging.getLogger(__name__)
 
 OPEN_MAX = 500_000
 """Open transactions, at some 300 bytes each, before new ones are refused."""
-GROUP = "CID_RMQ_SYS_TRANS"
 _POSITION = "position"
 _PARTS_TOGETHER = 4
 _OPS_PER_READ = 1_000
@@ -186,8 +186,8 @@ class Transactions:
 
     def _rocketmq_position(self) -> tuple[int, int]:
         """Where RocketMQ was, or the start of everything."""
-        half = self._offsets.get(GROUP, HALF_TOPIC, 0)
-        op = self._offsets.get(GROUP, OP_HALF_TOPIC, 0)
+        half = self._offsets.get(CHECKER_GROUP, HALF_TOPIC, 0)
+        op = self._offsets.get(CHECKER_GROUP, OP_HALF_TOPIC, 0)
         return half or 0, op or 0
 
     def _ended_since(self, op_offset: int) -> set[int]:
@@ -291,8 +291,10 @@ class Transactions:
         if changes or has_changed:
             self._tables.write([*changes, (self.name, _POSITION, [half_end, op_end])])
             lowest = min(self.places.keys() | self._ending(), default=half_end)
-            self._offsets.commit(GROUP, HALF_TOPIC, 0, lowest)
-            self._offsets.commit(GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end))
+            self._offsets.commit(CHECKER_GROUP, HALF_TOPIC, 0, lowest)
+            self._offsets.commit(
+                CHECKER_GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end)
+            )
 
     def _unrecorded_parts(self, half_end: int) -> Iterator[list[Change]]:
         """What has to change in the table; ending ones are open still."""

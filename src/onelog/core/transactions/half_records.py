@@ -18,7 +18,6 @@ Invariant: body, flag, birth and the sender's own properties are the same in eac
 
 from collections.abc import Iterator, Sequence
 
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.core.schedule.records import REAL_QUEUE_ID, REAL_TOPIC
 from onelog.errors import MessageError, PropertiesTooLargeError
 from onelog.message import (
@@ -31,6 +30,7 @@ from onelog.message import (
     property_bytes,
     property_value,
 )
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from onelog.record.properties import (
     with_property,
     without_property,

@@ -36,7 +36,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.catalog.topics import UNSENDABLE_TOPICS, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, in_parts, joined
@@ -316,7 +316,7 @@ class PreparedBatches:
 
     def _check_target(self, topic: str, queue_id: int) -> None:
         config = self._topics.require(topic)
-        if not config.writable or topic in UNSENDABLE_TOPICS:
+        if not config.writable or topic in self._topics.unsendable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
         if not 0 <= queue_id < config.queues:
             raise InvalidQueueError(f"request queueId[{queue_id}] is illegal, {config}")

@@ -8,13 +8,10 @@ becomes an answer through `ERROR_CODES`.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from random import Random
 from typing import NamedTuple, NoReturn, TypeVar
 
-from onelog.clock import Clock
-from onelog.config import Loaded, TlsConfig
-from onelog.core.broker import Broker
+from onelog.config import Loaded
+from onelog.core.access import Principal
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -57,14 +54,13 @@ from onelog.errors import (
     TransactionNotFoundError,
     WireError,
 )
+from onelog.gateways import House
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection
 from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
-from onelog.net.stall_watch import Stalls
-from onelog.net.tls import Tls
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -139,78 +135,46 @@ TURN_COUNT = 100
 LOOKUPS_MAX = 1_000
 """Questions to the disk that may wait at a time."""
 
-log = logging.getLogger(__name__)
-
 _Found = TypeVar("_Found")
-Offload = Callable[[Callable[[], None], Callable[[], None]], None]
-"""Runs the first function in a worker thread, then the second one in the loop."""
 
 
-Changed = Callable[[ConfigError | None], None]
-"""Called when settings were changed, or with the reason why not."""
-
-
-@dataclass(slots=True)
 class Gateway:
     """What all sessions of one broker share."""
 
-    broker: Broker
-    clock: Clock
-    loaded: Loaded
-    """The configuration, with where each value came from."""
-    store_host: bytes
-    """The address that clients reach this broker at, as records keep it."""
-    offload: Offload
-    random: Random
-    reconfigure: Callable[[dict[str, str], Changed], None]
-    """Changes settings of the running broker, then calls back; `ConfigError`, here or there, says
-    that nothing has changed."""
-    handlers: "dict[int, Handler]" = field(default_factory=dict)
-    started_ms: int = 0
-    tls: Tls = field(default_factory=lambda: Tls(TlsConfig()))
-    region: str = "DefaultRegion"
-    trace: bool = True
-    stalls: Stalls = field(default_factory=Stalls)
-    """How often the event loop was held."""
-    headers: CompactHeaders = field(default_factory=CompactHeaders)
-    look_up: Offload = field(init=False)
-    """The same as `offload`, for what computes, too: few at a time."""
-    plain_forms: PlainForms = field(default_factory=PlainForms)
-    """What properties of plain messages look like."""
-    lookups: int = 0
-    """How many of these are not done yet."""
-    retain: Callable[[bool, Callable[[OnelogError | None], None]], None] = field(init=False)
-    """Makes a round of retention, at any hour if the first argument says so, and calls back."""
-    id_prefix: str = field(init=False)
-    """How the ids of messages stored here begin."""
-    added_properties: bytes = field(init=False)
-    """What the broker adds to the properties of every message, as RocketMQ does."""
-    routes: Routes = field(init=False)
-    """Where topics are on other brokers."""
-    far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
-    """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
+    def __init__(self, house: House, handlers: "dict[int, Handler]") -> None:
+        self.broker = house.broker
+        self.clock = house.clock
+        self.store_host = house.store_host
+        self.offload = house.offload
+        self.look_up = house.look_up
+        self.lookups = 0
+        """How many of these are not done yet."""
+        self.random = house.random
+        self.reconfigure = house.reconfigure
+        self.retain = house.retain
+        self.tls = house.tls
+        self.stalls = house.stalls
+        self.handlers = handlers
+        self.far_handlers: dict[int, Handler] = {}
+        """Those for peers on other machines; they hold on to it, so it is changed in place."""
+        self.started_ms = house.clock.now_ms()
+        self.routes = Routes(house.broker, house.clock.now_ms, house.tls)
+        self.headers = CompactHeaders()
+        self.plain_forms = PlainForms()
+        """What properties of plain messages look like."""
+        self.id_prefix = house.store_host.hex().upper()
+        """How the ids of messages stored here begin."""
+        self.refresh(house.loaded)
 
-    def __post_init__(self) -> None:
-        self.look_up = self.offload
-        self.retain = self._retain_at_once
-        self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
-        self.refresh()
-
-    def _retain_at_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
-        broker = self.broker
-        broker.prepare_retention()
-        broker.store.retention.run(broker.topics.retention_ms(), manual=manual)
-        then(None)
-
-    def refresh(self) -> None:
+    def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
-        is_open = self.loaded.config.security.remote_admin
+        self.loaded = loaded
+        is_open = loaded.config.security.remote_admin
         self.far_handlers.update(
             self.handlers if is_open else from_afar(self.handlers, _refuse_from_afar)
         )
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
-        self.id_prefix = self.store_host.hex().upper()
         self.added_properties = encode_properties(
             {
                 "MSG_REGION": self.region,
@@ -218,6 +182,7 @@ class Gateway:
                 "CLUSTER": config.cluster,
             }
         )
+        """What the broker adds to the properties of every message, as RocketMQ does."""
 
 
 def same(answer: Answer) -> Answer:
@@ -238,6 +203,7 @@ class BrokerSession(RemotingSession):
         # Chosen once for all requests: those in a hurry need not ask who they are from.
         self._handlers = gateway.handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
+        self.principal = Principal("", "remoting", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def handle(self, command: Command) -> None:

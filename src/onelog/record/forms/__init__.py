@@ -9,6 +9,10 @@ with two functions, `to_neutral` and `from_neutral`, and N forms need 2 N conver
     rocketmq    RocketMQ's own: the message's body          one, or an inner batch
     kafka       one record batch, magic 2, as it came       as many as the batch counts
 
+A record that holds many messages is an inner batch: it has a queue offset, and an entry in the
+queue, for each of them. Entries of other forms than RocketMQ's do not have the hash of tags, which
+each message has for itself, but `FORM_CODE`, which is no hash: whoever filters has to look.
+
 Invariant: `to_neutral(from_neutral(message))` is the message, in every form.
 """
 
@@ -16,6 +20,7 @@ from enum import IntEnum
 
 FORM_SHIFT = 16
 FORM_MASK = 0xF << FORM_SHIFT
+FORM_CODE = 1 << 32
 
 
 class Form(IntEnum):

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from onelog.errors import WireError
-from onelog.record.forms.codecs import Codec, pack, unpack
+from onelog.record.compression import UNPACKED_BYTES_MAX, Method, pack, unpack
 from onelog.record.forms.neutral import Header, Neutral
 
 HEAD = Struct(">qiibIhiqqqhii")
@@ -45,6 +45,24 @@ LENGTH_AT, EPOCH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT = 8, 12, 16, 17, 21
 _LENGTH_END = 12
 _RECORD_BYTES_MIN = 7
 """A record without key, value and headers."""
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_METHODS: dict[int, Method] = {
+    Codec.GZIP: Method.GZIP,
+    Codec.SNAPPY: Method.SNAPPY,
+    Codec.LZ4: Method.LZ4,
+    Codec.ZSTD: Method.ZSTD,
+}
 
 
 class Attribute(IntEnum):
@@ -109,22 +127,30 @@ def crc_of(data: bytes | memoryview) -> int:
     return int(crc32c(data[ATTRIBUTES_AT:]))
 
 
-def to_neutral(data: bytes | memoryview, *, bytes_max: int = 64 << 20) -> list[Neutral]:
+def to_neutral(data: bytes | memoryview, *, bytes_max: int = UNPACKED_BYTES_MAX) -> list[Neutral]:
     """The messages of a batch; none, if it is a control batch."""
     return [record.message for record in records(data, bytes_max=bytes_max)]
 
 
-def records(data: bytes | memoryview, *, bytes_max: int = 64 << 20) -> list[Record]:
+def records(data: bytes | memoryview, *, bytes_max: int = UNPACKED_BYTES_MAX) -> list[Record]:
     """The messages of a batch and their places in it; none, if it is a control batch."""
     batch = read_head(data)
     if batch.is_control:
         return []
     packed = data[HEAD.size : batch.size]
-    raw = bytes(unpack(packed, batch.attributes & Attribute.CODEC, bytes_max))
+    raw = _unpacked(packed, batch.attributes & Attribute.CODEC, bytes_max)
     if not 0 < batch.records <= len(raw) // _RECORD_BYTES_MIN:
         raise WireError(f"a batch of {len(raw)} bytes cannot hold {batch.records} records")
     append_ms = batch.max_ms if batch.attributes & Attribute.APPEND_TIME else None
     return list(_records(raw, batch.records, batch.base_ms, append_ms))
+
+
+def _unpacked(packed: bytes | memoryview, codec: int, bytes_max: int) -> bytes:
+    if codec == Codec.NONE:
+        return bytes(packed)
+    if codec not in _METHODS:
+        raise WireError(f"records are compressed by codec {codec}, which is unknown")
+    return unpack(packed, _METHODS[codec], bytes_max)
 
 
 def _records(raw: bytes, count: int, base_ms: int, append_ms: int | None) -> Iterator[Record]:
@@ -163,7 +189,7 @@ def from_neutral(
     """One batch with all these messages."""
     base_ms = messages[0].time_ms
     raw = b"".join(_record(message, index, base_ms) for index, message in enumerate(messages))
-    packed = pack(raw, codec)
+    packed = pack(raw, _METHODS[codec]) if codec else raw
     latest_ms = max(message.time_ms for message in messages)
     last = len(messages) - 1
     head = HEAD.pack(

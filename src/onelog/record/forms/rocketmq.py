@@ -7,14 +7,21 @@
     time        born time
 
 Properties are texts with a value each, no name twice, and neither 0x01 nor 0x02 in them. What does
-not fit is kept under a name that says what it was; values are bytes in base64, or `null`:
+not fit is kept under a name that says what it was, and its value is bytes in base64 after a `=`, or
+`null`. All of that is read back as what it was:
 
-    __key             a key that is no such text
-    __header.N.NAME   header number N, counted from 0, in URL quotes
+    __key             a key that is no such text (binary, empty)
+    __header.N.NAME   header number N, counted from 0, NAME in URL quotes: one with a binary, empty
+                      or null value, a name that was there before, or a name not its sender's to set
 
-What the broker and the store add to every message (`OWN`) is no header of its sender.
+RocketMQ's Java clients before 5.0 stop at a message whose body is empty; later ones read it.
 
-Invariant: what is written here is read back as the same neutral message.
+Names that brokers and clients set for themselves (`OWN`) are no headers of the sender.
+
+One thing is lost: properties end at 32,767 bytes. Headers that do not fit are left out, from the
+end on, and `__left_out` says how many; what is kept in another form still has them.
+
+Invariant: what is written here, and fits, is read back as the same neutral message.
 """
 
 import base64
@@ -22,16 +29,21 @@ import binascii
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
-from onelog.message import KEYS
+from onelog.message import KEYS, PROPERTIES_BYTES_MAX
 from onelog.record.forms.neutral import Header, Neutral
 
-OWN = frozenset("MSG_REGION TRACE_ON CLUSTER WAIT __CRC32# INNER_NUM INNER_BASE".split())
-"""Properties that brokers, stores and clients add for themselves."""
+OWN = frozenset(
+    "MSG_REGION TRACE_ON CLUSTER WAIT POP_CK POP_CK_OFFSET 1ST_POP_TIME __CRC32# INNER_NUM "
+    "INNER_BASE INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET __left_out".split()
+)
 _BODY = "__body"
 _KEY = "__key"
 _HEADER = "__header."
+_LEFT_OUT = "__left_out"
 _NULL = "null"
 _TAKEN = frozenset({KEYS, _BODY, _KEY, *OWN})
+_ROOM_BYTES = 128
+"""For what is added to converted properties: how many were left out, a unique key, a receipt."""
 
 
 def to_neutral(body: bytes, properties: bytes, born_ms: int) -> Neutral:
@@ -41,13 +53,14 @@ def to_neutral(body: bytes, properties: bytes, born_ms: int) -> Neutral:
     headers: list[Header] = []
     for name, value in _pairs(properties):
         if name == KEYS:
-            key = value.encode()
+            key = value.encode("utf-8", "surrogateescape")
         elif name == _KEY:
             key = _unpacked(value)
         elif name == _BODY and value == _NULL:
             content = None
         elif name.startswith(_HEADER):
-            headers.append((unquote(name[len(_HEADER) :].partition(".")[2]), _unpacked(value)))
+            quoted = name[len(_HEADER) :].partition(".")[2]
+            headers.append((unquote(quoted, errors="surrogateescape"), _unpacked(value)))
         elif name not in OWN:
             headers.append((name, value.encode("utf-8", "surrogateescape")))
     return Neutral(key, content, tuple(headers), born_ms)
@@ -65,11 +78,19 @@ def from_neutral(message: Neutral) -> tuple[bytes, bytes]:
     for number, (name, value) in enumerate(message.headers):
         text = None if value is None else _text(value)
         if text is None or name in seen or not _is_plain_name(name):
-            pieces.append(f"{_HEADER}{number}.{quote(name, safe='')}\x01{_packed(value)}")
+            quoted = quote(name, safe="", errors="surrogateescape")
+            pieces.append(f"{_HEADER}{number}.{quoted}\x01{_packed(value)}")
         else:
             pieces.append(f"{name}\x01{text}")
             seen.add(name)
-    return message.body or b"", "".join(piece + "\x02" for piece in pieces).encode()
+    encoded = [f"{piece}\x02".encode() for piece in pieces]
+    size, left_out = sum(map(len, encoded)), 0
+    while size > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
+        size -= len(encoded.pop())
+        left_out += 1
+    if left_out:
+        encoded.append(f"{_LEFT_OUT}\x01{left_out}\x02".encode())
+    return message.body or b"", b"".join(encoded)
 
 
 def _pairs(properties: bytes) -> Iterator[tuple[str, str]]:
@@ -90,13 +111,8 @@ def _text(value: bytes) -> str | None:
 
 
 def _is_plain_name(name: str) -> bool:
-    return bool(
-        name
-        and name not in _TAKEN
-        and not name.startswith(_HEADER)
-        and "\x01" not in name
-        and "\x02" not in name
-    )
+    raw = name.encode("utf-8", "surrogateescape")
+    return _text(raw) is not None and name not in _TAKEN and not name.startswith(_HEADER)
 
 
 def _packed(value: bytes | None) -> str:

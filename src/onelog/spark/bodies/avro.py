@@ -67,7 +67,7 @@ def schema_in_sample(sample: Iterable[bytes]) -> str:
             try:
                 return json.dumps(fastavro.reader(io.BytesIO(body)).writer_schema)
             except Exception:
-                continue  # A damaged file, and the library stumbled over it; another one may do.
+                continue  # A damaged file; another one may be whole.
     raise ConfigError(
         "decode=avro: bodies do not say what they are, unless they are container files: give "
         "their schema with the option schema or schemaFile"
@@ -221,7 +221,7 @@ class AvroBodies:
         for row, body in enumerate(bodies):
             try:
                 records.append(read(body))
-            # The library raises whatever it stumbles over in bytes that are something else.
+            # For bytes that are something else, the library raises all kinds of errors.
             except Exception as error:
                 errors[row] = f"no Avro record of this schema: {str(error) or type(error).__name__}"
                 records.append(self._nothing)

@@ -143,7 +143,7 @@ def _json_fields(given: bytes | None, sample: Iterable[bytes]) -> StructType:
         return parse_ddl(text)
     try:
         return StructType.fromJson(json.loads(text))
-    except Exception as error:  # PySpark raises whatever it stumbles over.
+    except Exception as error:  # PySpark raises all kinds of errors.
         raise ConfigError(
             f"schema: this is neither DDL nor a Spark schema as JSON: {error}"
         ) from None

@@ -1,8 +1,9 @@
 """Records that are not one plain message each, rewritten as records that are.
 
-A body is decompressed, an inner batch becomes a record for each of its messages, and a record that
-was read from a queue of another topic than its own (see `store.dispatch`) gets the place that it
-has there. All keep the log offset, the times and the hosts of the record that they come from.
+A body is decompressed; an inner batch, and what is of another form than RocketMQ's, become a record
+for each of their messages; and a record that was read from a queue of another topic than its own
+(see `store.dispatch`) gets the place that it has there. All keep the log offset, the store time and
+the hosts of the record that they come from.
 
 Invariant: what comes out has no compressed body (where bodies matter) and nothing to unwrap, and is
 in the order of what went in.
@@ -10,7 +11,6 @@ in the order of what went in.
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -21,7 +21,9 @@ from onelog.record.columns import Layout, Mask, find_records
 from onelog.record.compression import unpacked_body
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
-from onelog.record.inner_batch import split_batch
+from onelog.record.forms import FORM_MASK
+from onelog.record.forms.conversion import in_rocketmq_form
+from onelog.record.inner_batch import unwrapped
 from onelog.record.layout import CRC_MASK
 from onelog.store.dispatch import Target, targets
 
@@ -34,17 +36,10 @@ OnDamage = Callable[[WireError], None]
 """Told of a record that cannot be rewritten; raises, or has the record left out."""
 
 
-class _Part(NamedTuple):
-    """One message of a record."""
-
-    flag: int
-    body: memoryview
-    properties: bytes
-
-
 def needs_flattening(layout: Layout, topic: str | None, with_bodies: bool) -> Mask:
     """Which records have to be rewritten; with `topic`, all were read from its queues."""
     unusual: Mask = (layout.sys_flag & _BATCH) == _BATCH
+    unusual |= (layout.sys_flag & FORM_MASK) != 0
     if with_bodies:
         unusual |= (layout.sys_flag & _COMPRESSED) != 0
     if topic is not None and len(layout):
@@ -76,31 +71,36 @@ def flatten(
 
 
 def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[bytes]:
-    is_batch = message.sys_flag & _BATCH == _BATCH
-    parts = [_Part(message.flag, message.body, message.properties)]
-    if is_batch or with_bodies:
-        if crc32(message.body) & CRC_MASK != message.body_crc:
-            raise WireError(
-                f"the body of the record at log offset {message.log_offset} has another CRC"
-            )
-        try:
-            body = unpacked_body(message)
-            parts = [_Part(message.flag, memoryview(body), message.properties)]
-            if is_batch:
-                parts = [
-                    _Part(flag, memoryview(inner), own) for flag, inner, own in split_batch(body)
-                ]
-        except WireError as error:
-            raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
+    messages = _messages(message, with_bodies)
     for target in _places(message, topic):
-        for index, part in enumerate(parts):
+        for each in messages:
+            offset = target.queue_offset + each.queue_offset - message.queue_offset
             yield encode_stored(
-                message._replace(
-                    topic=target.topic, queue_id=target.queue_id,
-                    queue_offset=QueueOffset(target.queue_offset + index), body=part.body,
-                    properties=part.properties, flag=part.flag, sys_flag=message.sys_flag & _LEFT,
+                each._replace(
+                    topic=target.topic, queue_id=target.queue_id, queue_offset=QueueOffset(offset),
+                    sys_flag=each.sys_flag & _LEFT,
                 )
             )  # fmt: skip
+
+
+def _messages(message: Message, with_bodies: bool) -> list[Message]:
+    """The messages that a record holds, with bodies as their senders had them."""
+    is_foreign = message.sys_flag & FORM_MASK != 0
+    is_batch = message.sys_flag & _BATCH == _BATCH
+    if not (is_foreign or is_batch or with_bodies):
+        return [message]
+    if crc32(message.body) & CRC_MASK != message.body_crc:
+        raise WireError(
+            f"the body of the record at log offset {message.log_offset} has another CRC"
+        )
+    if is_foreign:
+        return in_rocketmq_form(message)
+    if is_batch:
+        return unwrapped([message])
+    try:
+        return [message._replace(body=memoryview(unpacked_body(message)))]
+    except WireError as error:
+        raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
 
 
 def _places(message: Message, topic: str | None) -> list[Target]:

@@ -5,7 +5,7 @@ the columns that were asked for; what was not asked for is not decoded. Records 
 plain message each (compressed bodies, inner batches, records that belong to further queues) are
 first rewritten as plain ones, by `flat_records`.
 
-Invariant: the rows are the messages that `wire.remoting.records` finds in the same bytes, in the
+Invariant: the rows are the messages that `record.decode` finds in the same bytes, in the
 same order, without half and rolled-back ones; where that raises, this raises `WireError` too. Only
 the CRC of a body that is not decoded is not checked.
 """

@@ -5,8 +5,8 @@ with the same key (see `topics.key_of`), the first one is copied, and what follo
 remembered is left out. Messages that have no such key are all copied.
 
 A key is remembered for a span of time after it was read (`READ`), or by the time of the messages
-(`store_time`, `born_time`). The latter gives the same result whenever it is run, but takes messages
-as lost that are older by the whole span than others that were read before: `queries.Ran.late`.
+(`store_time`, `born_time`). The latter gives the same result whenever it is run, but leaves out
+messages that are older, by the whole span, than others that were read before (`Ran.late`).
 
 Invariant: no two copies of one key within the span; each message that is copied is copied once,
 also after a crash. Messages of different keys may change their order.

@@ -102,7 +102,7 @@ def differences(
 
 
 def compare(first: "DataFrame", second: "DataFrame", by: str) -> "DataFrame":
-    """Each key, with its messages in both frames, and what is the matter with them."""
+    """Each key, with its messages in both frames, and how they differ."""
     if not by:
         raise ConfigError("by is empty: say what messages are told apart by")
     one, other = _by_key(first, by, "first"), _by_key(second, by, "second")

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from onelog.errors import WireError
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.spark.jobs import topics
 from onelog.spark.jobs.topics import Link
-from onelog.wire.remoting.trace import TRACE_TOPIC, Consumed, Delivered, Published, decode_trace
+from onelog.wire.remoting.trace import Consumed, Delivered, Published, decode_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,16 +37,8 @@ _ARROW = pa.schema(
         ("outcome", pa.int32()),
     ]
 )  # fmt: skip
-RECORD = (
-    "kind string, message_id string, request_id string, topic string, group string, "
-    "time_ms bigint, cost_ms bigint, is_first boolean, success boolean, outcome int"
-)
+RECORD = from_arrow_schema(_ARROW)
 """A record of a trace: `kind` is `SEND`, `WAIT` (handed to a listener), `CONSUME`, or `BAD`."""
-
-_Row = tuple[
-    str, str | None, str | None, str | None, str | None,
-    int | None, int | None, bool | None, bool | None, int | None,
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +91,11 @@ def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
-def _rows(body: bytes) -> Iterator[_Row]:
+def _rows(body: bytes) -> Iterator[tuple[object, ...]]:
     try:
         found = decode_trace(body)
     except WireError:
-        yield (BAD, *[None] * 9)  # type: ignore[misc]
+        yield (BAD, *[None] * 9)
         return
     for each in found:
         match each:

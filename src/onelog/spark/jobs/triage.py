@@ -5,7 +5,7 @@ property that the consumers set (`reason_property`), else the outcome of its las
 traces, if clients write them, else what is wrong with its body, if it should be JSON.
 
 Invariant: looking changes nothing; a letter is sent again once, however often it is asked for (see
-`client.resending`).
+`client.admin.resending`).
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,13 @@ from pyspark.sql.window import Window
 
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.dead_letters import Letter, Resending, origin_topic
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX
 from onelog.client.connection.nodes import at_once
 from onelog.errors import GroupNotFoundError
+from onelog.names import DEAD_LETTER_PREFIX
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.spark.jobs import topics, trace_latency
 from onelog.spark.jobs.topics import Link
-from onelog.wire.remoting.trace import TRACE_TOPIC, Outcome
+from onelog.wire.remoting.trace import Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@
 
 Each topic is a table in the folder: Delta by default, so that Spark, DuckDB, pandas and others read
 it without a broker. The query's checkpoint is in the folder too, one for each set of topics; but
-how far a table is, the table itself says (see `lake_positions`).
+how far a table is, the table itself says (see `lake.positions`).
 
 Invariant: every message of the topics, from where the sync began, is in its table once.
 """

@@ -7,12 +7,13 @@ The day is that of the store time, in UTC. With decoded bodies, rows whose body 
 go to the dead letters, with the reason and the body as it came.
 
 Invariant: a file is whole and on disk when its name is returned, and no two attempts write the same
-file. Which files count is the table's business (`lake_tables`).
+file. Which files count is the table's business (`lake.tables`).
 """
 
 import datetime
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ FILE_BYTES = 128 << 20
 _DEAD_LETTER_COLUMNS = ("topic", "queue", "offset", "broker", "key", "tags", "body", "store_time")
 _PLACE = ("topic", "broker", "queue")
 _STATS = ("offset", "queue", "store_time")
+_ODD = re.compile(r"[^a-zA-Z0-9_.%|-]")
+"""What only topics of other protocols than RocketMQ's have in their names."""
 
 
 class Place(NamedTuple):
@@ -65,7 +68,8 @@ class WrittenFile:
 
 def table_name(topic: str) -> str:
     """The folder of a topic's table: its name, without what paths and URLs treat specially."""
-    return topic.replace("%", "-").replace("|", "-").lstrip("-_.") or "-"
+    name = _ODD.sub(lambda found: f"~{ord(found[0]):x}", topic)
+    return name.replace("%", "-").replace("|", "-").lstrip("-_.") or "-"
 
 
 def check_names(topics: Mapping[str, str] | list[str]) -> None:

@@ -3,7 +3,7 @@
 Positions belong to tables; a checkpoint is only how Spark goes on with its own query. Another
 sync, with other topics beside the same one, may have brought a table further than the checkpoint
 of this one knows. Then that checkpoint is of no use any more, and a new one begins at the tables'
-positions. (What a sync reads in vain all the same, `lake_tables` does not take.)
+positions. (If a sync reads rows that a table has already, `lake.tables` does not take them.)
 
 Invariant: a sync reads every message that its tables do not have yet.
 """

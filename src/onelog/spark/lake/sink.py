@@ -3,7 +3,7 @@
 Format `onelog_lake`, for `lake.sync`; it has to be registered (`spark.dataSource.register`).
 Options: `path`, the folder of the tables; `form`, delta or parquet; `fileBytes`.
 
-Invariant: as in `lake_tables`, a message is in its table once, whoever brings it.
+Invariant: as in `lake.tables`, a message is in its table once, whoever brings it.
 """
 
 from collections.abc import Iterator

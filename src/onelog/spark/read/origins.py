@@ -8,9 +8,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onelog.client.admin.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, StoreError, TopicNotFoundError
+from onelog.names import (
+    DEAD_LETTER_PREFIX,
+    LIGHT_QUEUE_PREFIX,
+    OWN_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+)
+from onelog.rocketmq.names import BENCHMARK_TOPIC, SYSTEM_TOPICS, UPPER_SYSTEM_PREFIX
 from onelog.spark.brokers import Brokers, connect
 from onelog.spark.options import ReadOptions, Subscription
 from onelog.spark.read.offsets import Extent, Origin, Snapshot, find_queue, queue_name
@@ -18,10 +25,17 @@ from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 
 SAMPLE_RECORDS = 64
-_INTERNAL = re.compile(
-    rf"(?:{RETRY_PREFIX}|{DEAD_LETTER_PREFIX}|%LMQ%|{SYSTEM_PREFIX}|onelog_sys_|RMQ_SYS_).*"
-    r"|SCHEDULE_TOPIC_XXXX|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_MAX_TIME_TOPIC"
-)
+_INTERNAL_PREFIXES = (
+    RETRY_PREFIX, DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, SYSTEM_PREFIX, OWN_PREFIX,
+    UPPER_SYSTEM_PREFIX,
+)  # fmt: skip
+
+
+def _is_internal(topic: str) -> bool:
+    """Whether a read of all topics leaves this one out."""
+    return topic.startswith(_INTERNAL_PREFIXES) or (
+        topic in SYSTEM_TOPICS and topic != BENCHMARK_TOPIC
+    )
 
 
 def origin_of(options: ReadOptions) -> "ClusterOrigin | StoreOrigin":
@@ -94,7 +108,7 @@ class StoreOrigin(Origin):
         if wanted.pattern is not None:
             topics = _matching(wanted.pattern, queues, missing_ok)
         elif wanted.topics is None and wanted.queues is None:
-            topics = [topic for topic in queues if not _INTERNAL.fullmatch(topic)]
+            topics = [topic for topic in queues if not _is_internal(topic)]
         else:
             topics = list(wanted.topics or wanted.queues or ())
             self._check(topics, queues, missing_ok)
@@ -110,7 +124,7 @@ class StoreOrigin(Origin):
     def _check(self, topics: Sequence[str], known: Iterable[str], missing_ok: bool) -> None:
         missing = [topic for topic in topics if topic not in known]
         if missing and not missing_ok:
-            there = ", ".join(topic for topic in known if not _INTERNAL.fullmatch(topic)) or "none"
+            there = ", ".join(topic for topic in known if not _is_internal(topic)) or "none"
             raise ConfigError(
                 f"option {_named_by(self._subscription)}: the store {self._folder} has no topic "
                 f"{missing[0]!r}; there are {there}"
@@ -145,7 +159,7 @@ def _named_by(subscription: Subscription) -> str:
 
 def _matching(pattern: str, topics: Iterable[str], missing_ok: bool) -> list[str]:
     compiled = re.compile(pattern)
-    known = [topic for topic in topics if not _INTERNAL.fullmatch(topic)]
+    known = [topic for topic in topics if not _is_internal(topic)]
     found = [topic for topic in known if compiled.fullmatch(topic)]
     if not found and not missing_ok:
         raise ConfigError(

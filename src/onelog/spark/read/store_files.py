@@ -30,15 +30,8 @@ import pyarrow.compute as pc
 
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
-from onelog.message import (
-    MULTI_DISPATCH,
-    RECORD_CRC,
-    SCHEDULE_TOPIC,
-    TRANSACTION_MASK,
-    Message,
-    SysFlag,
-    tags_code,
-)
+from onelog.message import MULTI_DISPATCH, RECORD_CRC, TRANSACTION_MASK, Message, SysFlag, tags_code
+from onelog.names import SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, lay_out, leading_records
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
@@ -51,6 +44,7 @@ from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.dispatch import targets
 from onelog.store.folder import look, queue_file_entries
+from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
 from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 
@@ -486,13 +480,13 @@ class QueueFiles:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._folder = store / "consumequeue"
+        self._folder = store / QUEUES_FOLDER
         self._file_entries = look(store, lambda: queue_file_entries(store))
         self._budget = MapBudget(_QUEUE_MAPS_MAX)
 
     def open(self, queue: Queue) -> ConsumeQueue:
         """One queue, as it is now; without entries if it has no files."""
-        folder = self._folder / queue.topic / str(queue.queue_id)
+        folder = queue_folder(self._folder, queue.topic, queue.queue_id)
 
         def opened() -> ConsumeQueue:
             return ConsumeQueue(

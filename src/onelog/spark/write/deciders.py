@@ -1,7 +1,7 @@
 """Which broker decides for a stream, as the stream's checkpoint remembers it.
 
-A stream is its checkpoint: who has the one has the other. So a line in there says what brokers
-alone cannot say, as long as those who knew it are away:
+A stream lives as long as its checkpoint. So a line in there says who decides, also while the
+brokers that know it are away:
 
     CHECKPOINT/onelog-decider.json    {"query": "spark-<id>", "decider": "broker-a"}
 

@@ -11,7 +11,7 @@
 
 Other columns of the source (`SOURCE_ONLY`) are passed over, so that one topic can be copied to
 another; any other name is refused. Rows without key and queue go to one queue after the other, a
-part at a time (`outgoing_queues` tells which).
+part at a time (`queues` tells which).
 
 Invariant: messages are in the order of their rows.
 """
@@ -75,7 +75,7 @@ def check_columns(names: Iterable[str]) -> None:
 
 
 class MessageIds:
-    """The ids that one task gives, many at once; `client.unique_id` draws them.
+    """The ids that one task gives, many at once; `client.producer.unique_id` draws them.
 
     Four random bytes in them are the task's, not the process's. The time and the counter behind
     them are as in every other id, so no two ids of a task are the same.

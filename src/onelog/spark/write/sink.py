@@ -7,8 +7,8 @@ batch write is its own query, or with `txnAppId` and `txnVersion` a numbered bat
 they name, as `foreachBatch` needs it. With `delivery=at-least-once`, which RocketMQ's brokers can
 do too, tasks send at once, and a task that is run again sends again.
 
-One broker decides for a query, always the same (see `client.prepared`). Which one, the brokers
-remember, and the checkpoint of a stream (`deciders`).
+One broker decides for a query, always the same (see `client.producer.staged`). The brokers remember
+which one, and so does the checkpoint of a stream (`deciders`).
 
 Invariant: between `write` and `commit` nothing is visible; what `commit` has returned for is.
 """
@@ -38,7 +38,8 @@ from onelog.errors import (
     PeerTimeoutError,
     TopicNotFoundError,
 )
-from onelog.spark.brokers import Patience
+from onelog.rocketmq.names import DEFAULT_TOPIC
+from onelog.spark.brokers import Patience, patiently
 from onelog.spark.link import Link
 from onelog.spark.options import WriteOptions
 from onelog.spark.worker_memory import settle
@@ -270,7 +271,7 @@ class _Task:
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
         ext: Mapping[str, object] = {
-            "a": "onelog_spark", "b": queue.topic, "c": "TBW102", "d": 4, "e": queue.queue_id,
+            "a": "onelog_spark", "b": queue.topic, "c": DEFAULT_TOPIC, "d": 4, "e": queue.queue_id,
             "f": 0, "g": time.time_ns() // 1_000_000, "h": 0, "i": "", "j": 0, "k": "false",
             "m": "true", "n": queue.broker,
         }  # fmt: skip
@@ -325,10 +326,4 @@ def _choose_decider(job: PreparedBatches, options: WriteOptions, batch: Batch) -
 
 
 def _patiently(link: Link, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Ask until somebody answers, or `retryTimeoutMs` is over."""
-    patience = Patience(link)
-    while True:
-        try:
-            return background.run(ask())
-        except _AWAY as error:
-            patience.wait_or_raise(error)
+    return patiently(link, ask, _AWAY)

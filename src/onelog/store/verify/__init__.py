@@ -34,9 +34,9 @@ from onelog.store.folder import (
     lock_holder,
     look,
     queue_file_entries,
-    queue_folders,
     segment_bytes,
 )
+from onelog.store.queue_folders import QUEUES_FOLDER, folder_of, queue_folders
 from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, disk_error
 from onelog.store.verify.findings import Findings, Problem
@@ -165,7 +165,7 @@ class Checking:
     def _open_queues(self, findings: Findings) -> dict[int, QueueCheck]:
         entries = queue_file_entries(self._folder)
         opened = {}
-        for topic, queue_id, path in queue_folders(self._folder):
+        for topic, queue_id, path in queue_folders(self._folder / QUEUES_FOLDER):
             try:
                 check = QueueCheck(path, topic, queue_id, entries, findings)
             except FileNotFoundError:
@@ -321,7 +321,7 @@ class Checking:
     # -- the end -------------------------------------------------------------------------------
 
     def sum_up(self) -> None:
-        """Tell what only shows in the whole."""
+        """Report what shows only when everything has been compared."""
         for number, (count, last_log) in self._queueless.items():
             self._report_queueless(number, count, last_log)
         if self.state == "stopped" and not self.log.stale_tails and self._safe_offset > self._end:
@@ -359,11 +359,11 @@ class Checking:
         """
         topic, queue_id = self._topics.names[number >> 32], number & 0xFFFFFFFF
         others = [q for q in self.queues.values() if q.topic == topic and q.end > q.first]
-        if (self._folder / "batchconsumequeue" / topic).is_dir():
+        if (self._folder / "batchconsumequeue" / folder_of(topic)).is_dir():
             self.findings.note(f"topic {topic!r} has batch queues, which are not checked")
         elif any(int(q.read(q.first, q.first + 1)[0]["log"]) < last_log for q in others):
             self.findings.add(
-                f"consumequeue/{topic}/{queue_id}",
+                f"{QUEUES_FOLDER}/{folder_of(topic)}/{queue_id}",
                 f"the queue is missing; the log has {count} records of it, the last one at log "
                 f"offset {last_log}",
                 count,

@@ -21,6 +21,7 @@ from onelog.message import Message
 from onelog.record.columns import Ints
 from onelog.record.decode import Broken
 from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE, PADDING_SIZE
+from onelog.store.queue_folders import QUEUES_FOLDER, folder_of, parents_of
 from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
@@ -46,7 +47,7 @@ class QueueCheck:
         self.queue_id = queue_id
         self._findings = findings
         self._file_entries = file_entries
-        self._extended = (folder.parents[2] / "consumequeue_ext" / topic).is_dir()
+        self._extended = (parents_of(folder)[-1] / "consumequeue_ext" / folder_of(topic)).is_dir()
         self._files = self._find_files()
         self.first = min(self._files) * file_entries if self._files else 0
         self.end = self._find_end()
@@ -112,7 +113,7 @@ class QueueCheck:
         return self.folder / file_name(file * self._file_entries * ENTRY_BYTES)
 
     def _file_place(self, name: str) -> str:
-        return f"consumequeue/{self.topic}/{self.queue_id}/{name}"
+        return f"{QUEUES_FOLDER}/{folder_of(self.topic)}/{self.queue_id}/{name}"
 
     def place(self, offset: int, until: int | None = None) -> str:
         """Names an entry, or a range of them, for people."""

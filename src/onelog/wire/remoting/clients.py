@@ -91,8 +91,8 @@ class ConsumerConnection(Body, frozen=True):
     consume_from_where: str | None = None
     consume_type: str | None = None
     member_subscriptions: dict[str, list[SubscriptionData]] | None = None
-    """By client id, while members subscribe differently. Only OneLog tells; RocketMQ's tools read
-    over it."""
+    """By client id, while members subscribe differently. Only OneLog sends it; RocketMQ's tools
+    ignore it."""
     message_model: str | None = None
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
 

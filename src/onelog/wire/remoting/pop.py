@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.errors import InvalidReceiptError, InvalidRequestError, WireError
-from onelog.message import LIGHT_QUEUE_PREFIX, Buffer, Message, property_value
+from onelog.message import Buffer, Message, property_value
+from onelog.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, fitting
 from onelog.record.decode import decode_records
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
@@ -49,7 +50,6 @@ RECEIPT = "POP_CK"
 BATCH_SPAN_MAX = 1 << 16
 """How far after its lease's first message a message may be to be acknowledged in a batch, where
 every message up to it takes a bit."""
-_RETRY_PREFIX = "%RETRY%"
 _NAMES = {
     "c": "consumerGroup", "t": "topic", "r": "retry", "so": "startOffset", "q": "queueId",
     "rq": "reviveQueueId", "pt": "popTime", "it": "invisibleTime", "b": "bitSet",
@@ -98,7 +98,7 @@ class BatchAck(NamedTuple):
 
 def retry_mark(topic: str) -> str:
     """Which of the three kinds a topic is."""
-    if not topic.startswith(_RETRY_PREFIX):
+    if not topic.startswith(RETRY_PREFIX):
         return "0"
     return "2" if "+" in topic else "1"
 
@@ -110,7 +110,7 @@ def real_topic(topic: str, group: str, retry: str) -> str:
         raise InvalidReceiptError(f"a receipt has no retry mark {retry[:20]!r}")
     if retry == "0":
         return topic
-    return f"{_RETRY_PREFIX}{group}{separators[retry]}{topic}"
+    return fitting(f"{RETRY_PREFIX}{group}{separators[retry]}{topic}")
 
 
 def start_offset_info(queues: Iterable[QueueInfo]) -> str:

@@ -28,7 +28,6 @@ from operator import attrgetter
 from onelog.errors import WireError
 from onelog.message import Buffer
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """Where clients write their traces unless they are told another topic."""
 
 _FIELD_END = "\x01"
@@ -60,12 +59,14 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _ByProducer:
-    """What records of producers begin with."""
-
+class _Dated:
     time_ms: int
     region: str
     group: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ByProducer(_Dated):
     topic: str
     message_id: str
 
@@ -107,12 +108,9 @@ class Recalled(_ByProducer):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(_Dated):
     """SubBefore: a consumer is about to hand a message to its listener."""
 
-    time_ms: int
-    region: str
-    group: str
     request_id: str
     """Of this delivery; `Consumed` names it again."""
     message_id: str

@@ -20,9 +20,12 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.message import NewMessage
+from onelog.record.forms import rocketmq
+from onelog.record.forms.kafka import Codec
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_reader import FIRST, GROUP, SECOND, bodies, consumer, polled, send
 from tests.client.watching import eventually
+from tests.record.forms.samples import kafka_batch, neutrals
 
 
 @pytest.fixture
@@ -375,3 +378,26 @@ async def test_a_namespace_keeps_topics_and_groups_apart(cluster: LiveCluster) -
         (queue,) = await reading.queues("orders")
         await reading.commit({queue._replace(topic="orders"): 1})
         assert await reading.committed(queue) == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+async def test_a_kafka_batch_of_a_thousand_messages_is_read_as_any_others(
+    cluster: LiveCluster, codec: Codec
+) -> None:
+    sent = neutrals(1_000)
+    broker = cluster.brokers[0].broker
+    broker.marked.mark("orders")
+    broker.store.append([kafka_batch(sent, codec=codec)])
+    async with consumer(cluster) as reading:
+        reading.subscribe("orders")
+        messages = await polled(reading, 1_000)
+    assert [each.offset for each in messages] == list(range(1_000))
+    assert len({each.message_id for each in messages}) == 1_000
+    for received, message in zip(messages, sent, strict=True):
+        assert received.body == (message.body or b"")
+        assert received.tags == (message.headers[0][1] or b"").decode()
+        assert received.keys == ([] if message.key is None else [message.key.decode()])
+        raw = received.raw
+        found = rocketmq.to_neutral(received.body, raw.properties, raw.born_ms)
+        assert [header for header in found.headers if header[0] != "UNIQ_KEY"] == [*message.headers]
+        assert found._replace(headers=()) == message._replace(headers=())

@@ -12,7 +12,7 @@ from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.server import BrokerServer
-from tests.gateways.remoting.live import broker
+from tests.gateways.remoting.live import broker, remoting
 
 
 async def nameserver(folder: Path) -> NameServer:
@@ -34,7 +34,7 @@ async def eventually(condition: Callable[[], bool]) -> bool:
 
 async def find(server: BrokerServer, topic: str) -> list[tuple[str, int]]:
     found: asyncio.Future[list[tuple[str, int]]] = asyncio.get_running_loop().create_future()
-    server.gateway.routes.find(
+    remoting(server).routes.find(
         topic,
         lambda queues: found.set_result([(each.broker_name, each.queue_id) for each in queues]),
     )
@@ -82,7 +82,7 @@ async def test_questions_at_the_same_time_are_one_question(tmp_path: Path) -> No
         server.broker.admin.create_topic(TopicConfig("t", 1, 1))
         answers = await asyncio.gather(*(find(server, "t") for _ in range(20)))
         assert answers == [[("a", 0)]] * 20
-        assert len(server.gateway.routes._tasks) == 0
+        assert len(remoting(server).routes._tasks) == 0
     await names.close()
 
 
@@ -124,7 +124,7 @@ async def test_a_half_dead_name_server_is_left_for_the_next(tmp_path: Path) -> N
         server.broker.admin.create_topic(TopicConfig("t", 1, 1))
         server.broker.admin.create_topic(TopicConfig("u", 1, 1))
         assert await find(server, "t") == [("a", 0)]
-        assert "t" in server.gateway.routes._known
+        assert "t" in remoting(server).routes._known
         began = asyncio.get_running_loop().time()
         assert await find(server, "u") == [("a", 0)]
         assert asyncio.get_running_loop().time() - began < routes.TIMEOUT_MS / 1000

@@ -17,7 +17,7 @@ from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
-from tests.gateways.remoting.live import broker
+from tests.gateways.remoting.live import broker, remoting
 
 
 async def nameserver(folder: Path, port: int = 0) -> NameServer:
@@ -66,10 +66,12 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
     monkeypatch.setattr("onelog.gateways.remoting.nameservers.registrar.LARGE_COUNT", 1)
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
-        bodies = mock.Mock(side_effect=server._registrar.body)
-        monkeypatch.setattr(server._registrar, "body", bodies)
+        registrar = remoting(server)._registrar
+        assert registrar is not None
+        bodies = mock.Mock(side_effect=registrar.body)
+        monkeypatch.setattr(registrar, "body", bodies)
         for _ in range(3):
-            await server._registrar.register()
+            await registrar.register()
         assert bodies.call_count == 0
         server.broker.admin.create_topic(TopicConfig("fresh", 1, 1))
         assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
@@ -78,7 +80,7 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
             Endpoint(server.config.broker.cluster, server.address), server.config.broker.name
         )
         assert names.registry.routes.route("fresh") is None
-        await server._registrar.register()
+        await registrar.register()
         assert names.registry.routes.route("fresh") is not None
     await names.close()
 
@@ -88,14 +90,16 @@ async def test_a_bug_does_not_end_the_registrations(
 ) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
-        body, failures = server._registrar.body, [OSError(24, "Too many open files")]
+        registrar = remoting(server)._registrar
+        assert registrar is not None
+        body, failures = registrar.body, [OSError(24, "Too many open files")]
 
         def failing() -> RegisterBrokerBody:
             if failures:
                 raise failures.pop()
             return body()
 
-        monkeypatch.setattr(server._registrar, "body", failing)
+        monkeypatch.setattr(registrar, "body", failing)
         server.broker.admin.create_topic(TopicConfig("unlucky", 1, 1))
         assert await eventually(lambda: not failures)
         server.broker.admin.create_topic(TopicConfig("lucky", 1, 1))

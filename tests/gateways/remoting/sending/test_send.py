@@ -10,7 +10,7 @@ from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from tests.gateways.remoting.live import bodies, broker, client, messages
+from tests.gateways.remoting.live import bodies, broker, client, messages, remoting
 
 
 async def test_a_message_is_stored_and_its_place_is_told(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ async def test_messages_of_one_form_are_stored_alike_however_many_there_are(
         found = messages(await producer.pull("t", 0))
         for number, stored in enumerate(found):
             sent = form.format(key=f"K{number:03d}").rstrip("\x02").encode() + b"\x02"
-            expected = sent.replace(b"INNER_NUM\x015\x02", b"") + server.gateway.added_properties
+            expected = sent.replace(b"INNER_NUM\x015\x02", b"") + remoting(server).added_properties
             assert stored.properties == expected
         assert len(found) == 32
     is_plain = form.count("UNIQ") == 1 and "INNER" not in form
-    assert bool(server.gateway.plain_forms) == is_plain
+    assert bool(remoting(server).plain_forms) == is_plain
 
 
 async def test_messages_that_are_not_just_stored_are_never_taken_for_plain_ones(

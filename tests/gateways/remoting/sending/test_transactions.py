@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.catalog.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.message import decode_properties
+from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC
 from onelog.record.decode import decode_message
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

@@ -30,10 +30,10 @@ from typing import Any, Protocol, cast
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.listening import Listening, NobodyListensError, RetryLater
 from onelog.client.consumer.push.fetching import Source
-from onelog.client.consumer.push.send_back import RETRY_PREFIX
 from onelog.client.message import ReceivedMessage
 from onelog.errors import MessageInProgressError
 from onelog.jobs import Job
+from onelog.names import RETRY_PREFIX
 
 Given = ReceivedMessage | list[ReceivedMessage]
 """What a listener is called with."""

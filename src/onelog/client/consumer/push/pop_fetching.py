@@ -27,7 +27,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from onelog.client.admin.topics import RETRY_PREFIX
 from onelog.client.connection.nodes import at_once, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
@@ -46,6 +45,7 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.message import Message as Record
+from onelog.names import RETRY_PREFIX
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

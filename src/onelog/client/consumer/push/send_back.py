@@ -14,11 +14,10 @@ from onelog.client.connection.instance import Instance
 from onelog.client.message import ReceivedMessage
 from onelog.errors import RequestRefusedError
 from onelog.message import SysFlag, encode_properties
+from onelog.names import RETRY_PREFIX
+from onelog.rocketmq.names import DEFAULT_TOPIC, INNER_PRODUCER
 from onelog.wire.remoting.codes import RequestCode
 
-RETRY_PREFIX = "%RETRY%"
-INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
-"""The producer group under which RocketMQ's consumers send."""
 TIMEOUT_MS = 5_000
 _FIRST_LEVEL = 3
 _COMPRESSION = SysFlag.COMPRESSED.value | 0x700
@@ -86,7 +85,7 @@ class SendBack:
         properties["RETRY_TOPIC"] = message.topic
         properties["DELAY"] = str(delay_level if delay_level > 0 else _FIRST_LEVEL + times - 1)
         ext = {
-            "a": INNER_PRODUCER, "b": topic, "c": "TBW102", "d": "1", "e": str(queue.queue_id),
+            "a": INNER_PRODUCER, "b": topic, "c": DEFAULT_TOPIC, "d": "1", "e": str(queue.queue_id),
             "f": str(raw.sys_flag & _COMPRESSION), "g": str(raw.born_ms), "h": str(raw.flag),
             "i": encode_properties(properties).decode(), "j": str(times), "k": "false",
             "m": "false", "n": queue.broker,

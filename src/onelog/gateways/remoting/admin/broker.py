@@ -13,7 +13,6 @@ from functools import partial
 from onelog import __version__
 from onelog.config import SETTINGS
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import TIMER_TOPIC
 from onelog.core.stats import Statistic
 from onelog.errors import (
     ConfigError,
@@ -26,6 +25,7 @@ from onelog.errors import (
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.message import Buffer
+from onelog.names import TIMER_TOPIC
 from onelog.rocketmq.tables import modes_body
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode

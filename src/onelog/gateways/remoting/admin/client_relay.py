@@ -9,6 +9,7 @@ Invariant: each request is answered exactly once, also when the client goes away
 import logging
 from functools import partial
 
+from onelog.core.cursors.forms import records_of
 from onelog.core.membership.members import Member
 from onelog.errors import (
     InvalidRequestError,
@@ -61,7 +62,7 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
             raise InvalidRequestError(str(error)) from None
 
     def relay(message: Message) -> Answer | None:
-        record = broker.store.record(message.log_offset, message.size)
+        record = records_of(message)[0]
         return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
 
     session.look_up(command, find, relay)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
-from onelog.core.catalog.groups import GroupConfig, check_name
+from onelog.core.catalog.groups import GroupConfig
 from onelog.core.membership.members import LiveGroup
 from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
 from onelog.gateways.remoting.admin.attributes import GROUP_ATTRIBUTES, alter
@@ -21,7 +21,9 @@ from onelog.gateways.remoting.bodies import (
     queue_body,
     subscription_body,
 )
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.rocketmq.names import check_group
 from onelog.rocketmq.tables import (
     delay_body,
     group_body,
@@ -84,7 +86,7 @@ def update_groups(session: BrokerSession, command: Command) -> Answer | None:
 
 
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
-    check_name(body.group_name)
+    check_group(body.group_name)
     current = broker.groups.get(body.group_name)
     before = None if current is None else current.attributes
     attributes = alter(GROUP_ATTRIBUTES, before, body.attributes)
@@ -110,7 +112,9 @@ def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> An
 def group_config(session: BrokerSession, command: Command) -> Answer:
     """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
     try:
-        config = session.broker.groups.require(fields.text(command.ext, "group"))
+        config = session.broker.groups.require(
+            usable_group(session.broker, fields.text(command.ext, "group"))
+        )
     except InvalidGroupError as error:
         raise GroupNotFoundError(f"No group in this broker: {error}") from None
     return Answer(body=group_body(config).encode())
@@ -337,6 +341,7 @@ def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
     """CLONE_GROUP_OFFSET."""
     ext, broker = command.ext, session.broker
     source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
+    check_group(target)
     topics = broker.admin.topics_to_clone(
         source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )

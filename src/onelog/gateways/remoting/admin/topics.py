@@ -8,7 +8,6 @@ from dataclasses import replace
 import msgspec
 
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import check_name
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -24,6 +23,7 @@ from onelog.gateways.remoting.bodies import (
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
 from onelog.record.entries import ENTRY
+from onelog.rocketmq.names import check_topic
 from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -83,7 +83,7 @@ def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -
             raise InvalidRequestError(f"topicFilterType = [{body.topic_filter_type}] value invalid")
         if body.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
             return _NO_MIXED_TYPE
-        check_name(body.topic_name)
+        check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)
         current = broker.topics.get(body.topic_name)
         before = None if current is None else current.attributes

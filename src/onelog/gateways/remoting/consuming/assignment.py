@@ -4,8 +4,9 @@ from functools import partial
 
 from onelog.core.membership.assignment import STRATEGIES, Mode, RequestMode, shared
 from onelog.errors import InvalidRequestError
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
-from onelog.message import LIGHT_QUEUE_PREFIX
+from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
     Assignment,
@@ -86,7 +87,9 @@ def set_request_mode(session: BrokerSession, command: Command) -> Answer:
     if mode is None:
         raise InvalidRequestError(f"there is no mode {request.mode[:40]!r}; there are PULL and POP")
     session.broker.request_modes.set(
-        request.consumer_group, request.topic, RequestMode(mode, request.pop_share_queue_num)
+        usable_group(session.broker, request.consumer_group),
+        request.topic,
+        RequestMode(mode, request.pop_share_queue_num),
     )
     return Answer()
 

@@ -1,13 +1,21 @@
 """What every client asks beside sending and pulling: membership, locks, positions, look-ups."""
 
+import logging
 from collections.abc import Iterable
 
 from onelog.core.broker import Broker
+from onelog.core.cursors.forms import records_of
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, ConsumeType, Member, MessageModel
-from onelog.errors import FilterSyntaxError, InvalidRequestError, KeyNotFoundError
+from onelog.errors import (
+    FilterSyntaxError,
+    InvalidGroupError,
+    InvalidRequestError,
+    KeyNotFoundError,
+)
 from onelog.gateways.remoting.admin.setting_names import UNIQUE_KEY_COUNT_MAX
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Message
 from onelog.wire.remoting import fields
@@ -23,6 +31,8 @@ from onelog.wire.remoting.clients import (
 from onelog.wire.remoting.clients import ConsumerData as WireConsumerData
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+
+log = logging.getLogger(__name__)
 
 GROUPS_MAX = 500
 """Groups in one heartbeat. The largest that it may be takes some 50 ms, when all in it is new."""
@@ -63,12 +73,22 @@ def heartbeat(session: BrokerSession, command: Command) -> Answer:
             known = session.broker.members.consumer_still_there(client, consumer.group_name)
             changed = changed or not known
     else:
-        consumers = [_consumer(each) for each in data.consumer_data_set]
+        usable = [each for each in data.consumer_data_set if _is_usable(session, data, each)]
+        consumers = [_consumer(each) for each in usable]
         producers = [each.group_name for each in data.producer_data_set]
         changed = session.broker.heartbeat(client, consumers, producers)
     return Answer(
         {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     )
+
+
+def _is_usable(session: BrokerSession, data: HeartbeatData, consumer: WireConsumerData) -> bool:
+    try:
+        usable_group(session.broker, consumer.group_name)
+    except InvalidGroupError as error:
+        log.warning("heartbeat of %s: %s", data.client_id, error)
+        return False
+    return True
 
 
 def _check_size(data: HeartbeatData) -> None:
@@ -244,8 +264,8 @@ def view_message(session: BrokerSession, command: Command) -> None:
     store = session.broker.store
     session.look_up(
         command,
-        lambda: store.message_at(offset).size,
-        lambda size: Answer(body=[store.record(offset, size)]),
+        lambda: store.message_at(offset),
+        lambda message: Answer(body=records_of(message)[:1]),
     )
 
 
@@ -277,8 +297,7 @@ def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
             code=ResponseCode.QUERY_NOT_FOUND,
             remark="can not find message, maybe time range not correct",
         )
-    records = [broker.store.record(each.log_offset, each.size) for each in found]
-    return Answer(latest, records)
+    return Answer(latest, [record for each in found for record in records_of(each)])
 
 
 HANDLERS: dict[int, Handler] = {

@@ -20,6 +20,7 @@ from onelog.errors import (
     LeaseNotFoundError,
     OnelogError,
 )
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -147,7 +148,8 @@ def pop_message(session: BrokerSession, command: Command) -> None:
         ext.get("attemptId"),
         fields.int32(ext, "initMode") == FROM_LAST,
     )
-    group, queue_id = fields.text(ext, "consumerGroup"), fields.int32(ext, "queueId")
+    group = usable_group(session.broker, fields.text(ext, "consumerGroup"))
+    queue_id = fields.int32(ext, "queueId")
     request = PopRequest(group, topic, queue_id, count_max, terms)
     PopPoll(session, command, request, _deadline(session, command)).run()
 
@@ -161,7 +163,7 @@ def peek_message(session: BrokerSession, command: Command, *, cold_ok: bool = Fa
     """PEEK_MESSAGE: what the group would be given next, without a lease."""
     ext = command.ext
     request = PopRequest(
-        fields.text(ext, "consumerGroup"),
+        usable_group(session.broker, fields.text(ext, "consumerGroup")),
         fields.text(ext, "topic"),
         fields.int32(ext, "queueId"),
         max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX)),
@@ -222,7 +224,7 @@ def notification(session: BrokerSession, command: Command) -> None:
     ordered = fields.flag(ext, "order")
     terms = Terms(0, Fate.ORDERED if ordered else Fate.RETRY, attempt_id=ext.get("attemptId"))
     request = PopRequest(
-        fields.text(ext, "consumerGroup"),
+        usable_group(session.broker, fields.text(ext, "consumerGroup")),
         fields.text(ext, "topic"),
         fields.int32(ext, "queueId"),
         1,
@@ -236,6 +238,7 @@ def polling_info(session: BrokerSession, command: Command) -> Answer:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     queue_id = fields.int32(ext, "queueId")
+    usable_group(session.broker, group)
     session.broker.pop.admit(group, topic, queue_id)
     return Answer({"pollingNum": str(session.broker.pop.held(group, topic, queue_id))})
 

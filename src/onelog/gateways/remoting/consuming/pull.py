@@ -11,6 +11,7 @@ from onelog.core.cursors.pull import PullResult, PullStatus
 from onelog.core.durable.waiting import Wait
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import OnelogError
+from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -136,6 +137,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     broker = session.broker
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+    usable_group(broker, group)
     queue_id = fields.int32(ext, "queueId")
     flags = fields.int32(ext, "sysFlag")
     version = fields.number(ext, "subVersion")

@@ -19,6 +19,7 @@ from onelog.errors import (
     PeerTimeoutError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.names import create_topic
 from onelog.gateways.remoting.sending.send import (
     CLIENT_FLAGS,
     NO_BODY,
@@ -87,8 +88,8 @@ def _admitted(
     try:
         return session.broker.publisher.admitted(message)
     except TopicNotFoundError:
-        session.broker.create_topic_for_send(
-            header.topic, header.default_topic, header.default_topic_queues
+        create_topic(
+            session.broker, header.topic, header.default_topic, header.default_topic_queues
         )
         return session.broker.publisher.admitted(message)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
-from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import (
     EmptyMessageError,
@@ -22,6 +22,7 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.names import create_topic, usable_group
 from onelog.gateways.remoting.sending.plain_forms import (
     CRC_NEEDLE,
     INNER_NEEDLE,
@@ -43,6 +44,7 @@ from onelog.message import (
     Part,
     property_bytes,
 )
+from onelog.names import RETRY_PREFIX
 from onelog.record.inner_batch import split_batch
 from onelog.rocketmq.intents import intent_of, is_timed
 from onelog.wire.remoting import fields
@@ -115,6 +117,7 @@ def _publish(
 ) -> None:
     publish = session.broker.publish
     if intent is not None and message.topic.startswith(RETRY_PREFIX):
+        usable_group(session.broker, message.topic.removeprefix(RETRY_PREFIX))
         publish(message, _stored, token, intent._replace(half=False))
     elif intent is None or intent.deliver_at_ms is None:
         publish(message, _stored, token, intent)
@@ -165,8 +168,10 @@ def pick_queue(session: BrokerSession, header: SendHeader) -> int:
 
 
 def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
-    return session.broker.create_topic_for_send(
-        header.topic, header.default_topic, header.default_topic_queues
+    if header.topic.startswith(RETRY_PREFIX):
+        usable_group(session.broker, header.topic.removeprefix(RETRY_PREFIX))
+    return create_topic(
+        session.broker, header.topic, header.default_topic, header.default_topic_queues
     )
 
 
@@ -322,13 +327,14 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
 
     def act() -> None:
         session.broker.send_back(
-            fields.text(ext, "group"),
+            usable_group(session.broker, fields.text(ext, "group")),
             offset,
             fields.int32(ext, "delayLevel"),
             _sent_back,
             (session, command),
             retries_max=times if times >= 0 else None,
             unit_mode=fields.flag(ext, "unitMode"),
+            unique_key=ext.get("originMsgId", ""),
         )
 
     return session.when_warm(command, offset, act)

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from onelog.core.catalog.topics import DEFAULT_TOPIC
 from onelog.core.transactions.prepared_batches import Committed
 from onelog.errors import (
     EmptyMessageError,
@@ -25,9 +24,11 @@ from onelog.errors import (
     OnelogError,
     TopicNotFoundError,
 )
+from onelog.gateways.remoting.names import create_topic
 from onelog.gateways.remoting.sending.send import checked_parts
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended, NewRun
+from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -62,9 +63,7 @@ def stage(session: BrokerSession, command: Command) -> None:
         stage_run()
     except TopicNotFoundError:
         queues = fields.int32(ext, "defaultTopicQueueNums", _QUEUES)
-        session.broker.create_topic_for_send(
-            run.topic, ext.get("defaultTopic", DEFAULT_TOPIC), queues
-        )
+        create_topic(session.broker, run.topic, ext.get("defaultTopic", DEFAULT_TOPIC), queues)
         stage_run()
 
 

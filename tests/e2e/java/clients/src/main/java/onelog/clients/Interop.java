@@ -211,8 +211,9 @@ final class Interop {
     private static Map<String, Object> read(MessageExt message) {
         Map<String, Object> facts = new LinkedHashMap<>();
         facts.put("id", message.getMsgId());
-        facts.put("body", Base64.getEncoder().encodeToString(message.getBody()));
-        facts.put("number", Payload.number(message.getBody()));
+        byte[] body = message.getBody();
+        facts.put("body", body == null ? null : Base64.getEncoder().encodeToString(body));
+        facts.put("number", Payload.number(body));
         facts.put("tags", message.getTags());
         facts.put("keys", message.getKeys());
         facts.put("flag", message.getFlag());

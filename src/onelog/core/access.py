@@ -1,0 +1,44 @@
+"""Who asks, and whether they may.
+
+Everything that is done for a peer is done for a `Principal`. Nobody has to prove yet who they are,
+so everybody may do everything; who is to decide otherwise hands another `Access` to the broker.
+"""
+
+from typing import Literal, NamedTuple
+
+from onelog.errors import NotPermittedError
+
+Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
+Kind = Literal["topic", "group", "broker"]
+Resource = tuple[Kind, str]
+"""What something is done to, and its name."""
+
+
+class Principal(NamedTuple):
+    """Somebody who asks: who they say they are, in which protocol, and from where."""
+
+    name: str
+    protocol: str
+    address: str = ""
+
+
+SELF = Principal("broker", "none")
+"""The broker, when it does something of its own accord."""
+
+
+class Access:
+    """Lets everybody do everything."""
+
+    is_open = True
+    """Whether that is so: who is in a hurry need not ask then."""
+
+    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """Whether they may."""
+        return True
+
+    def check(self, who: Principal, action: Action, resource: Resource) -> None:
+        """`NotPermittedError` if they may not."""
+        if not self.is_open and not self.may(who, action, resource):
+            raise NotPermittedError(
+                f"{who.name or who.address} may not {action} {resource[0]} {resource[1]}"
+            )

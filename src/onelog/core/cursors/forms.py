@@ -1,0 +1,173 @@
+"""Topics that hold records of other forms than RocketMQ's, and what RocketMQ's readers get of them.
+
+A reader of the form in which a record was written gets its bytes. For RocketMQ's readers it is
+converted when it is read (`record.forms.conversion`): each message in it becomes a record, from the
+offset on that was asked for, within the limits of the pull, and if the subscription wants it.
+
+Most topics have RocketMQ's form only, and their reads look at no record: whoever writes the first
+record of another form into a topic marks it before.
+
+    table     "forms": {topic: true}
+
+Invariant: a topic that is not marked has no record of another form.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.durable.tables import Tables
+from onelog.core.filters.tags import Subscription
+from onelog.errors import InvalidRequestError, WireError
+from onelog.message import TAGS, Message, QueueOffset, decode_properties, property_bytes, tags_code
+from onelog.record.decode import decode_message
+from onelog.record.encode import encode_stored
+from onelog.record.forms import FORM_MASK
+from onelog.store.dispatch import targets
+
+log = logging.getLogger(__name__)
+
+_KEPT_BYTES_MAX = 8 << 20
+"""Converted records that are kept: one batch is read in many pulls, and taken apart once."""
+_TAGS_NEEDLE = TAGS.encode() + b"\x01"
+
+
+class MarkedTopics:
+    """The table of topics that have records of other forms; `names` is what readers look at."""
+
+    name = "forms"
+
+    def __init__(self, tables: Tables, topics: Topics) -> None:
+        self._tables = tables
+        self.names: set[str] = set()
+        topics.on_change.append(self._topic_changed)
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self.names.discard(key)
+        else:
+            self.names.add(key)
+
+    def entries(self) -> dict[str, Any]:
+        """Every marked topic."""
+        return dict.fromkeys(self.names, True)
+
+    def mark(self, topic: str) -> None:
+        """To be called before a record of another form is written into the topic."""
+        if topic not in self.names:
+            self._tables.write([(self.name, topic, True)])
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        if config is None and name in self.names:
+            self._tables.write([(self.name, name, None)])
+
+
+class Piece(NamedTuple):
+    """One message, and the record that a RocketMQ reader gets for it."""
+
+    offset: int
+    """In the queue that it is read from."""
+    messages: int
+    """How many messages that is: an inner batch of RocketMQ's own leaves whole."""
+    message: Message
+    record: bytes | memoryview
+
+    def is_wanted(self, subscription: Subscription | None) -> bool:
+        """Whether a subscription wants the message."""
+        if subscription is None:
+            return True
+        if subscription.codes is not None:
+            tags = property_bytes(self.message.properties, _TAGS_NEEDLE)
+            if not subscription.wants_code(tags_code(tags) if tags else 0):
+                return False
+        return subscription.predicate is None or subscription.predicate(
+            decode_properties(self.message.properties)
+        )
+
+
+class Conversions:
+    """Takes records apart, and keeps the last ones that were."""
+
+    def __init__(self, bytes_max: int = _KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[tuple[int, str, int], list[Piece]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def pieces(self, topic: str, queue_id: int, slices: list[memoryview]) -> Iterator[Piece]:
+        """The messages in what was read from a queue, one by one."""
+        for view in slices:
+            at = 0
+            while at < len(view):
+                message = decode_message(view, at)
+                record = view[at : at + message.size]
+                at += message.size
+                if message.sys_flag & FORM_MASK:
+                    yield from self._foreign(topic, queue_id, message)
+                else:
+                    offset = _offset(topic, queue_id, message)
+                    yield Piece(offset, message.inner_count, message, record)
+
+    def _foreign(self, topic: str, queue_id: int, message: Message) -> list[Piece]:
+        key = message.log_offset, topic, queue_id
+        pieces = self._kept.get(key)
+        if pieces is not None:
+            self._kept.move_to_end(key)
+            return pieces
+        # Only who has such records needs what reads them.
+        from onelog.record.forms.conversion import in_rocketmq_form
+
+        first = _offset(topic, queue_id, message)
+        try:
+            converted = in_rocketmq_form(message)
+        except WireError as error:
+            log.warning("a record of topic %s is delivered as it is: %s", topic, error)
+            converted = [message]
+        pieces = []
+        for each in converted:
+            offset = first + each.queue_offset - message.queue_offset
+            moved = each._replace(topic=topic, queue_id=queue_id, queue_offset=QueueOffset(offset))
+            pieces.append(Piece(offset, 1, moved, encode_stored(moved)))
+        self._keep(key, pieces)
+        return pieces
+
+    def _keep(self, key: tuple[int, str, int], pieces: list[Piece]) -> None:
+        self._kept[key] = pieces
+        self._kept_bytes += sum(len(piece.record) for piece in pieces)
+        while self._kept_bytes > self._bytes_max and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= sum(len(piece.record) for piece in oldest)
+
+
+def _offset(topic: str, queue_id: int, message: Message) -> int:
+    """The offset of a record in the queue that it was read from, which may not be its own."""
+    if message.topic != topic:
+        for target in targets(message):
+            if (target.topic, target.queue_id) == (topic, queue_id):
+                return target.queue_offset
+    return message.queue_offset
+
+
+def records_of(message: Message) -> list[memoryview]:
+    """What RocketMQ's readers get for a stored message that was found by its place or a key."""
+    if not message.sys_flag & FORM_MASK:
+        return [memoryview(encode_stored(message))]
+    from onelog.record.forms.conversion import in_rocketmq_form
+
+    return [memoryview(encode_stored(each)) for each in in_rocketmq_form(message)]
+
+
+def named_by(record: Message, unique_key: str) -> Message:
+    """The message that a consumer names by the place of its record and a unique key."""
+    if not record.sys_flag & FORM_MASK:
+        return record
+    from onelog.record.forms.conversion import in_rocketmq_form
+
+    for message in in_rocketmq_form(record):
+        if message.unique_key == unique_key:
+            return message
+    raise InvalidRequestError(
+        f"the record at {record.log_offset} holds many messages, and none of them is {unique_key!r}"
+    )
