@@ -41,7 +41,7 @@ TABLES_TOPIC = "onelog_sys_tables"
 LEASES_TOPIC = "onelog_sys_leases"
 """Of a second set of tables, which changes with every acknowledgement."""
 STAGED_TOPIC = "onelog_sys_staged"
-"""Of messages that wait for the commit of their batch (`prepared_batches`)."""
+"""Of messages that wait for a commit (`transactions.staged`)."""
 SNAPSHOT_FILE = "onelog-tables.json"
 SNAPSHOT_FORMAT = 1
 PART_ENTRIES = 500

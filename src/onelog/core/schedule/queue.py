@@ -1,6 +1,6 @@
 """The queue of timed messages, as the timers read it: many at a time, and only the end of each.
 
-Nearly all records in it are scheduled messages that end with TIMER_OUT_MS (`timed_messages`). Where
+Nearly all records in it are scheduled messages that end with TIMER_OUT_MS (`records`). Where
 the records end is in the queue's entries, so the due times of thousands of them are one gathering
 of bytes out of the log, and a product with the powers of ten. What does not end like that is
 `unclear`, and has to be read one by one.

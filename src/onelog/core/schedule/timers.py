@@ -11,7 +11,7 @@ taken back by another one in the same queue, a deletion, which is collected befo
 due later is delivered.
 
     table    "progress": {"position": p, "steps": [[end, due, offset], ...]}
-             nothing below queue offset p is pending; for the steps see `timer_progress`
+             nothing below queue offset p is pending; for the steps see `progress`
 
 Invariant: a scheduled message is pending until the progress covers it; nothing is delivered before
 its time; of what was recalled with success nothing is delivered at all.
