@@ -23,9 +23,9 @@ NAMES = frozenset(
         "a", "b", "c", "n", "producerGroup", "topic", "defaultTopic", "consumerGroup", "group",
         "groupName", "srcGroup", "destGroup", "compareGroup", "clientId", "clientID", "clientAddr",
         "attemptId", "extraInfo", "recallHandle", "msgId", "originMsgId", "transactionId",
-        "brokerName", "brokerAddr", "haServerAddr", "cluster", "clusterName", "namespace", "__ZONE_NAME",
-        "statsName", "statsKey", "query", "attempt", "expType", "expressionType", "boundaryType",
-        "topicFilterType", "dataVersion",
+        "brokerName", "brokerAddr", "haServerAddr", "cluster", "clusterName", "namespace",
+        "__ZONE_NAME", "statsName", "statsKey", "query", "attempt", "expType", "expressionType",
+        "boundaryType", "topicFilterType", "dataVersion",
     )
 )  # fmt: skip
 """The fields that are kept, looked up or logged by their value."""
