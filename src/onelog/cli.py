@@ -1,7 +1,10 @@
 """The `onelog` command: what it can do, and how it ends.
 
 Each group of commands has a module under `commands`, which only declares names, options and help. A
-command imports what it works with when it runs, so that `onelog --help` answers at once.
+command imports what it works with when it runs. Typer makes every command with all its options
+before it looks at the command line, which for a hundred commands takes longer than some of them
+run; so groups are added with `add_lazily`, and their commands are made when somebody wants one. A
+group that is added so looks and works as with `add_typer`.
 
 Exit codes: 0 done; 1 something is wrong with what was looked at; 2 the command could not be carried
 out, and one line on stderr says why; 130 interrupted.
@@ -9,9 +12,12 @@ out, and one line on stderr says why; 130 interrupted.
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from onelog import __version__
 from onelog.commands import (
@@ -32,8 +38,36 @@ from onelog.commands import (
     store,
     topic,
 )
-from onelog.commands.lazy_group import add_lazily
 from onelog.errors import OnelogError
+
+if TYPE_CHECKING:
+    from typer._click import Command
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are those of `source`, made at first sight."""
+
+    source: typer.Typer
+    _made: "MutableMapping[str, Command] | None" = None
+
+    @property
+    def commands(self) -> "MutableMapping[str, Command]":
+        """The commands by name."""
+        if self._made is None:
+            self._made = get_group(self.source).commands
+        return self._made
+
+    @commands.setter
+    def commands(self, given: "MutableMapping[str, Command]") -> None:
+        """Takes none: the group was made of an empty application."""
+        assert not given, "a lazy group has the commands of its source"
+
+
+def add_lazily(app: typer.Typer, name: str, source: typer.Typer) -> None:
+    """Add a group of commands under a name."""
+    kind = type(f"LazyGroup_{name}", (LazyGroup,), {"source": source})
+    app.add_typer(typer.Typer(help=source.info.help, no_args_is_help=True, cls=kind), name=name)
+
 
 app = typer.Typer(
     help="OneLog: one log, every queue.",

@@ -75,10 +75,7 @@ class Embedding:
     """A broker that is not started yet: `with` and `async with` do that."""
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str] | None,
-        port: int | None,
-        settings: Mapping[str, Value],
+        self, folder: str | os.PathLike[str] | None, port: int | None, settings: Mapping[str, Value]
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
         self._port = port

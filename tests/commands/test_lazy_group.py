@@ -6,7 +6,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from onelog import cli
-from onelog.commands.lazy_group import LazyGroup, add_lazily
+from onelog.cli import LazyGroup, add_lazily
 
 runner = CliRunner()
 

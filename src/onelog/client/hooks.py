@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 C = TypeVar("C")
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -40,7 +41,7 @@ class SendContext:
     kind: MessageKind = MessageKind.NORMAL
     properties: dict[str, str] = field(default_factory=dict)
     """What `before_send` puts here travels as properties of each of the messages."""
-    started_ms: int = field(default_factory=_now_ms)
+    started_ms: int = field(default_factory=now_ms)
     message_id: str = ""
     """Known before the send; of a batch, the ids of its messages between commas."""
     address: str = ""
@@ -59,7 +60,7 @@ class ConsumeContext:
     group: str
     queue: Queue
     messages: Sequence[ReceivedMessage]
-    started_ms: int = field(default_factory=_now_ms)
+    started_ms: int = field(default_factory=now_ms)
     outcome: Outcome = Outcome.SUCCESS
     """After the call."""
     error: BaseException | None = None
@@ -148,37 +149,33 @@ async def close_hooks(hooks: Iterable[object]) -> None:
 
 def before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
     """Call the hooks before a send."""
-    for hook in hooks:
-        _call(hook.before_send, context)
+    _call((hook.before_send for hook in hooks), context)
 
 
 def after_send(hooks: Sequence[SendHook], context: SendContext) -> None:
     """Call the hooks after a send."""
-    for hook in reversed(hooks):
-        _call(hook.after_send, context)
+    _call((hook.after_send for hook in reversed(hooks)), context)
 
 
 def before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
     """Call the hooks before a listener."""
-    for hook in hooks:
-        _call(hook.before_consume, context)
+    _call((hook.before_consume for hook in hooks), context)
 
 
 def after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
     """Call the hooks after a listener."""
-    for hook in reversed(hooks):
-        _call(hook.after_consume, context)
+    _call((hook.after_consume for hook in reversed(hooks)), context)
 
 
 def transaction_ended(hooks: Iterable[object], context: TransactionContext) -> None:
     """Call those hooks that want to know."""
+    wanted = (each.transaction_ended for each in hooks if isinstance(each, TransactionHook))
+    _call(wanted, context)
+
+
+def _call(hooks: Iterable[Callable[[C], None]], context: C) -> None:
     for hook in hooks:
-        if isinstance(hook, TransactionHook):
-            _call(hook.transaction_ended, context)
-
-
-def _call(hook: Callable[[C], None], context: C) -> None:
-    try:
-        hook(context)
-    except Exception:
-        log.exception("hook %r failed", hook)
+        try:
+            hook(context)
+        except Exception:
+            log.exception("hook %r failed", hook)

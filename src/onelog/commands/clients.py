@@ -50,9 +50,7 @@ class ClientSession(Output):
         self.options = client_options(given)
 
 
-def client_command(
-    command: Callable[Concatenate[ClientSession, P], None],
-) -> Callable[..., None]:
+def client_command(command: Callable[Concatenate[ClientSession, P], None]) -> Callable[..., None]:
     """Make a function for typer of one that wants a session."""
     return for_typer(
         command,

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", envvar="ONELOG_CONFIG", help="TOML file with settings."),
+    Path | None, typer.Option("--config", envvar="ONELOG_CONFIG", help="TOML file with settings.")
 ]
 Set = Annotated[
     list[str] | None,

@@ -183,9 +183,7 @@ def complain(text: str) -> None:
     typer.secho(f"onelog: {show_text(text)}", fg=typer.colors.RED, err=True)
 
 
-def connected(
-    command: Callable[Concatenate[Session, P], Awaitable[None]],
-) -> Callable[..., None]:
+def connected(command: Callable[Concatenate[Session, P], Awaitable[None]]) -> Callable[..., None]:
     """Make a function for typer of a coroutine that wants a session."""
     return for_typer(
         command,

@@ -26,8 +26,7 @@ _TIMEOUT_SECONDS = 5.0
 _LINK = {**link.LINK, "timeout": (link.LINK["timeout"][0], _TIMEOUT_SECONDS)}
 _LINK_OF_CHILD = {name: each for name, each in _LINK.items() if name != "timeout"}
 Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master, as spark://host:7077.", rich_help_panel=_PANEL),
+    str | None, typer.Option(help="Spark's master, as spark://host:7077.", rich_help_panel=_PANEL)
 ]
 Remote = Annotated[
     str | None,

@@ -253,11 +253,7 @@ class Delays:
     async def cancel(self, handle: RecallHandle) -> None:
         """Take a message back; the broker says no if it is not scheduled any more."""
         masters = await self._clusters.masters(broker=handle.broker)
-        ext = {
-            "topic": handle.topic,
-            "recallHandle": handle.encode(),
-            "producerGroup": TOOLS_GROUP,
-        }
+        ext = {"topic": handle.topic, "recallHandle": handle.encode(), "producerGroup": TOOLS_GROUP}
         await self._nodes.ask(masters[handle.broker], RequestCode.RECALL_MESSAGE, ext)
 
 

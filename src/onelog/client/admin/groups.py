@@ -374,9 +374,7 @@ class Groups:
         return holders
 
     async def _put(
-        self,
-        current: Mapping[str, tuple[Address, SubscriptionGroupConfig]],
-        change: GroupChange,
+        self, current: Mapping[str, tuple[Address, SubscriptionGroupConfig]], change: GroupChange
     ) -> None:
         await self._nodes.change(
             current,

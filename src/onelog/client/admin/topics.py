@@ -316,9 +316,7 @@ class Topics:
         await self._nodes.change(
             changed,
             lambda each: self._nodes.ask(
-                each[0],
-                RequestCode.UPDATE_AND_CREATE_TOPIC,
-                _request(each[1], change.attributes),
+                each[0], RequestCode.UPDATE_AND_CREATE_TOPIC, _request(each[1], change.attributes)
             ),
         )
         if change.order is None:
@@ -340,8 +338,7 @@ class Topics:
         counts.update(changed)
         pinned = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
         await self._nodes.tell_nameservers(
-            RequestCode.PUT_KV_CONFIG,
-            {"namespace": ORDER_NAMESPACE, "key": topic, "value": pinned},
+            RequestCode.PUT_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic, "value": pinned}
         )
 
     async def _forget_order(self, topic: str) -> None:

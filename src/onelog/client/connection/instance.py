@@ -27,13 +27,7 @@ from onelog.client.connection.nodes import Nodes, at_once
 from onelog.client.connection.routes import RouteCache
 from onelog.client.options import ClientOptions, client_settings
 from onelog.client.producer import unique_id
-from onelog.errors import (
-    ClientClosedError,
-    ForkedError,
-    MessageError,
-    OnelogError,
-    WrongLoopError,
-)
+from onelog.errors import ClientClosedError, ForkedError, MessageError, OnelogError, WrongLoopError
 from onelog.jobs import Job
 from onelog.message import Buffer
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX

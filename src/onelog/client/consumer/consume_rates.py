@@ -77,8 +77,7 @@ class ConsumeRates:
             consume_failed_tps=(counts.failed - before.failed) / seconds,
             consume_ok_tps=(counts.consumed - before.consumed) / seconds,
             consume_rt=_mean_ms(
-                counts.listener_seconds - before.listener_seconds,
-                counts.listened - before.listened,
+                counts.listener_seconds - before.listener_seconds, counts.listened - before.listened
             ),
             pull_rt=_mean_ms(
                 counts.pull_seconds - before.pull_seconds, counts.pulls - before.pulls

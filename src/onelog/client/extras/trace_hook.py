@@ -14,7 +14,6 @@ long as a broker answers.
 import asyncio
 import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -22,7 +21,7 @@ from itertools import zip_longest
 
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.routes import QUEUES
-from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext
+from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext, now_ms
 from onelog.client.message import ReceivedMessage, SendStatus
 from onelog.client.options import milliseconds
 from onelog.client.producer.outgoing import packed
@@ -108,7 +107,7 @@ class TraceHook:
             return
         is_stored = receipt is not None and receipt.status is SendStatus.OK
         offset_ids = receipt.offset_id.split(",") if receipt is not None else []
-        cost_ms = _now_ms() - context.started_ms
+        cost_ms = now_ms() - context.started_ms
         ids = context.message_id.split(",")
         for message, message_id, offset_id in zip_longest(
             context.messages, ids, offset_ids[: len(ids)], fillvalue=None
@@ -139,13 +138,13 @@ class TraceHook:
         """It is done."""
         request_id = str(context.notes.get(self, ""))
         group = self._plain(context.group)
-        now_ms = _now_ms()
-        cost_ms = (now_ms - context.started_ms) // len(context.messages)
+        ended_ms = now_ms()
+        cost_ms = (ended_ms - context.started_ms) // len(context.messages)
         for message, _ in _traced(context.messages):
             self._add(
                 Consumed(
                     request_id, message.message_id, cost_ms, context.is_success,
-                    " ".join(message.keys), context.outcome, now_ms, group,
+                    " ".join(message.keys), context.outcome, ended_ms, group,
                 )
             )  # fmt: skip
 
@@ -153,7 +152,7 @@ class TraceHook:
         """A producer said how a transaction ended."""
         self._add(
             TransactionEnded(
-                _now_ms(), REGION, context.group, context.topic, context.message_id, context.tags,
+                now_ms(), REGION, context.group, context.topic, context.message_id, context.tags,
                 context.keys, context.address, MessageKind.TRANSACTION_COMMIT,
                 context.transaction_id, context.state, context.from_check,
             )
@@ -217,7 +216,7 @@ class TraceHook:
         topic = instance.wrap(self._topic)
         ext = {
             "a": GROUP, "b": topic, "c": DEFAULT_TOPIC, "d": str(QUEUES), "f": str(sys_flag),
-            "g": str(_now_ms()), "h": "0", "i": encode_properties(properties).decode(), "j": "0",
+            "g": str(now_ms()), "h": "0", "i": encode_properties(properties).decode(), "j": "0",
             "k": "false", "m": "false",
         }  # fmt: skip
         for tried in range(1, TRIES + 1):
@@ -239,7 +238,3 @@ def _traced(messages: Iterable[ReceivedMessage]) -> Iterator[tuple[ReceivedMessa
         properties = message.all_properties
         if properties.get("TRACE_ON") != "false":
             yield message, properties.get("MSG_REGION", REGION)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

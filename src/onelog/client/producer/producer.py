@@ -171,11 +171,7 @@ class AsyncProducer:
         return await self.dispatch(message, order_key=order_key, queue=queue, timeout=timeout)
 
     async def send_oneway(
-        self,
-        message: Message,
-        *,
-        order_key: str | None = None,
-        queue: Queue | None = None,
+        self, message: Message, *, order_key: str | None = None, queue: Queue | None = None
     ) -> None:
         """Send a message and want no answer: it is fast, and nobody knows whether it arrived."""
         parcel = await self._parcel(message, order_key, queue, self._timeout_ms)

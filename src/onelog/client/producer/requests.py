@@ -77,11 +77,7 @@ class Requests:
         timeout = where.get("timeout")
         limit_ms = instance.timeout_ms if timeout is None else milliseconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
-        extra = {
-            CORRELATION_ID: correlation_id,
-            REPLY_TO: instance.client_id,
-            TTL: str(limit_ms),
-        }
+        extra = {CORRELATION_ID: correlation_id, REPLY_TO: instance.client_id, TTL: str(limit_ms)}
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         try:

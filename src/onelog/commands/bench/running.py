@@ -116,10 +116,12 @@ def document(result: Result) -> dict[str, Any]:
 def result_table(result: Result) -> Table:
     """For people."""
     made = Table.grid(padding=(0, 2))
+    count = len(result.outcomes)
+    processes = "one process" if count == 1 else f"{count} processes"
     per_second = result.per_second
     rows = {
         result.mode: f"{show_count(result.messages)} messages of {show_count(result.size)} bytes "
-        f"in {result.seconds:.2f} s by {_processes(len(result.outcomes))}",
+        f"in {result.seconds:.2f} s by {processes}",
         "throughput": f"{show_count(round(per_second))} messages/s, "
         f"{per_second * result.size / (1 << 20):.1f} MiB/s",
     }
@@ -135,10 +137,6 @@ def result_table(result: Result) -> Table:
     for name, value in rows.items():
         made.add_row(name, value)
     return made
-
-
-def _processes(count: int) -> str:
-    return "one process" if count == 1 else f"{count} processes"
 
 
 def run(session: ClientSession, plan: Plan) -> None:

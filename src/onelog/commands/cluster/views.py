@@ -22,16 +22,14 @@ def clusters_document(brokers: Sequence[BrokerSet]) -> list[dict[str, Any]]:
 def clusters_table(brokers: Sequence[BrokerSet]) -> Table:
     """Clusters, one per line."""
     clusters = _by_cluster(brokers)
-    made = table(f"clusters: {len(clusters)}", "cluster", ">masters", ">slaves", "brokers")
+    rows = []
     for cluster, members in clusters.items():
         masters = sum(each.master is not None for each in members)
-        made.add_row(
-            show_text(cluster),
-            str(masters),
-            str(sum(len(each.members) for each in members) - masters),
-            show_text(", ".join(each.name for each in members)),
-        )
-    return made
+        slaves = sum(len(each.members) for each in members) - masters
+        names = show_text(", ".join(each.name for each in members))
+        rows.append((show_text(cluster), str(masters), str(slaves), names))
+    columns = ("cluster", ">masters", ">slaves", "brokers")
+    return table(f"clusters: {len(clusters)}", *columns, rows=rows)
 
 
 def _by_cluster(brokers: Sequence[BrokerSet]) -> dict[str, list[BrokerSet]]:

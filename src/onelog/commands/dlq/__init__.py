@@ -61,8 +61,7 @@ async def show_letters(
         ),
     )
     session.show(
-        [letter_document(each) for each in letters],
-        letters_table(letters, group, session.utc),
+        [letter_document(each) for each in letters], letters_table(letters, group, session.utc)
     )
 
 
@@ -93,12 +92,7 @@ async def resend_letters(
     With --to-topic %RETRY%GROUP only this group does. A letter is resent once: doing it again
     changes nothing, unless --again is given.
     """
-    from onelog.commands.dlq.letters import (
-        resend,
-        resend_all,
-        resending_document,
-        resending_views,
-    )
+    from onelog.commands.dlq.letters import resend, resend_all, resending_document, resending_views
     from onelog.errors import InvalidRequestError
 
     if sum((bool(ids), key is not None, every)) != 1:
@@ -108,8 +102,7 @@ async def resend_letters(
     else:
         result = await resend(session, group, ids or [], key, to_topic, again, dry_run)
     session.show(
-        resending_document(group, result, dry_run),
-        *resending_views(group, result, dry_run),
+        resending_document(group, result, dry_run), *resending_views(group, result, dry_run)
     )
     session.complain(result.failures)
 

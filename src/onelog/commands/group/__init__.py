@@ -188,17 +188,11 @@ async def reset_group(
 ) -> None:
     """Move a group to the messages of a time, back or forth."""
     from onelog.clock import SystemClock
-    from onelog.commands.group import views
     from onelog.commands.times import parse_time, show_time
 
     time_ms = parse_time(to, SystemClock().now_ms(), utc=session.utc)
-    moves = await session.admin.positions.preview(group, topic, time_ms)
-    if not dry_run:
-        what = f"to {show_time(time_ms, utc=session.utc)}" if time_ms else "to the oldest message"
-        session.confirm(f"Move {group} in {topic} {what}: {views.effect(moves)}?", yes)
-        moves = await session.admin.positions.reset(group, topic, time_ms)
-    session.show(views.moves_document(moves, dry_run), views.moves_table(moves, dry_run))
-    session.complain(moves.failures)
+    what = f"to {show_time(time_ms, utc=session.utc)}" if time_ms else "to the oldest message"
+    await _move(session, group, topic, time_ms, f"Move {group} in {topic} {what}", dry_run, yes)
 
 
 @app.command("skip")
@@ -208,12 +202,20 @@ async def skip_backlog(
 ) -> None:
     """Move a group past everything that is there now."""
     from onelog.client.admin.groups import TO_THE_END
+
+    question = f"Move {group} to the end of {topic}"
+    await _move(session, group, topic, TO_THE_END, question, dry_run, yes)
+
+
+async def _move(
+    session: Session, group: str, topic: str, time_ms: int, question: str, dry_run: bool, yes: bool
+) -> None:
     from onelog.commands.group import views
 
-    moves = await session.admin.positions.preview(group, topic, TO_THE_END)
+    moves = await session.admin.positions.preview(group, topic, time_ms)
     if not dry_run:
-        session.confirm(f"Move {group} to the end of {topic}: {views.effect(moves)}?", yes)
-        moves = await session.admin.positions.skip(group, topic)
+        session.confirm(f"{question}: {views.effect(moves)}?", yes)
+        moves = await session.admin.positions.reset(group, topic, time_ms)
     session.show(views.moves_document(moves, dry_run), views.moves_table(moves, dry_run))
     session.complain(moves.failures)
 

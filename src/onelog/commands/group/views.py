@@ -19,11 +19,7 @@ from onelog.client.connection.nodes import Failure
 from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.commands.times import show_policy, show_span, show_time
 
-_WAYS = {
-    "CONSUME_ACTIVELY": "pull",
-    "CONSUME_PASSIVELY": "push",
-    "CONSUME_POP": "pop",
-}
+_WAYS = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 
 def summaries_document(found: Sequence[GroupSummary]) -> list[dict[str, Any]]:

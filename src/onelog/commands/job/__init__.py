@@ -14,8 +14,7 @@ app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
 Source = Annotated[str, typer.Argument(help="The topic to read.")]
 To = Annotated[str, typer.Option("--to", help="The topic to write to.")]
 Every = Annotated[
-    float | None,
-    typer.Option(min=0, help="Go on, every so many seconds, until Ctrl-C; else once."),
+    float | None, typer.Option(min=0, help="Go on, every so many seconds, until Ctrl-C; else once.")
 ]
 By = Annotated[
     str,
@@ -78,8 +77,7 @@ def redistribute(
     ] = 4,
     by: By = "key",
     group: Annotated[
-        str | None,
-        typer.Option(help="Begin where this consumer group is, and move it along."),
+        str | None, typer.Option(help="Begin where this consumer group is, and move it along.")
     ] = None,
     checkpoint: Checkpoint = None,
     every: Every = None,

@@ -142,13 +142,15 @@ def show_heaps(group: str, chosen: "DataFrame", samples: int, as_json: bool) -> 
     shown = table(
         f"dead letters of {group}: {show_count(total)}",
         ">letters", "reason", "topic", "tags", "first", "last", "samples",
+        rows=(
+            (
+                show_count(heap.count), show_text(heap.reason), heap.origin_topic or "-", heap.tags,
+                f"{heap.first:%Y-%m-%d %H:%M:%S}", f"{heap.last:%Y-%m-%d %H:%M:%S}",
+                "\n".join(map(show_text, heap.samples)),
+            )
+            for heap in heaps
+        ),
     )  # fmt: skip
-    for heap in heaps:
-        shown.add_row(
-            show_count(heap.count), show_text(heap.reason), heap.origin_topic or "-", heap.tags,
-            f"{heap.first:%Y-%m-%d %H:%M:%S}", f"{heap.last:%Y-%m-%d %H:%M:%S}",
-            "\n".join(map(show_text, heap.samples)),
-        )  # fmt: skip
     console().print(shown)
 
 

@@ -26,8 +26,7 @@ def sync_topics(
         Literal["delta", "parquet"], typer.Option("--format", help="What the tables are.")
     ] = "delta",
     every: Annotated[
-        float | None,
-        typer.Option(min=0, help="Go on, every so many seconds, until Ctrl-C."),
+        float | None, typer.Option(min=0, help="Go on, every so many seconds, until Ctrl-C.")
     ] = None,
     start: Annotated[
         str, typer.Option(help="Where new tables begin: earliest, latest, or a time as -2h.")

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def show_tables(folder: Path, as_json: bool) -> None:
     """Print the tables."""
-    found = list(_tables(folder, []))
+    found = [each for _, each in _tables(folder, [])]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
         return
@@ -37,38 +38,35 @@ def show_tables(folder: Path, as_json: bool) -> None:
 
 def compact(folder: Path, only: Sequence[str], target_bytes: int) -> None:
     """Join small files."""
-    from onelog.spark.lake import tables as lake_tables
-
-    _each(folder, only, "files joined", lambda path: lake_tables.compact(path, target_bytes))
+    _each(folder, only, "files joined", lambda lake, path: lake.compact(path, target_bytes))
 
 
 def vacuum(folder: Path, only: Sequence[str], hours: int) -> None:
     """Delete what is no part of a table."""
-    from onelog.spark.lake import tables as lake_tables
-
-    _each(folder, only, "files deleted", lambda path: lake_tables.vacuum(path, hours))
+    _each(folder, only, "files deleted", lambda lake, path: lake.vacuum(path, hours))
 
 
 def retain(folder: Path, only: Sequence[str], days: int) -> None:
     """Drop old days."""
-    from onelog.spark.lake import tables as lake_tables
-
     today = datetime.datetime.now(datetime.UTC).date()
-    for each in _tables(folder, only):
+    for lake, each in _tables(folder, only):
         unit = "rows" if each.form == "delta" else "files"
-        gone = lake_tables.retain(folder / each.name, days, today)
+        gone = lake.retain(folder / each.name, days, today)
         typer.echo(f"{each.name}: {show_count(gone)} {unit} dropped")
 
 
-def _each(folder: Path, only: Sequence[str], what: str, work: Callable[[Path], int]) -> None:
-    for each in _tables(folder, only):
+def _each(
+    folder: Path, only: Sequence[str], what: str, work: Callable[[ModuleType, Path], int]
+) -> None:
+    for lake, each in _tables(folder, only):
         if each.form == "delta":
-            typer.echo(f"{each.name}: {show_count(work(folder / each.name))} {what}")
+            typer.echo(f"{each.name}: {show_count(work(lake, folder / each.name))} {what}")
         else:
             typer.echo(f"{each.name}: plain Parquet, nothing to do")
 
 
-def _tables(folder: Path, only: Sequence[str]) -> "Iterator[TableInfo]":
+def _tables(folder: Path, only: Sequence[str]) -> "Iterator[tuple[ModuleType, TableInfo]]":
+    """The module that works on tables, and each of these tables."""
     try:
         from onelog.spark.lake import tables as lake_tables
     except ImportError as error:
@@ -82,7 +80,7 @@ def _tables(folder: Path, only: Sequence[str]) -> "Iterator[TableInfo]":
         raise ConfigError(
             f"{folder} has no table {missing[0] if missing else ''}; there are {there}"
         )
-    yield from (each for name, each in found.items() if not only or name in only)
+    yield from ((lake_tables, each) for name, each in found.items() if not only or name in only)
 
 
 def sync(

@@ -93,8 +93,7 @@ async def describe_topic(session: Session, topic: Topic) -> None:
 
     description = await session.admin.topics.describe(topic)
     session.show(
-        views.description_document(description),
-        *views.description_views(description, session.utc),
+        views.description_document(description), *views.description_views(description, session.utc)
     )
     session.complain(description.failures)
 

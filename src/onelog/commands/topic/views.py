@@ -8,12 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from onelog.client.admin.cluster import BrokerSet
-from onelog.client.admin.topics import (
-    Route,
-    TopicDescription,
-    TopicName,
-    TopicStatus,
-)
+from onelog.client.admin.topics import Route, TopicDescription, TopicName, TopicStatus
 from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.commands.times import show_time
 

@@ -304,11 +304,12 @@ class AsyncPullConsumer:
 
     async def seek(self, queue: Queue, offset: int) -> None:
         """Go on from an offset; `OffsetOutOfRangeError` if the queue has no such place."""
+        self.instance.check_open()
         queue = self._own(queue)
         self._queues.get(queue)
         begin, end = await asyncio.gather(
-            self._offset(queue, RequestCode.GET_MIN_OFFSET),
-            self._offset(queue, RequestCode.GET_MAX_OFFSET),
+            self._queues.offset_at(queue, RequestCode.GET_MIN_OFFSET),
+            self._queues.offset_at(queue, RequestCode.GET_MAX_OFFSET),
         )
         if not begin <= offset <= end:
             raise OffsetOutOfRangeError(
@@ -319,17 +320,17 @@ class AsyncPullConsumer:
 
     async def seek_to_begin(self, *queues: Queue) -> None:
         """Go on from the oldest messages of these queues, or of all."""
-        await self._seek_all(await self.begin_offsets(*self._chosen(queues)))
+        self._seek_all(await self.begin_offsets(*self._chosen(queues)))
 
     async def seek_to_end(self, *queues: Queue) -> None:
         """Go on after the newest messages of these queues, or of all."""
-        await self._seek_all(await self.end_offsets(*self._chosen(queues)))
+        self._seek_all(await self.end_offsets(*self._chosen(queues)))
 
     async def seek_to_time(self, time: datetime, *queues: Queue) -> None:
         """Go on from the first messages that were stored at a time or later."""
-        await self._seek_all(await self.offsets_for_time(time, *self._chosen(queues)))
+        self._seek_all(await self.offsets_for_time(time, *self._chosen(queues)))
 
-    async def _seek_all(self, offsets: Mapping[Queue, int]) -> None:
+    def _seek_all(self, offsets: Mapping[Queue, int]) -> None:
         for queue, offset in offsets.items():
             self._queues.seek(queue, offset)
 
@@ -382,15 +383,12 @@ class AsyncPullConsumer:
             self._queues.get(queue)
         return chosen or self.assigned
 
-    async def _offset(self, queue: Queue, place: datetime | RequestCode) -> int:
-        self.instance.check_open()
-        return await self._queues.offset_at(queue, place)
-
     async def _offsets(
         self, place: datetime | RequestCode, queues: Sequence[Queue]
     ) -> dict[Queue, int]:
         chosen = tuple(self._own(queue) for queue in queues) or self.assigned
-        found = await at_once(lambda queue: self._offset(queue, place), chosen)
+        self.instance.check_open()
+        found = await at_once(lambda queue: self._queues.offset_at(queue, place), chosen)
         return dict(zip(chosen, found, strict=True))
 
 

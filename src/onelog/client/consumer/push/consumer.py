@@ -363,15 +363,14 @@ class PushConsumer(PushFace):
                 "coroutine functions there is AsyncPushConsumer"
             )
         self._check_fork()
-        if self._core.is_running:
-            background.run(self._subscribe(topic, tags, sql, listener))
-        else:
+
+        async def subscribe() -> None:
             self._core.subscribe(topic, tags, sql, listener)
 
-    async def _subscribe(
-        self, topic: str, tags: str, sql: str | None, listener: AnyListener
-    ) -> None:
-        self._core.subscribe(topic, tags, sql, listener)
+        if self._core.is_running:
+            background.run(subscribe())
+        else:
+            self._core.subscribe(topic, tags, sql, listener)
 
     def __enter__(self) -> Self:
         return self

@@ -50,12 +50,7 @@ class OrderedQueue(PulledQueue):
     """A queue whose messages are consumed one after the other."""
 
     def __init__(
-        self,
-        queue: Queue,
-        offset: int,
-        membership: Membership,
-        send_back: SendBack,
-        owner: Owner,
+        self, queue: Queue, offset: int, membership: Membership, send_back: SendBack, owner: Owner
     ) -> None:
         super().__init__(queue, offset, membership, send_back, owner)
         self._pending: deque[ReceivedMessage] = deque()

@@ -148,12 +148,7 @@ class PulledQueue:
     """One queue of this member: a source of messages."""
 
     def __init__(
-        self,
-        queue: Queue,
-        offset: int,
-        membership: Membership,
-        send_back: SendBack,
-        owner: Owner,
+        self, queue: Queue, offset: int, membership: Membership, send_back: SendBack, owner: Owner
     ) -> None:
         self.queue = queue
         self.hands = ProcessQueue(offset)
