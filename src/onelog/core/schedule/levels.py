@@ -28,9 +28,7 @@ from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
-from onelog.message import (
-    NewMessage,
-)
+from onelog.message import NewMessage
 from onelog.names import SCHEDULE_TOPIC
 from onelog.record.entries import PADDING_SIZE
 from onelog.store.message_store import MessageStore
