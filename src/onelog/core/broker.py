@@ -109,8 +109,7 @@ class Broker:
         """
         self.config = config
         self.store = store
-        self._clock = clock
-        self._schedule = schedule
+        self._clock, self._schedule = clock, schedule
         self._closed = False
         self._needed_from_on_disk = 0
         self.naming = naming
