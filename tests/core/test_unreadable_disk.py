@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from onelog.core.cursors.pull import PullStatus
+from onelog.core.cursors.reading import FetchStatus
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.leases.pop import PopRequest
 from onelog.core.leases.supply import Terms
@@ -65,11 +65,11 @@ def pulled(world: World, offset: int, subscription: Subscription | None = None) 
     """A pull as the gateway does it: what is cold is read first, and errors are answered."""
 
     def ask() -> bytes:
-        found = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20, subscription)
-        if found.status is PullStatus.COLD:
+        found = world.broker.reader.read("orders", 0, offset, 32, 1 << 20, subscription)
+        if found.status is FetchStatus.COLD:
             with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(found.ranges)
-            found = world.broker.puller.pull(
+                world.broker.reader.warm(found.ranges)
+            found = world.broker.reader.read(
                 "orders", 0, offset, 32, 1 << 20, subscription, cold_ok=True
             )
         return b"".join(found.slices)
@@ -88,7 +88,7 @@ def popped(world: World) -> str:
         found = world.broker.pop.pop(request)
         if found.cold:
             with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(found.cold)
+                world.broker.reader.warm(found.cold)
             found = world.broker.pop.pop(request, cold_ok=True)
         return b"".join(bytes(record) for part in found.parts for record in part.records)
 
@@ -257,19 +257,19 @@ def test_messages_before_a_bad_sector_come_out_and_the_one_on_it_is_an_error(
     got: list[int] = []
     offset = 0
     while True:
-        cold = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20)
-        if cold.status is PullStatus.COLD:
+        cold = world.broker.reader.read("orders", 0, offset, 32, 1 << 20)
+        if cold.status is FetchStatus.COLD:
             with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(cold.ranges)
+                world.broker.reader.warm(cold.ranges)
         try:
-            found = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20, cold_ok=True)
+            found = world.broker.reader.read("orders", 0, offset, 32, 1 << 20, cold_ok=True)
         except StoreFailedError:
             break
         got += range(offset, found.next_offset)
         offset = found.next_offset
     assert got == [0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(StoreFailedError, match="Input/output error"):
-        world.broker.puller.pull("orders", 0, 7, 32, 1 << 20, cold_ok=True)
+        world.broker.reader.read("orders", 0, 7, 32, 1 << 20, cold_ok=True)
     assert pulled(world, 9) == "00009"
 
 

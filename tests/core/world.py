@@ -6,7 +6,7 @@ import os
 import queue
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -16,7 +16,8 @@ from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors.pull import PullResult
+from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
+from onelog.core.cursors.reading import Fetched
 from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
@@ -212,10 +213,24 @@ class World:
         self.broker.groups.require(group)
         self.broker.commit_offset(group, topic, queue_id, offset)
 
-    def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> PullResult:
-        count_max = how.pop("count_max", 32)
-        group = how.pop("group", "readers")
-        return self.broker.pull(group, topic, queue_id, offset, count_max, **how)
+    def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> Fetched:
+        """A fetch of one cursor that does not wait for messages, as a RocketMQ pull makes it."""
+        sizes = (how.pop("count_max", 32), how.pop("bytes_max", 0), how.pop("bulk_bytes", 0))
+        cursor = Cursor(how.pop("group", "readers"), topic, queue_id, offset, **how)
+        ((result,),) = self.fetch([cursor], allowed(self.broker.config, *sizes), 0)
+        if isinstance(result, OnelogError):
+            raise result
+        return result
+
+    def fetch(
+        self, cursors: Sequence[Cursor], limits: Limits, wait_ms: int = 60_000, owner: Any = None
+    ) -> list[Sequence[Result]]:
+        """What `on_fetched` was called with; for a fetch that is held, what it will be."""
+        answers: list[Sequence[Result]] = []
+        self.broker.fetch(
+            cursors, limits, wait_ms, lambda to, found: to.append(found), owner, answers
+        )
+        return answers
 
     def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
         """Everything in a queue."""
@@ -227,6 +242,6 @@ class World:
         return [bytes(message.body) for message in self.messages(topic, queue_id)]
 
 
-def pulled(result: PullResult) -> list[bytes]:
+def pulled(result: Fetched) -> list[bytes]:
     """The bodies in a pull's answer."""
     return [bytes(each.body) for part in result.slices for each in decode_messages(part)]

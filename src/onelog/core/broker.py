@@ -9,7 +9,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from onelog.config import BrokerConfig
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics, retry_topic, system_topics
+from onelog.core.cursors.fetch import Cursor, Fetches, Limits, OnFetched
+from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
-from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
+from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Schedule, Wait, Waiting
+from onelog.core.durable.waiting import Schedule, Waiting
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.journal import LEASES_FILE
@@ -46,7 +48,6 @@ from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.open_halves import OpenTransactions
 from onelog.core.transactions.staged import PreparedBatches
 from onelog.errors import (
-    FilterDisabledError,
     GroupNotFoundError,
     GroupPermissionError,
     InvalidGroupError,
@@ -55,7 +56,6 @@ from onelog.errors import (
     OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
-    TopicPermissionError,
 )
 from onelog.jobs import Job
 from onelog.message import LOOPBACK, Message, NewMessage, NewRun
@@ -129,7 +129,7 @@ class Broker:
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
         self.warming = Warming(store, offload, post)
-        self._wire_pulls(call_soon, seconds)
+        self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
         self._wire_leases(call_soon, offload, random, store_host)
@@ -139,16 +139,21 @@ class Broker:
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 
-    def _wire_pulls(
+    def _wire_fetches(
         self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
     ) -> None:
         config = self.config
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
-        self.puller = Puller(
+        self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
             config.pull_cold_bytes_max,
+        )  # fmt: skip
+        self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
+        self.fetches = Fetches(
+            self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
+            self.stats, self._clock, lambda: self.config,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
@@ -197,12 +202,12 @@ class Broker:
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
         )  # fmt: skip
         self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.publisher,
+            self.lease_tables, store, topics, groups, self.offsets, self.reader, self.publisher,
             self.waiting, self._clock, self._schedule, call_soon,
             LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
         )  # fmt: skip
         self.pop = Pop(
-            self.leases, topics, groups, self.puller, self.waiting, self.stats, random,
+            self.leases, topics, groups, self.reader, self.waiting, self.stats, random,
             lambda: self.config, self.when_durable,
         )  # fmt: skip
 
@@ -289,8 +294,8 @@ class Broker:
         self.topics.auto_create = config.auto_create_topics
         self.groups.auto_create = config.auto_create_groups
         self.topics.replace_system_topics(_system_topics(config))
-        self.puller.cold_count_max = config.pull_cold_count_max
-        self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.reader.cold_count_max = config.pull_cold_count_max
+        self.reader.cold_bytes_max = config.pull_cold_bytes_max
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
@@ -370,7 +375,7 @@ class Broker:
         """Call back once everything written so far is as safe as configured."""
         self.durability.when_safe(self.store.log_end, callback)
 
-    # -- pulling -------------------------------------------------------------------------------
+    # -- fetching ------------------------------------------------------------------------------
 
     def subscription(
         self, group: str, topic: str, channel: Hashable = None, version: int = 0
@@ -392,81 +397,17 @@ class Broker:
                 )
         return found
 
-    def pull(
+    def fetch(
         self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        subscription: Subscription | None = None,
-        bytes_max: int = 0,
-        *,
-        cold_ok: bool = False,
-        bulk_bytes: int = 0,
-        committed: int = -1,
-    ) -> PullResult:
-        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured.
-
-        A pull that may be answered commits the position `committed` on the way, unless that is
-        negative.
-        """
-        config = self.config
-        if not self.groups.require(group).consume_enable:
-            raise GroupPermissionError(f"subscription group no permission, {group}")
-        settings = self.topics.require(topic)
-        if not settings.readable:
-            raise TopicPermissionError(f"the topic[{topic}] pulling message is forbidden")
-        if not 0 <= queue_id < settings.read_queues:
-            raise InvalidQueueError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:"
-                f"[{settings.read_queues}]"
-            )
-        if (
-            subscription is not None
-            and subscription.predicate is not None
-            and not config.property_filter
-        ):
-            raise FilterDisabledError(
-                "The broker does not support consumer to filter message by SQL92"
-            )
-        if committed >= 0:
-            # Before the reset: one that this pull hands out must not be overwritten.
-            self.offsets.commit(group, topic, queue_id, committed)
-        if self.offsets.has_resets:
-            moved = self.offsets.take_reset(group, topic, queue_id)
-            if moved is not None:
-                start = self.store.min_offset(topic, queue_id)
-                end = self.store.max_offset(topic, queue_id)
-                return PullResult(PullStatus.OFFSET_RESET, [], moved, start, end)
-        count_max, bytes_max, bulk = limits(config, count_max, bytes_max, bulk_bytes)
-        result = self.puller.pull(
-            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
-        )
-        if result.status is PullStatus.FOUND:
-            self.stats.got(group, topic, result.messages, result.size)
-        elif result.status is PullStatus.LATER:
-            return result
-        elif result.status is not PullStatus.COLD:
-            self.stats.totals.missed += 1
-        self.offsets.pulled(group, topic, queue_id, result.next_offset)
-        return result
-
-    def wait_for(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        timeout_ms: int,
-        on_end: Callable[[Wait, bool], None],
+        cursors: Sequence[Cursor],
+        limits: Limits,
+        wait_ms: int,
+        on_fetched: OnFetched,
         owner: Hashable = None,
-        subscription: Subscription | None = None,
-    ) -> Wait | None:
-        """Hold a pull until something for it arrives; None if too many are held already."""
-        ready = None
-        if subscription is not None:
-            ready = self.puller.watch(topic, queue_id, offset, subscription)
-        return self.waiting.wait(((topic, queue_id),), timeout_ms, on_end, owner, ready)
+        token: Any = None,
+    ) -> None:
+        """The next messages at some cursors, now or when there are enough; see `Fetches.fetch`."""
+        self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
     # -- positions -----------------------------------------------------------------------------
 
@@ -530,7 +471,7 @@ class Broker:
 
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
-        self.waiting.cancel_owned(channel)
+        self.looks.owner_gone(channel)
         self.members.channel_closed(channel)
 
     # -- looking up ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.cursors.pull import Puller
+from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.tables import Part, Tables, in_parts, joined
@@ -86,7 +86,7 @@ class Leases:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
-        puller: Puller,
+        reader: QueueReader,
         publisher: Publisher,
         waiting: Waiting,
         clock: Clock,
@@ -110,7 +110,7 @@ class Leases:
         self._queue_leases_max = queue_leases_max
         self._group_leases_max = group_leases_max
         self._journal = LeaseJournal(tables, store, publisher, schedule, call_soon, self._recorded)
-        self._supply = Supply(store, puller)
+        self._supply = Supply(store, reader)
         self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}

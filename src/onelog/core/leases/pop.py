@@ -19,7 +19,7 @@ from typing import NamedTuple
 from onelog.config import BrokerConfig
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import RETRY_PREFIX, TopicConfig, Topics
-from onelog.core.cursors.pull import Puller, PullStatus
+from onelog.core.cursors.reading import FetchStatus, QueueReader
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import ANY_QUEUE, Wait, Waiting
 from onelog.core.leases.leases import Leases, Taken, wait_topic
@@ -41,7 +41,7 @@ POLLS_MAX = 1024
 """Requests of one group for one queue, or for all of a topic, that are held at a time."""
 _RETRY_FIRST_PERCENT = 20
 _LOOKED_MAX = 10_000
-_ELSEWHERE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
+_ELSEWHERE = (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_OVERFLOW_BADLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Pop:
         leases: Leases,
         topics: Topics,
         groups: Groups,
-        puller: Puller,
+        reader: QueueReader,
         waiting: Waiting,
         stats: Stats,
         random: Random,
@@ -102,7 +102,7 @@ class Pop:
         self._leases = leases
         self._topics = topics
         self._groups = groups
-        self._puller = puller
+        self._reader = reader
         self._waiting = waiting
         self._stats = stats
         self._random = random
@@ -266,13 +266,13 @@ class Pop:
             rest += self._leases.available(request.group, topic, queue_id, request.terms)
             if count > 0 and room > 0:
                 offset = self._leases.position(request.group, topic, queue_id)
-                result = self._puller.pull(topic, queue_id, offset, count, room, cold_ok=cold_ok)
+                result = self._reader.read(topic, queue_id, offset, count, room, cold_ok=cold_ok)
                 if result.status in _ELSEWHERE:
                     offset = result.next_offset
-                    result = self._puller.pull(
+                    result = self._reader.read(
                         topic, queue_id, offset, count, room, cold_ok=cold_ok
                     )
-                if result.status is PullStatus.COLD and not records:
+                if result.status is FetchStatus.COLD and not records:
                     return Peeked([], 0, result.ranges)
                 records += result.slices
                 count -= result.messages

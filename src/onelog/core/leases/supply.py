@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onelog.core.cursors.pull import Puller, PullResult, PullStatus, candidates
+from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader, candidates
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import Fate, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
@@ -22,7 +22,7 @@ from onelog.store.record import decode_message
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
-_ENDS = (PullStatus.FOUND, PullStatus.COLD, PullStatus.LATER)
+_ENDS = (FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Found(NamedTuple):
 class Supply:
     """Finds messages for leases."""
 
-    def __init__(self, store: MessageStore, puller: Puller) -> None:
+    def __init__(self, store: MessageStore, reader: QueueReader) -> None:
         self._store = store
-        self._puller = puller
+        self._reader = reader
 
     def find(
         self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
@@ -110,12 +110,12 @@ class Supply:
                 queue.put_back(deleted)
                 raise
             return Found(queue.next, again, (), records, deleted)
-        if result.status is PullStatus.COLD:
+        if result.status is FetchStatus.COLD:
             cold = () if again else result.ranges
             return Found(begin, again, (), records, deleted, cold)
-        if result.status is PullStatus.LATER:
+        if result.status is FetchStatus.LATER:
             return Found(begin, again, (), records, deleted, later=not again)
-        if result.status is not PullStatus.FOUND:
+        if result.status is not FetchStatus.FOUND:
             if trouble is not None and not again:
                 queue.put_back(deleted)
                 raise trouble
@@ -125,7 +125,7 @@ class Supply:
 
     def _has_time(self, terms: Terms) -> bool:
         wanted = terms.subscription
-        return wanted is None or wanted.predicate is None or self._puller.filter_time.left()
+        return wanted is None or wanted.predicate is None or self._reader.filter_time.left()
 
     def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
@@ -158,11 +158,11 @@ class Supply:
 
     def _unread(
         self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
-    ) -> tuple[int, PullResult]:
+    ) -> tuple[int, Fetched]:
         """The next messages that the group was never given, and where they were looked for."""
         begin = queue.next
         for _ in range(_SCANS_MAX):
-            result = self._puller.pull(
+            result = self._reader.read(
                 queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
                 cold_ok=cold_ok,
             )  # fmt: skip
@@ -175,7 +175,7 @@ class Supply:
         self,
         queue: QueueLeases,
         begin: int,
-        result: PullResult,
+        result: Fetched,
         subscription: Subscription | None,
     ) -> Sequence[int]:
         """The offsets of the messages in a result; a record that queues share knows but one."""

@@ -173,7 +173,7 @@ async def test_records_that_are_not_in_memory_are_read_by_a_worker(
 ) -> None:
     async with popping(tmp_path) as (server, member):
         await member.send(b"cold")
-        monkeypatch.setattr(server.broker.puller, "_is_cold", lambda _: True)
+        monkeypatch.setattr(server.broker.reader, "_is_cold", lambda _: True)
         peeked = await member.words.ask(
             RequestCode.PEEK_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=0, maxMsgNums=1
         )

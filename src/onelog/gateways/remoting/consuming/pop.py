@@ -46,7 +46,7 @@ FROM_LAST = 1
 def _read_elsewhere(
     session: BrokerSession, cold: Sequence[tuple[int, int]], then: Callable[[], None]
 ) -> None:
-    session.gateway.offload(lambda: session.broker.puller.warm(cold), then)
+    session.gateway.offload(lambda: session.broker.reader.warm(cold), then)
 
 
 @dataclass(frozen=True, slots=True)
