@@ -20,8 +20,9 @@ from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
 from onelog.core.cursors.reading import Fetched
 from onelog.core.transactions.staged import Part
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, NewRun, encode_properties
+from onelog.message import LOOPBACK, Appended, Message, NewMessage, NewRun, encode_properties
 from onelog.rocketmq import ROCKETMQ
+from onelog.rocketmq.pop import Pop
 from onelog.store.message_store import MessageStore
 from onelog.store.record import decode_messages
 from onelog.store.retention import RetentionRound
@@ -122,6 +123,7 @@ class World:
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )
+        self.pop = Pop(self.broker, Random(7), LOOPBACK)
         self.broker.prepared_batches.unpack = self.unpack
         self.broker.open(ROCKETMQ)
 

@@ -31,12 +31,12 @@ from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
-from onelog.core.leases.pop import Pop
+from onelog.core.leases.lending import Lending, OnLeased
+from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Client, ConsumerData, Members
 from onelog.core.publish import OnStored, Publisher
-from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
 from onelog.core.schedule.level_renewal import DelayRenewal
 from onelog.core.schedule.levels import Delay
@@ -132,7 +132,7 @@ class Broker:
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host, call_soon)
-        self._wire_leases(call_soon, offload, random, store_host)
+        self._wire_leases(call_soon, offload)
         self.admin = Admin(
             store, clock, self.topics, self.groups, self.members, self.offsets, self.stats
         )
@@ -192,8 +192,6 @@ class Broker:
         self,
         call_soon: Callable[[Callable[[], None]], None],
         offload: Callable[[Callable[[], None]], None],
-        random: Random,
-        store_host: bytes,
     ) -> None:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
@@ -204,12 +202,11 @@ class Broker:
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.reader, self.publisher,
             self.waiting, self._clock, self._schedule, call_soon,
-            LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
+            self.warming, self.when_durable,
         )  # fmt: skip
-        self.pop = Pop(
-            self.leases, topics, groups, self.reader, self.waiting, self.stats, random,
-            lambda: self.config, self.when_durable,
-        )  # fmt: skip
+        self.lending = Lending(
+            self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
+        )
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -408,6 +405,17 @@ class Broker:
     ) -> None:
         """The next messages at some cursors, now or when there are enough; see `Fetches.fetch`."""
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def lease(
+        self,
+        request: LeaseRequest,
+        wait_ms: int,
+        on_leased: OnLeased,
+        owner: Hashable = None,
+        token: Any = None,
+    ) -> None:
+        """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
+        self.lending.lease(request, wait_ms, on_leased, owner, token)
 
     # -- positions -----------------------------------------------------------------------------
 

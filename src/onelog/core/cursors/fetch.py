@@ -11,6 +11,7 @@ fetched there, or the error that kept it from being; never, if the owner goes be
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
@@ -121,7 +122,13 @@ class Fetches:
         if isinstance(found, Lack):
             until_ms = self._clock.now_ms() + wait_ms
             cursors = [cursor._replace(committed=-1) for cursor in cursors]  # That is done.
-            look = _Fetch(self, cursors, limits, on_fetched, token, owner, until_ms)
+            look = Look(
+                partial(self.look, cursors, limits),
+                partial(self._hold, cursors, limits),
+                partial(_answer, on_fetched, token, len(cursors)),
+                owner,
+                until_ms,
+            )
             self._looks.make_later(look, found, last=wait_ms <= 0)
         else:
             on_fetched(token, found)
@@ -227,7 +234,7 @@ class Fetches:
             self._offsets.pulled(group, topic, queue_id, result.next_offset)
         return result
 
-    def hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
+    def _hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
         """What a fetch that found too little waits for."""
         keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
         if limits.bytes_min > 1:
@@ -241,35 +248,6 @@ class Fetches:
         return keys, self._reader.watch(topic, queue_id, offset, subscription)
 
 
-class _Fetch(Look):
-    """A fetch that was not answered at once."""
-
-    __slots__ = ("_cursors", "_fetches", "_limits", "_on_fetched", "_token")
-
-    def __init__(
-        self,
-        fetches: Fetches,
-        cursors: Sequence[Cursor],
-        limits: Limits,
-        on_fetched: OnFetched,
-        token: Any,
-        owner: Hashable,
-        until_ms: int,
-    ) -> None:
-        super().__init__(owner, until_ms)
-        self._fetches = fetches
-        self._cursors = cursors
-        self._limits = limits
-        self._on_fetched = on_fetched
-        self._token = token
-
-    def look(self, *, cold_ok: bool, last: bool) -> list[Result] | Lack:
-        return self._fetches.look(self._cursors, self._limits, cold_ok, last)
-
-    def hold(self, lack: Lack) -> Hold:
-        return self._fetches.hold(self._cursors, self._limits, lack)
-
-    def answer(self, found: list[Result] | OnelogError) -> None:
-        if isinstance(found, OnelogError):
-            found = [found] * len(self._cursors)
-        self._on_fetched(self._token, found)
+def _answer(on_fetched: OnFetched, token: Any, count: int, found: Any, is_refused: bool) -> None:
+    """Answer a fetch of so many cursors."""
+    on_fetched(token, [found] * count if isinstance(found, OnelogError) else found)

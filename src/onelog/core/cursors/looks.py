@@ -32,28 +32,30 @@ class Lack(NamedTuple):
 
 
 class Look:
-    """One question for messages, of an owner who may go away, and until when it may wait."""
+    """One question for messages, of an owner who may go away, and until when it may wait.
 
-    __slots__ = ("is_over", "is_refused", "owner", "until_ms")
+    `find(cold_ok, last)` is the answer or a `Lack`; an answer if it is the last time, unless
+    something is cold or late. `hold(lack)` says what to wait for; None if too many do. `answer`
+    gets what was found, or an `OnelogError`, and whether waiting was refused.
+    """
 
-    def __init__(self, owner: Hashable, until_ms: int) -> None:
+    __slots__ = ("answer", "find", "hold", "is_over", "is_refused", "owner", "until_ms")
+
+    def __init__(
+        self,
+        find: Callable[[bool, bool], Any],
+        hold: Callable[[Lack], Hold | None],
+        answer: Callable[[Any, bool], None],
+        owner: Hashable,
+        until_ms: int,
+    ) -> None:
+        self.find = find
+        self.hold = hold
+        self.answer = answer
         self.owner = owner
         self.until_ms = until_ms
         self.is_over = False
         self.is_refused = False
-        """Whether it could not be held, because too many are."""
-
-    def look(self, *, cold_ok: bool, last: bool) -> Any:
-        """The answer, or a `Lack`; it must be an answer if `last` and nothing is cold or late."""
-        raise NotImplementedError
-
-    def hold(self, lack: Lack) -> Hold | None:
-        """What to wait for; None if too many wait for that."""
-        raise NotImplementedError
-
-    def answer(self, found: Any) -> None:
-        """Tell what `look` has found, or the `OnelogError` that it ended with."""
-        raise NotImplementedError
 
 
 class Looks:
@@ -78,13 +80,13 @@ class Looks:
     def make(self, look: Look, *, cold_ok: bool = False, last: bool = False) -> None:
         """Look, and answer, or look again when that makes sense."""
         try:
-            found = look.look(cold_ok=cold_ok, last=last)
+            found = look.find(cold_ok, last)
         except OnelogError as error:
             found = error
         if type(found) is Lack:
             self.make_later(look, found, cold_ok=cold_ok, last=last)
         else:
-            look.answer(found)
+            look.answer(found, look.is_refused)
 
     def make_later(
         self, look: Look, lack: Lack, *, cold_ok: bool = False, last: bool = False
@@ -100,7 +102,7 @@ class Looks:
             try:
                 self._filter_time.later(partial(self._make_again, look, cold_ok=cold_ok, last=last))
             except OnelogError as error:
-                look.answer(error)
+                look.answer(error, False)
             else:
                 self._under_way.setdefault(look.owner, set()).add(look)
         else:

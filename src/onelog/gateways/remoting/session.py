@@ -64,6 +64,7 @@ from onelog.net.origin import is_here
 from onelog.net.remoting import RemotingSession
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
+from onelog.rocketmq.pop import Pop
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -181,6 +182,7 @@ class Gateway:
     routes: Routes = field(init=False)
     """Where topics are on other brokers."""
     census: TimerCensus = field(init=False)
+    pop: Pop = field(init=False)
     far_handlers: "dict[int, Handler]" = field(init=False, default_factory=dict)
     """The handlers for peers on other machines; they hold on to it, so it is changed in place."""
 
@@ -188,6 +190,7 @@ class Gateway:
         self.look_up = self.offload
         self.retain = self._retain_at_once
         self.routes = Routes(self.broker, self.clock.now_ms, self.tls)
+        self.pop = Pop(self.broker, self.random, self.store_host)
         self.census = TimerCensus(self.broker.timers, self.broker.store, self.offload)
         self.refresh()
 
