@@ -1,13 +1,13 @@
 """A machine that does with leases whatever it likes, and compares them with a simple model.
 
-Three groups read the same two queues, one for each fate of a message that is not acknowledged. All
+Three groups read the same two queues, one for each policy for what is not acknowledged. All
 times are multiples of the deadlines' tick, so that the model knows to the millisecond when a lease
 ends: when time moves on, never by itself.
 """
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.leases.queue import Fate
+from onelog.core.leases.queue import IN_ORDER, IN_PLACE, Policy
 from onelog.errors import LeaseNotFoundError
 from onelog.rocketmq.profile import NAMING
-from tests.core.leasing import Leased, Reader, reading
+from tests.core.leasing import Holding, Reader, reading
 
 QUEUES = 2
 RETRIES_MAX = 2
-FATES = {"retried": Fate.RETRY, "kept": Fate.STAY, "ordered": Fate.ORDERED}
-GROUPS = st.sampled_from(list(FATES))
+GROUPS = ("retried", "kept", "ordered")
 TIMES_MS = st.sampled_from([0, 100, 1_000, 1_000, 5_000, 60_000])
 PICK = st.integers(0, 1_000)
 
@@ -40,7 +39,11 @@ class Fact:
     """waiting, out, acknowledged or dead; and early: acknowledged ahead of its turn"""
     times: int = 0
     due_ms: int = 0
-    leased: Leased | None = None
+    leased: Holding | None = None
+    """What it can be acknowledged with; None if it is out, but with nobody."""
+    rejected: bool = False
+    behind: set[bytes] = field(default_factory=set)
+    """Of what was to be had before it, when it was put to the back, what was not handed out."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -50,11 +53,11 @@ class LeaseMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.world = reading(self.folder, QUEUES).world
-        for group in FATES:
+        for group in GROUPS:
             self.world.broker.groups.put(GroupConfig(group, retry_times_max=RETRIES_MAX))
-        self.readers = {group: Reader(self.world, group) for group in FATES}
-        self.facts: dict[str, dict[bytes, Fact]] = {group: {} for group in FATES}
-        self.stale: list[tuple[str, Leased]] = []
+        self.readers = {group: Reader(self.world, group) for group in GROUPS}
+        self.facts: dict[str, dict[bytes, Fact]] = {group: {} for group in GROUPS}
+        self.stale: list[tuple[str, Holding]] = []
         for queue_id in range(QUEUES):
             self.send(queue_id, 3)
         self.pop(2, 1_000)
@@ -69,7 +72,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _consume_everything(self) -> None:
         """Whatever happened: in the end every message was acknowledged, or is a dead letter."""
-        for group in FATES:
+        for group in GROUPS:
             for _ in range(4 * len(self.facts[group]) + 4):
                 self.advance(60_000)
                 got = self._pop(group, 32, 60_000)
@@ -94,7 +97,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 8), invisible_ms=TIMES_MS)
     def pop(self, count: int, invisible_ms: int) -> None:
-        for group in FATES:
+        for group in GROUPS:
             self._pop_all_there_is(group, count, invisible_ms)
 
     def _pop_all_there_is(self, group: str, count: int, invisible_ms: int) -> None:
@@ -104,9 +107,10 @@ class LeaseMachine(RuleBasedStateMachine):
             for fact in self.facts[group].values()
             if fact.state == "waiting" and fact.queue_id not in blocked
         ]
+        free = [fact for fact in waiting if not fact.behind]
         got = self._pop(group, count, invisible_ms)
-        assert len(got) == min(count, len(waiting))
-        if FATES[group] is Fate.ORDERED:
+        assert min(count, len(free)) <= len(got) <= min(count, len(waiting))
+        if group == "ordered":
             for leased in got:
                 earlier = [
                     fact
@@ -117,19 +121,27 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _blocked(self, group: str) -> set[int]:
         facts = self.facts[group].values()
-        ordered = FATES[group] is Fate.ORDERED
+        ordered = group == "ordered"
         return {fact.queue_id for fact in facts if ordered and fact.state == "out"}
 
-    def _pop(self, group: str, count: int, invisible_ms: int) -> list[Leased]:
-        got = self.readers[group].pop(count, invisible_ms=invisible_ms, fate=FATES[group])
+    def _pop(self, group: str, count: int, invisible_ms: int) -> list[Holding]:
+        policy = self._policy(group)
+        got = self.readers[group].pop(count, invisible_ms=invisible_ms, policy=policy)
         for leased in got:
             fact = self.facts[group][leased.body]
             assert fact.state == "waiting", (fact, leased)
-            in_place = FATES[group] is not Fate.RETRY
+            assert not fact.behind, (fact, leased)
+            for other in self.facts[group].values():
+                other.behind.discard(fact.body)
+            in_place = group != "retried"
             assert fact.times == (leased.times if in_place else leased.message.reconsume_times)
             fact.state, fact.leased = "out", leased
             fact.due_ms = self.world.clock.now_ms() + invisible_ms
         return got
+
+    def _policy(self, group: str) -> Policy:
+        policies = {"kept": IN_PLACE, "ordered": IN_ORDER}
+        return policies.get(group, self.world.pop.policy)
 
     def _out(self) -> list[tuple[str, Fact]]:
         return [
@@ -139,13 +151,18 @@ class LeaseMachine(RuleBasedStateMachine):
             if fact.state == "out"
         ]
 
+    def _held(self) -> list[tuple[str, Fact]]:
+        return [(group, fact) for group, fact in self._out() if fact.leased is not None]
+
     def _pick_out(self, pick: int) -> tuple[str, Fact]:
-        out = self._out()
+        out = self._held()
         return out[pick % len(out)]
 
-    @precondition(lambda self: self._out())
+    @precondition(lambda self: self._held())
     @rule(
-        how=st.sampled_from(["one", "batch", "change", "change", "stale"]),
+        how=st.sampled_from(
+            ["one", "batch", "change", "change", "release", "release", "back", "reject", "stale"]
+        ),
         pick=PICK,
         invisible_ms=TIMES_MS,
     )
@@ -156,6 +173,10 @@ class LeaseMachine(RuleBasedStateMachine):
             self._acknowledge_a_batch(pick)
         elif how == "change":
             self._change(pick, invisible_ms)
+        elif how in ("release", "back"):
+            self._release(pick, invisible_ms, how == "back")
+        elif how == "reject":
+            self._reject(pick)
         elif self.stale:
             self._acknowledge_with_a_stale_receipt(pick)
 
@@ -168,7 +189,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def _acknowledged(self, group: str, fact: Fact) -> None:
         """In an ordered queue, acknowledgements count one after the other."""
         fact.state = "acknowledged"
-        if FATES[group] is Fate.ORDERED:
+        if group == "ordered":
             mates = [each for each in self.facts[group].values() if each.queue_id == fact.queue_id]
             earlier = {each.state for each in mates if each.offset < fact.offset}
             if "waiting" in earlier:
@@ -208,8 +229,37 @@ class LeaseMachine(RuleBasedStateMachine):
         old = fact.leased
         fact.leased = self.readers[group].change(old, invisible_ms)
         fact.due_ms = self.world.clock.now_ms() + invisible_ms
-        if FATES[group] is not Fate.ORDERED:
+        if group != "ordered":
             self.stale.append((group, old))
+
+    def _release(self, pick: int, after_ms: int, to_back: bool) -> None:
+        group, fact = self._pick_out(pick)
+        assert fact.leased is not None
+        after_ms = 0 if to_back else after_ms
+        self.readers[group].release(fact.leased, after_ms=after_ms, to_back=to_back)
+        self.stale.append((group, fact.leased))
+        fact.leased = None
+        if after_ms:
+            fact.due_ms = self.world.clock.now_ms() + after_ms
+            return
+        if to_back and group != "ordered":
+            fact.behind = {
+                mate.body
+                for mate in self.facts[group].values()
+                if mate.state == "waiting" and self._place(group, mate) == self._place(group, fact)
+            }
+        self._come_back(group, fact)
+
+    def _place(self, group: str, fact: Fact) -> int:
+        """The queue that a message is in now."""
+        return -1 if group == "retried" and fact.times else fact.queue_id
+
+    def _reject(self, pick: int) -> None:
+        group, fact = self._pick_out(pick)
+        assert fact.leased is not None
+        self.readers[group].reject(fact.leased)
+        self.stale.append((group, fact.leased))
+        fact.leased, fact.rejected, fact.due_ms = None, True, self.world.clock.now_ms()
 
     def _acknowledge_with_a_stale_receipt(self, pick: int) -> None:
         group, leased = self.stale[-1 - pick % min(len(self.stale), 4)]
@@ -228,21 +278,36 @@ class LeaseMachine(RuleBasedStateMachine):
     def _expire(self) -> None:
         now_ms = self.world.clock.now_ms()
         for group, fact in self._out():
-            if fact.due_ms <= now_ms:
-                assert fact.leased is not None
+            if fact.state != "out" or fact.due_ms > now_ms:
+                continue
+            released = fact.leased is None and not fact.rejected
+            if fact.leased is not None:
                 self.stale.append((group, fact.leased))
-                if FATES[group] is Fate.RETRY and fact.times >= RETRIES_MAX:
-                    fact.state = "dead"
-                else:
-                    fact.state, fact.times = "waiting", fact.times + 1
-                    for mate in self.facts[group].values():
-                        behind = mate.queue_id == fact.queue_id and mate.offset > fact.offset
-                        if behind and mate.state == "early":
-                            mate.state, mate.times = "waiting", mate.times + 1
+            if fact.rejected and group != "retried":
+                self._acknowledged(group, fact)
+            elif fact.rejected or (
+                group == "retried" and not released and fact.times >= RETRIES_MAX
+            ):
+                fact.state = "dead"
+            else:
+                if group == "retried" and not released:
+                    fact.times += 1
+                self._come_back(group, fact)
+
+    def _come_back(self, group: str, fact: Fact) -> None:
+        """To its place, or for one that is retried, where it was put; early ones come along."""
+        fact.state, fact.leased = "waiting", None
+        if group == "retried":
+            return
+        fact.times += 1
+        for mate in self.facts[group].values():
+            behind = mate.queue_id == fact.queue_id and mate.offset > fact.offset
+            if behind and mate.state == "early":
+                mate.state, mate.times = "waiting", mate.times + 1
 
     @rule(
         how=st.sampled_from(["crash", "hand over", "acknowledge", "snapshot", "restart"]),
-        group=GROUPS,
+        group=st.sampled_from(GROUPS),
         pick=PICK,
         down_ms=TIMES_MS,
     )
@@ -257,9 +322,9 @@ class LeaseMachine(RuleBasedStateMachine):
         if how == "snapshot":
             self.world.broker.lease_tables.snapshot(wait=True)
         elif how == "hand over":
-            request = self.readers[group].request(fate=FATES[group])
-            self.world.broker.pop.pop(request)
-        elif how == "acknowledge" and self._out():
+            request = self.readers[group].request(policy=self._policy(group))
+            self.world.broker.lease(request, 0, lambda token, leased: None)
+        elif how == "acknowledge" and self._held():
             owner, fact = self._pick_out(pick)
             leased = fact.leased
             assert leased is not None
@@ -304,7 +369,7 @@ class LeaseMachine(RuleBasedStateMachine):
                     assert cursor == min(unfinished, default=end)
 
     def _finished(self, group: str, fact: Fact) -> bool:
-        moved = FATES[group] is Fate.RETRY and fact.times > 0
+        moved = group == "retried" and fact.times > 0
         return moved or fact.state in ("acknowledged", "dead")
 
 

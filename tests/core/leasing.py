@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from onelog.core.catalog.groups import GroupConfig
+from onelog.core.cursors.looks import Lack
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
-from onelog.core.leases.leases import Taken
-from onelog.core.leases.pop import PopRequest
-from onelog.core.leases.queue import Fate
-from onelog.core.leases.supply import Terms
+from onelog.core.leases.leases import LeasedPart
+from onelog.core.leases.lending import Leased
+from onelog.core.leases.queue import IN_ORDER, IN_PLACE
+from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import OnelogError
 from onelog.message import Message
 from onelog.record.decode import decode_messages
@@ -24,7 +25,7 @@ TICK_MS = 100
 
 
 @dataclass(frozen=True)
-class Leased:
+class Holding:
     """A message that is out, and what it is acknowledged with."""
 
     topic: str
@@ -53,50 +54,89 @@ class Reader:
     def leases(self) -> Any:
         return self.world.broker.leases
 
-    def request(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> PopRequest:
+    def request(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> LeaseRequest:
+        """What POP asks for; `policy` may be another one."""
         tags, predicate = terms.pop("tags", None), terms.pop("predicate", None)
         if tags is not None or predicate is not None:
             wanted = subscribe(self.topic, tags or "*")
             terms["subscription"] = replace(wanted, predicate=predicate)
-        agreed = Terms(terms.pop("invisible_ms", LEASE_MS), **terms)
-        return PopRequest(self.group, self.topic, queue_id, count_max, agreed)
+        policy = terms.pop("policy", self.world.pop.policy)
+        request = self.world.pop.request(
+            self.group, self.topic, queue_id, count_max, terms.pop("invisible_ms", LEASE_MS),
+            ordered=policy.in_order, **terms,
+        )  # fmt: skip
+        return request._replace(policy=policy)
 
-    def pop(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> list[Leased]:
+    def ask(self, request: LeaseRequest, wait_ms: int = 0, owner: Any = None) -> list[Leased]:
+        """What the request was answered with; for one that is held, what it will be."""
+        answers: list[Leased] = []
+
+        failures: list[OnelogError] = []
+
+        def on_leased(token: Any, leased: Leased | OnelogError) -> None:
+            if isinstance(leased, OnelogError):
+                failures.append(leased)
+            else:
+                answers.append(leased)
+
+        self.world.broker.lease(request, wait_ms, on_leased, owner)
+        if failures:
+            raise failures[0]
+        return answers
+
+    def pop(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> list[Holding]:
         """Lease messages of the topic and its retry topic, and end the tick."""
-        popped = self.world.broker.pop.pop(self.request(count_max, queue_id, **terms))
+        answers = self.ask(self.request(count_max, queue_id, **terms))
         self.end_tick()
-        return [each for part in popped.parts for each in self._leased(part, popped.stamp)]
+        return [
+            each
+            for answer in answers
+            for part in answer.parts
+            for each in self._leased(part, answer.handle)
+        ]
 
-    def take(self, count_max: int = 32, queue_id: int = 0, **terms: Any) -> list[Leased]:
+    def take(self, count_max: int = 32, queue_id: int = 0, **terms: Any) -> list[Holding]:
         """Lease messages of one queue, and end the tick."""
         stamp = self.leases.stamp()
-        agreed = self.request(**terms).terms
-        part = self.leases.take(self.group, self.topic, queue_id, count_max, agreed, stamp)
+        request = self.request(**terms)
+        part = self.leases.take(request, self.topic, queue_id, count_max, 256 << 10, stamp)
         self.end_tick()
-        return self._leased(part, stamp)
+        return [] if isinstance(part, Lack) else self._leased(part, stamp)
 
-    def _leased(self, part: Taken, handle: int) -> list[Leased]:
+    def _leased(self, part: LeasedPart, handle: int) -> list[Holding]:
         messages = [each for record in part.records for each in decode_messages(record)]
         return [
-            Leased(part.topic, part.queue_id, offset, handle, times, message)
+            Holding(part.topic, part.queue_id, offset, handle, times, message)
             for offset, times, message in zip(part.offsets, part.times, messages, strict=True)
         ]
 
-    def ack(self, *leased: Leased) -> None:
+    def ack(self, *leased: Holding) -> None:
         """Acknowledge messages, and end the tick."""
         for each in leased:
             self.leases.acknowledge(self.group, each.topic, each.queue_id, each.offset, each.handle)
         self.end_tick()
 
-    def change(self, leased: Leased, invisible_ms: int) -> Leased:
+    def change(self, leased: Holding, invisible_ms: int) -> Holding:
         """Agree on another time, and end the tick."""
-        handle = self.leases.change(
+        handle = self.leases.extend(
             self.group, leased.topic, leased.queue_id, leased.offset, leased.handle, invisible_ms
         )
         self.end_tick()
-        return Leased(
+        return Holding(
             leased.topic, leased.queue_id, leased.offset, handle, leased.times, leased.message
         )
+
+    def release(self, leased: Holding, **how: Any) -> None:
+        """Give a message back, and end the tick."""
+        self.leases.release(
+            self.group, leased.topic, leased.queue_id, leased.offset, leased.handle, **how
+        )
+        self.end_tick()
+
+    def reject(self, leased: Holding) -> None:
+        """Give a message up, and end the tick."""
+        self.leases.reject(self.group, leased.topic, leased.queue_id, leased.offset, leased.handle)
+        self.end_tick()
 
     def end_tick(self) -> None:
         self.leases.when_recorded(self.answers.append)
@@ -114,9 +154,9 @@ def reading(folder: Path, queues: int = 1, retry_times_max: int = 16, **how: Any
     return Reader(world)
 
 
-def bodies(leased: list[Leased]) -> list[bytes]:
+def bodies(leased: list[Holding]) -> list[bytes]:
     return [each.body for each in leased]
 
 
-ORDERED = Fate.ORDERED
-STAY = Fate.STAY
+ORDERED = IN_ORDER
+STAY = IN_PLACE

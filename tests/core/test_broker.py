@@ -95,7 +95,9 @@ def test_a_silent_client_is_dropped_and_its_channel_named(orders: World) -> None
 def test_a_closed_channel_takes_its_waits_and_memberships_along(orders: World) -> None:
     beat(orders, "c1", "readers", "orders")
     woken: list[bool] = []
-    orders.broker.wait_for("orders", 0, 0, 60_000, lambda wait, late: woken.append(late), "c1")
+    orders.broker.waiting.wait(
+        (("orders", 0),), 60_000, lambda wait, late: woken.append(late), "c1"
+    )
     orders.broker.channel_closed("c1")
     orders.send("orders")
     assert woken == []
@@ -164,7 +166,7 @@ def test_jobs_go_on_after_one_of_them_failed(
 
 def test_closing_answers_everyone_and_stops_every_job(orders: World) -> None:
     ended: list[bool] = []
-    orders.broker.wait_for("orders", 1, 0, 60_000, lambda wait, late: ended.append(late))
+    orders.broker.waiting.wait((("orders", 1),), 60_000, lambda wait, late: ended.append(late))
     orders.broker.publish(NewMessage("orders", 0, b"last"), orders.on_stored)
     orders.broker.close()
     orders.broker.close()
@@ -220,7 +222,7 @@ def test_live_settings_are_taken_over(orders: World) -> None:
     )
     orders.broker.reconfigure(changed)
     assert orders.pull(0).messages == 1
-    assert orders.broker.puller.cold_count_max == 3
+    assert orders.broker.reader.cold_count_max == 3
     orders.store.reconfigure(replace(SMALL_STORE, body_bytes_max=3))
     orders.broker.reconfigure(changed)
     orders.send("orders", body=b"abc")

@@ -262,7 +262,7 @@ def test_a_message_without_a_body_is_a_message(orders: World) -> None:
 
 def test_who_waits_for_a_queue_is_woken_once_per_tick(orders: World) -> None:
     woken: list[bool] = []
-    orders.broker.wait_for("orders", 0, 0, 10_000, lambda wait, late: woken.append(late))
+    orders.broker.waiting.wait((("orders", 0),), 10_000, lambda wait, late: woken.append(late))
     submit(orders, message(queue_id=1))
     orders.end_tick()
     assert woken == []

@@ -4,7 +4,6 @@ A touch of a map where the disk cannot read ends the process (SIGBUS). A file th
 under the map does the same, so that is done here, in processes of their own.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -17,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from onelog.core.cursors.pull import PullStatus
 from onelog.core.filters.tags import Subscription, subscribe
-from onelog.core.leases.pop import PopRequest
-from onelog.core.leases.supply import Terms
+from onelog.core.leases.lending import Leased
 from onelog.errors import OnelogError, StoreFailedError
 from onelog.message import NewMessage, encode_properties
 from onelog.store import consumequeue
@@ -62,17 +59,10 @@ def outcome(ask: Callable[[], Any]) -> str:
 
 
 def pulled(world: World, offset: int, subscription: Subscription | None = None) -> str:
-    """A pull as the gateway does it: what is cold is read first, and errors are answered."""
+    """A pull as the gateway makes it: what is cold is read first, and errors are answered."""
 
     def ask() -> bytes:
-        found = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20, subscription)
-        if found.status is PullStatus.COLD:
-            with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(found.ranges)
-            found = world.broker.puller.pull(
-                "orders", 0, offset, 32, 1 << 20, subscription, cold_ok=True
-            )
-        return b"".join(found.slices)
+        return b"".join(world.pull(offset, subscription=subscription).slices)
 
     try:
         return ask()[88:93].decode()
@@ -81,15 +71,17 @@ def pulled(world: World, offset: int, subscription: Subscription | None = None) 
 
 
 def popped(world: World) -> str:
-    request = PopRequest("readers", "orders", 0, 32, Terms(60_000))
+    """A request as the gateway makes it; there is no worker, so that it is answered at once."""
+    request = world.pop.request("readers", "orders", 0, 32, 60_000)
+    told: list[Leased | OnelogError] = []
     world.broker.groups.require("readers")
 
     def ask() -> bytes:
-        found = world.broker.pop.pop(request)
-        if found.cold:
-            with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(found.cold)
-            found = world.broker.pop.pop(request, cold_ok=True)
+        world.broker.lease(request, 0, lambda _, leased: told.append(leased))
+        world.end_tick()
+        (found,) = told
+        if isinstance(found, OnelogError):
+            raise found
         return b"".join(bytes(record) for part in found.parts for record in part.records)
 
     try:
@@ -257,19 +249,17 @@ def test_messages_before_a_bad_sector_come_out_and_the_one_on_it_is_an_error(
     got: list[int] = []
     offset = 0
     while True:
-        cold = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20)
-        if cold.status is PullStatus.COLD:
-            with contextlib.suppress(StoreFailedError):
-                world.broker.puller.warm(cold.ranges)
+        cold = world.broker.reader.read("orders", 0, offset, 32, 1 << 20)
+        world.broker.reader.warm(cold.ranges)
         try:
-            found = world.broker.puller.pull("orders", 0, offset, 32, 1 << 20, cold_ok=True)
+            found = world.broker.reader.read("orders", 0, offset, 32, 1 << 20, cold_ok=True)
         except StoreFailedError:
             break
         got += range(offset, found.next_offset)
         offset = found.next_offset
     assert got == [0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(StoreFailedError, match="Input/output error"):
-        world.broker.puller.pull("orders", 0, 7, 32, 1 << 20, cold_ok=True)
+        world.broker.reader.read("orders", 0, 7, 32, 1 << 20, cold_ok=True)
     assert pulled(world, 9) == "00009"
 
 

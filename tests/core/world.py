@@ -6,7 +6,7 @@ import os
 import queue
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -16,15 +16,17 @@ from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors.pull import PullResult
+from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
+from onelog.core.cursors.reading import Fetched
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
-from onelog.message import Appended, Message, NewMessage, encode_properties
+from onelog.message import LOOPBACK, Appended, Message, NewMessage, encode_properties
 from onelog.record.decode import decode_messages
 from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import RetentionRound
@@ -132,6 +134,7 @@ class World:
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
         )
+        self.pop = Pop(self.broker, Random(7), LOOPBACK)
         self.broker.open(ROCKETMQ)
 
     def close(self) -> None:
@@ -227,10 +230,24 @@ class World:
         self.broker.groups.require(group)
         self.broker.commit_offset(group, topic, queue_id, offset)
 
-    def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> PullResult:
-        count_max = how.pop("count_max", 32)
-        group = how.pop("group", "readers")
-        return self.broker.pull(group, topic, queue_id, offset, count_max, **how)
+    def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> Fetched:
+        """A fetch of one cursor that does not wait for messages, as a RocketMQ pull makes it."""
+        sizes = (how.pop("count_max", 32), how.pop("bytes_max", 0), how.pop("bulk_bytes", 0))
+        cursor = Cursor(how.pop("group", "readers"), topic, queue_id, offset, **how)
+        ((result,),) = self.fetch([cursor], allowed(self.broker.config, *sizes), 0)
+        if isinstance(result, OnelogError):
+            raise result
+        return result
+
+    def fetch(
+        self, cursors: Sequence[Cursor], limits: Limits, wait_ms: int = 60_000, owner: Any = None
+    ) -> list[Sequence[Result]]:
+        """What `on_fetched` was called with; for a fetch that is held, what it will be."""
+        answers: list[Sequence[Result]] = []
+        self.broker.fetch(
+            cursors, limits, wait_ms, lambda to, found: to.append(found), owner, answers
+        )
+        return answers
 
     def messages(self, topic: str, queue_id: int = 0) -> list[Message]:
         """Everything in a queue."""
@@ -242,6 +259,6 @@ class World:
         return [bytes(message.body) for message in self.messages(topic, queue_id)]
 
 
-def pulled(result: PullResult) -> list[bytes]:
+def pulled(result: Fetched) -> list[bytes]:
     """The bodies in a pull's answer."""
     return [bytes(each.body) for part in result.slices for each in decode_messages(part)]

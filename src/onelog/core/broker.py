@@ -9,7 +9,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -21,24 +21,26 @@ from onelog.core.admin import Admin
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.fetch import Cursor, Fetches, Limits, OnFetched
 from onelog.core.cursors.forms import MarkedTopics, named_by
+from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
-from onelog.core.cursors.pull import Puller, PullResult, PullStatus, limits
+from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Schedule, Wait, Waiting
+from onelog.core.durable.waiting import Schedule, Waiting
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
-from onelog.core.leases.pop import Pop
+from onelog.core.leases.lending import Lending, OnLeased
+from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Client, ConsumerData, Members
 from onelog.core.publish import Intent, Publisher
-from onelog.core.redelivery.leased import LeaseRetry
 from onelog.core.redelivery.retry import Retry
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
@@ -49,7 +51,6 @@ from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import (
-    FilterDisabledError,
     GroupNotFoundError,
     GroupPermissionError,
     InvalidGroupError,
@@ -58,7 +59,6 @@ from onelog.errors import (
     OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
-    TopicPermissionError,
 )
 from onelog.jobs import Job
 from onelog.message import LOOPBACK, Message, NewMessage, NewRun
@@ -131,7 +131,7 @@ class Broker:
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
-        self._wire_pulls(call_soon, seconds)
+        self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
         self.publisher = Publisher(
@@ -139,7 +139,7 @@ class Broker:
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
         self._wire_staged(call_soon)
-        self._wire_leases(offload, random, store_host)
+        self._wire_leases(offload)
         self.admin = Admin(
             store, self.writer, clock, self.topics, self.groups, self.members, self.offsets,
             self.stats,
@@ -147,16 +147,21 @@ class Broker:
         self.on_channel_expired: list[Callable[[Hashable], None]] = []
         """Called with the channel of a client that was silent for too long."""
 
-    def _wire_pulls(
+    def _wire_fetches(
         self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
     ) -> None:
         config = self.config
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
-        self.puller = Puller(
+        self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
             config.pull_cold_bytes_max, self.marked.names,
+        )  # fmt: skip
+        self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
+        self.fetches = Fetches(
+            self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
+            self.stats, self._clock, lambda: self.config,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
@@ -198,8 +203,6 @@ class Broker:
     def _wire_leases(
         self,
         offload: Callable[[Callable[[], None]], None],
-        random: Random,
-        store_host: bytes,
     ) -> None:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
@@ -208,14 +211,13 @@ class Broker:
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
         )  # fmt: skip
         self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.puller, self.writer,
+            self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
             self.waiting, self._clock, self._schedule,
-            LeaseRetry(groups, topics, self.retry, store_host).move, self.warming,
+            self.warming, self.when_durable,
         )  # fmt: skip
-        self.pop = Pop(
-            self.leases, topics, groups, self.puller, self.waiting, self.stats, random,
-            lambda: self.config, self.when_durable,
-        )  # fmt: skip
+        self.lending = Lending(
+            self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
+        )
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -301,8 +303,8 @@ class Broker:
         self.config = config
         self.groups.auto_create = config.auto_create_groups
         self.topics.reconfigure(config)
-        self.puller.cold_count_max = config.pull_cold_count_max
-        self.puller.cold_bytes_max = config.pull_cold_bytes_max
+        self.reader.cold_count_max = config.pull_cold_count_max
+        self.reader.cold_bytes_max = config.pull_cold_bytes_max
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
@@ -392,7 +394,7 @@ class Broker:
         """Call back once everything written so far is as safe as configured."""
         self.durability.when_safe(self.store.log_end, callback)
 
-    # -- pulling -------------------------------------------------------------------------------
+    # -- fetching ------------------------------------------------------------------------------
 
     def subscription(
         self, group: str, topic: str, channel: Hashable = None, version: int = 0
@@ -414,81 +416,28 @@ class Broker:
                 )
         return found
 
-    def pull(
+    def fetch(
         self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        subscription: Subscription | None = None,
-        bytes_max: int = 0,
-        *,
-        cold_ok: bool = False,
-        bulk_bytes: int = 0,
-        committed: int = -1,
-    ) -> PullResult:
-        """The next messages for a group; see `Puller.pull` for COLD. 0 bytes: as configured.
-
-        A pull that may be answered commits the position `committed` on the way, unless that is
-        negative.
-        """
-        config = self.config
-        if not self.groups.require(group).consume_enable:
-            raise GroupPermissionError(f"subscription group no permission, {group}")
-        settings = self.topics.require(topic)
-        if not settings.readable:
-            raise TopicPermissionError(f"the topic[{topic}] pulling message is forbidden")
-        if not 0 <= queue_id < settings.read_queues:
-            raise InvalidQueueError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:"
-                f"[{settings.read_queues}]"
-            )
-        if (
-            subscription is not None
-            and subscription.predicate is not None
-            and not config.property_filter
-        ):
-            raise FilterDisabledError(
-                "The broker does not support consumer to filter message by SQL92"
-            )
-        if committed >= 0:
-            # Before the reset: one that this pull hands out must not be overwritten.
-            self.offsets.commit(group, topic, queue_id, committed)
-        if self.offsets.has_resets:
-            moved = self.offsets.take_reset(group, topic, queue_id)
-            if moved is not None:
-                start = self.store.min_offset(topic, queue_id)
-                end = self.store.max_offset(topic, queue_id)
-                return PullResult(PullStatus.OFFSET_RESET, [], moved, start, end)
-        count_max, bytes_max, bulk = limits(config, count_max, bytes_max, bulk_bytes)
-        result = self.puller.pull(
-            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
-        )
-        if result.status is PullStatus.FOUND:
-            self.stats.got(group, topic, result.messages, result.size)
-        elif result.status is PullStatus.LATER:
-            return result
-        elif result.status is not PullStatus.COLD:
-            self.stats.totals.missed += 1
-        self.offsets.pulled(group, topic, queue_id, result.next_offset)
-        return result
-
-    def wait_for(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        timeout_ms: int,
-        on_end: Callable[[Wait, bool], None],
+        cursors: Sequence[Cursor],
+        limits: Limits,
+        wait_ms: int,
+        on_fetched: OnFetched,
         owner: Hashable = None,
-        subscription: Subscription | None = None,
-    ) -> Wait | None:
-        """Hold a pull until something for it arrives; None if too many are held already."""
-        ready = None
-        if subscription is not None:
-            ready = self.puller.watch(topic, queue_id, offset, subscription)
-        return self.waiting.wait(((topic, queue_id),), timeout_ms, on_end, owner, ready)
+        token: Any = None,
+    ) -> None:
+        """The next messages at some cursors, now or when there are enough; see `Fetches.fetch`."""
+        self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def lease(
+        self,
+        request: LeaseRequest,
+        wait_ms: int,
+        on_leased: OnLeased,
+        owner: Hashable = None,
+        token: Any = None,
+    ) -> None:
+        """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
+        self.lending.lease(request, wait_ms, on_leased, owner, token)
 
     # -- positions -----------------------------------------------------------------------------
 
@@ -549,7 +498,7 @@ class Broker:
 
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
-        self.waiting.cancel_owned(channel)
+        self.looks.owner_gone(channel)
         self.staged.owner_gone(channel)
         self.members.channel_closed(channel)
 

@@ -24,13 +24,14 @@ from onelog.core.broker import Broker
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
 from onelog.core.leases.journal import TABLE, place_key
-from onelog.core.leases.queue import Fate, QueueLeases
+from onelog.core.leases.queue import QueueLeases
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
 from onelog.message import Message, property_value
 from onelog.names import TIMER_TOPIC
 from onelog.rocketmq.names import REVIVE_GROUP, REVIVE_PREFIX
+from onelog.rocketmq.pop import RETRIED
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,8 @@ def _leased(
     # The later hand-over of a message counts: it had come back, or got another time.
     for each in sorted(found, key=lambda checkpoint: checkpoint.popped_ms):
         there = sorted(offset for offset in each.left if begin <= offset < end)
-        terms = (each.popped_ms, each.due_ms, int(Fate.RETRY), None, there)
-        queue.apply({"n": following, "o": [terms]})
+        terms = (each.popped_ms, each.due_ms, RETRIED, None, there)
+        queue.apply({"n": following, "o": [terms]}, {})
     queue.settle()
     return queue
 

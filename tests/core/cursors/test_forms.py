@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.cursors.pull import PullResult, PullStatus
+from onelog.core.cursors.reading import Fetched, FetchStatus
 from onelog.core.filters.tags import subscribe
 from onelog.errors import InvalidRequestError
 from onelog.message import Message, NewMessage
@@ -28,7 +28,7 @@ def orders(world: World) -> World:
     return world
 
 
-def found(result: PullResult) -> list[Message]:
+def found(result: Fetched) -> list[Message]:
     return [each for part in result.slices for each in decode_records(part)]
 
 
@@ -42,7 +42,7 @@ def as_neutral(message: Message) -> Neutral:
 def test_each_message_of_a_batch_has_an_offset_and_a_record_of_its_own(orders: World) -> None:
     result = orders.pull(0)
     messages = found(result)
-    assert (result.status, result.next_offset, result.messages) == (PullStatus.FOUND, 12, 12)
+    assert (result.status, result.next_offset, result.messages) == (FetchStatus.FOUND, 12, 12)
     assert [each.queue_offset for each in messages] == list(range(12))
     assert [bytes(messages[at].body) for at in (0, 11)] == [b"first", b"last"]
     assert [as_neutral(each) for each in messages[1:11]] == neutrals(10)
@@ -80,7 +80,7 @@ def test_conditions_are_about_the_messages(orders: World) -> None:
 
 def test_a_reader_of_the_same_form_gets_the_bytes_as_they_are(orders: World) -> None:
     batch = kafka_batch(neutrals(10))
-    result = orders.broker.puller.pull("orders", 0, 1, 32, 1 << 20, as_stored=True)
+    result = orders.broker.reader.read("orders", 0, 1, 32, 1 << 20, as_stored=True)
     assert bytes(found(result)[0].body) == batch.body
     assert found(result)[0].inner_count == 10
 

@@ -29,7 +29,7 @@ def test_nothing_is_told_before_it_is_recorded(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     before = reader.world.store.max_offset(LEASES_TOPIC, 0)
-    reader.world.broker.pop.pop(reader.request())
+    reader.ask(reader.request())
     reader.leases.when_recorded(reader.answers.append)
     assert reader.answers == []
     assert reader.world.store.max_offset(LEASES_TOPIC, 0) == before
@@ -51,7 +51,7 @@ def test_everything_of_a_tick_is_one_record(tmp_path: Path) -> None:
 def test_a_crash_between_hand_over_and_record_hands_out_again(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
-    reader.world.broker.pop.pop(reader.request())
+    reader.ask(reader.request())
     reader.world.crash()
     assert len(reader.pop()) == 1
 
@@ -91,7 +91,7 @@ def test_a_store_that_takes_no_writes_loses_nothing(tmp_path: Path) -> None:
     reader.world.store._refusal = full
     reader.ack(done)
     assert reader.answers[-1] is full
-    assert reader.pop(invisible_ms=5 * LEASE_MS)
+    assert reader.pop(invisible_ms=5 * LEASE_MS) == [], "nobody is told of it"
     assert reader.answers[-1] is full
     reader.world.advance(LEASE_MS + TICK_MS)
     reader.world.store._refusal = None
@@ -107,7 +107,7 @@ def test_records_of_leases_may_be_larger_than_messages(tmp_path: Path) -> None:
     reader = reading(tmp_path, store_config=replace(SMALL_STORE, body_bytes_max=100))
     for n in range(32):
         reader.world.send(body=b"%d" % n)
-    leased = reader.pop(attempt_id="a" * 100, fate=ORDERED)
+    leased = reader.pop(attempt_id="a" * 100, policy=ORDERED)
     reader.ack(*leased[::2])
     assert reader.answers == [None, None]
     reader.world.crash()

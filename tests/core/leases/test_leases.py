@@ -2,13 +2,16 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from onelog.core.broker import Broker
 from onelog.core.leases.leases import Leases
-from onelog.core.leases.queue import Fate, Handout, QueueLeases
+from onelog.core.leases.queue import IN_PLACE, Handout, Policy, QueueLeases
 from onelog.errors import (
     InvalidLeaseTimeError,
     LeaseNotFoundError,
@@ -17,8 +20,18 @@ from onelog.errors import (
 from onelog.message import NewMessage
 from onelog.rocketmq.profile import NAMING
 from tests.core.lease_machine import LeaseMachine
-from tests.core.leasing import GROUP, LEASE_MS, ORDERED, STAY, TICK_MS, TOPIC, bodies, reading
-from tests.core.world import HELD_S_MAX, TROUBLES
+from tests.core.leasing import (
+    GROUP,
+    LEASE_MS,
+    ORDERED,
+    STAY,
+    TICK_MS,
+    TOPIC,
+    Reader,
+    bodies,
+    reading,
+)
+from tests.core.world import HELD_S_MAX, TROUBLES, World
 
 RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
@@ -118,15 +131,15 @@ def test_one_that_stays_comes_back_to_its_own_place_first_and_counted(tmp_path: 
     reader = reading(tmp_path)
     for body in (b"a", b"b", b"c"):
         reader.world.send(body=body)
-    a, b = reader.take(2, fate=STAY)
+    a, b = reader.take(2, policy=STAY)
     reader.ack(b)
     reader.world.advance(LEASE_MS + TICK_MS)
-    again = reader.take(fate=STAY)
+    again = reader.take(policy=STAY)
     assert [(each.body, each.offset, each.times) for each in again] == [(b"a", 0, 1), (b"c", 2, 0)]
     assert again[0].handle > a.handle
     reader.change(again[0], 0)
     reader.world.advance(TICK_MS)
-    third = reader.take(fate=STAY)
+    third = reader.take(policy=STAY)
     assert [(each.body, each.times) for each in third] == [(b"a", 2)]
     reader.ack(third[0], again[1])
     assert reader.cursor() == 3
@@ -138,12 +151,131 @@ def test_a_place_never_gets_the_same_handle_twice(tmp_path: Path) -> None:
     handles = []
     for set_back_ms in (0, 500):
         for _ in range(2):
-            handles.append(reader.take(fate=STAY, invisible_ms=0)[0].handle)
+            handles.append(reader.take(policy=STAY, invisible_ms=0)[0].handle)
             reader.world.advance(0)
         reader.world.clock.advance(-set_back_ms)
         reader.world.restart()
-    handles.append(reader.take(fate=STAY)[0].handle)
+    handles.append(reader.take(policy=STAY)[0].handle)
     assert handles == sorted(set(handles))
+
+
+# -- releasing and rejecting -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["retried", "kept", "ordered"])
+def test_a_released_message_is_to_be_had_again_from_its_place(tmp_path: Path, policy: str) -> None:
+    reader = reading(tmp_path)
+    for n in range(3):
+        reader.world.send(body=b"%d" % n)
+    how = {"kept": STAY, "ordered": ORDERED}.get(policy, reader.world.pop.policy)
+    zero, one = reader.pop(2, policy=how)
+    reader.release(one)
+    reader.release(zero)
+    again = reader.pop(policy=how)
+    assert [(each.body, each.times) for each in again] == [(b"0", 1), (b"1", 1), (b"2", 0)]
+    assert {each.message.reconsume_times for each in again} == {0}
+    for stale in (zero, one):
+        with pytest.raises(LeaseNotFoundError):
+            reader.release(stale)
+    reader.ack(*again)
+    assert reader.cursor() == 3
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_message_that_is_released_for_later_is_with_nobody_until_then(
+    tmp_path: Path, crashes: bool
+) -> None:
+    reader = reading(tmp_path)
+    reader.world.send(body=b"a")
+    (leased,) = reader.pop()
+    reader.release(leased, after_ms=3 * LEASE_MS)
+    with pytest.raises(LeaseNotFoundError):
+        reader.ack(leased)
+    if crashes:
+        reader.world.crash()
+    reader.world.advance(3 * LEASE_MS - TICK_MS)
+    assert reader.pop() == []
+    reader.world.advance(2 * TICK_MS)
+    (again,) = reader.pop()
+    assert (again.body, again.topic, again.times) == (b"a", TOPIC, 1)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_is_released_to_the_back_comes_after_all_that_is_there(
+    tmp_path: Path, crashes: bool
+) -> None:
+    reader = reading(tmp_path)
+    for n in range(6):
+        reader.world.send(body=b"%d" % n)
+    zero, one, two, three = reader.pop(4, policy=STAY)
+    reader.release(three)
+    reader.release(one, to_back=True)
+    reader.release(zero, to_back=True)
+    if crashes:
+        reader.world.crash()
+    reader.world.send(body=b"late")
+    assert reader.cursor() == 0
+    order = [each.body for _ in range(8) for each in reader.pop(1, policy=STAY)]
+    assert order == [b"3", b"4", b"5", b"1", b"0", b"late"]
+    assert two.offset == 2
+
+
+def test_what_is_at_the_back_is_found_behind_messages_that_nobody_wants(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send(body=b"wanted", TAGS="a")
+    (leased,) = reader.pop(policy=STAY)
+    for _ in range(3):
+        reader.world.send(TAGS="b")
+    reader.release(leased, to_back=True)
+    assert bodies(reader.pop(policy=STAY, tags="a")) == [b"wanted"]
+
+
+def test_an_ordered_queue_has_no_back(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for n in range(3):
+        reader.world.send(body=b"%d" % n)
+    zero, one = reader.pop(2, policy=ORDERED)
+    reader.release(zero, to_back=True)
+    reader.release(one, to_back=True)
+    assert bodies(reader.pop(policy=ORDERED)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_rejected_message_goes_where_its_policy_says(tmp_path: Path, crashes: bool) -> None:
+    reader = reading(tmp_path)
+    reader.world.topic("elsewhere", 1)
+    policy = Policy(7, rejected=lambda group, topic, message, _: NewMessage(
+        "elsewhere", 0, bytes(message.body) + b" of " + group.encode()
+    ))  # fmt: skip
+    reader.leases.policies[7] = policy
+    for body in (b"useless", b"expired", b"dropped"):
+        reader.world.send(body=body)
+    useless, _ = reader.pop(2, policy=policy)
+    (dropped,) = reader.pop(policy=STAY)
+    reader.reject(useless)
+    reader.reject(dropped)
+    with pytest.raises(LeaseNotFoundError):
+        reader.ack(useless)
+    if crashes:
+        reader.world.start = partial(start_with, reader, policy)  # type: ignore[method-assign]
+        reader.world.crash()
+    reader.world.advance(TICK_MS)
+    assert reader.world.bodies("elsewhere") == [b"useless of readers"]
+    reader.world.advance(LEASE_MS + TICK_MS)
+    assert bodies(reader.pop(policy=policy)) == [b"expired"]
+    assert len(reader.leases) == 1
+
+
+def start_with(reader: Reader, policy: Policy) -> None:
+    """Start the world with another protocol's policy, too."""
+    opens = Broker.open
+
+    def open_with(broker: Broker, *how: Any) -> None:
+        broker.leases.policies[policy.number] = policy
+        opens(broker, *how)
+
+    with mock.patch.object(Broker, "open", open_with):
+        World.start(reader.world)
 
 
 # -- receipts ----------------------------------------------------------------------------------
@@ -181,7 +313,7 @@ def test_forged_stale_and_double_acknowledgements_change_nothing(tmp_path: Path)
         with pytest.raises(LeaseNotFoundError, match="is not out under this receipt"):
             reader.leases.acknowledge(GROUP, *place)
         with pytest.raises(LeaseNotFoundError):
-            reader.leases.change(GROUP, *place, 5)
+            reader.leases.extend(GROUP, *place, 5)
     with pytest.raises(LeaseNotFoundError):
         reader.leases.acknowledge("strangers", TOPIC, 0, three.offset, three.handle)
     reader.end_tick()
@@ -234,12 +366,12 @@ def test_an_ordered_queue_is_blocked_until_all_of_it_is_acknowledged(tmp_path: P
     reader = reading(tmp_path)
     for n in range(4):
         reader.world.send(body=b"%d" % n)
-    one, two = reader.pop(2, fate=ORDERED)
-    assert reader.pop(fate=ORDERED) == []
+    one, two = reader.pop(2, policy=ORDERED)
+    assert reader.pop(policy=ORDERED) == []
     reader.ack(two)
-    assert reader.pop(fate=ORDERED) == []
+    assert reader.pop(policy=ORDERED) == []
     reader.ack(one)
-    assert bodies(reader.pop(fate=ORDERED)) == [b"2", b"3"]
+    assert bodies(reader.pop(policy=ORDERED)) == [b"2", b"3"]
 
 
 @pytest.mark.usefixtures("no_garbage")
@@ -250,9 +382,7 @@ def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
         queue = QueueLeases(GROUP, TOPIC, queue_id)
         # As bad as can be: each of them was handed out alone.
         for offset in range(100_000):
-            queue.hand_out(
-                Handout(queue, offset, 10**14, Fate.STAY, None, (offset,)), 0, offset + 1
-            )
+            queue.hand_out(Handout(queue, offset, 10**14, IN_PLACE, None, (offset,)), 0, offset + 1)
         queue.recorded()
         leases._queues[GROUP, TOPIC, queue_id] = queue
     tables = world.broker.lease_tables
@@ -262,7 +392,9 @@ def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
         world.advance(10_000)
     assert world.timer.longest_cpu_s < HELD_S_MAX
     loaded = QueueLeases(GROUP, TOPIC, 1)
-    loaded.apply(json.loads(tables._path.read_bytes())["tables"]["leases"][f"{TOPIC}@{GROUP}@1"])
+    loaded.apply(
+        json.loads(tables._path.read_bytes())["tables"]["leases"][f"{TOPIC}@{GROUP}@1"], {}
+    )
     assert loaded.out.keys() == queue.out.keys()
 
 
@@ -283,13 +415,13 @@ def test_what_expires_of_an_ordered_queue_comes_again_before_all_that_follows(
     reader = reading(tmp_path)
     for n in range(4):
         reader.world.send(body=b"%d" % n)
-    zero, one, two = reader.pop(3, fate=ORDERED)
+    zero, one, two = reader.pop(3, policy=ORDERED)
     reader.ack(one)
     assert reader.change(zero, 2 * LEASE_MS).handle == zero.handle
     reader.world.advance(LEASE_MS + TICK_MS)
-    assert reader.pop(fate=ORDERED) == [], "one is still out"
+    assert reader.pop(policy=ORDERED) == [], "one is still out"
     reader.world.advance(LEASE_MS)
-    again = reader.pop(fate=ORDERED)
+    again = reader.pop(policy=ORDERED)
     assert [(each.body, each.times) for each in again] == [
         (b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0),
     ]  # fmt: skip
@@ -307,16 +439,16 @@ def test_after_a_change_in_the_middle_of_an_ordered_batch_it_comes_again_from_th
     reader = reading(tmp_path)
     for n in range(1, 5):
         reader.world.send(body=b"%d" % n)
-    one, two, three = reader.pop(3, fate=ORDERED, invisible_ms=5_000)
+    one, two, three = reader.pop(3, policy=ORDERED, invisible_ms=5_000)
     reader.ack(one)
     reader.change(two, 3_000)
     reader.ack(three)
     if crashes:
         reader.world.crash()
     reader.world.advance(2_900)
-    assert reader.pop(3, fate=ORDERED) == []
+    assert reader.pop(3, policy=ORDERED) == []
     reader.world.advance(100 + TICK_MS)
-    again = reader.pop(3, fate=ORDERED, invisible_ms=5_000)
+    again = reader.pop(3, policy=ORDERED, invisible_ms=5_000)
     assert [(each.body, each.times) for each in again] == [(b"2", 1), (b"3", 1), (b"4", 0)]
     reader.ack(*again)
     assert reader.cursor() == 4
@@ -329,7 +461,7 @@ def test_what_was_acknowledged_ahead_of_its_turn_is_done_when_its_turn_comes(
     reader = reading(tmp_path)
     for n in range(5):
         reader.world.send(body=b"%d" % n)
-    zero, one, two, three = reader.pop(4, fate=ORDERED)
+    zero, one, two, three = reader.pop(4, policy=ORDERED)
     reader.ack(one, three)
     assert reader.cursor() == 0
     if crashes:
@@ -340,53 +472,52 @@ def test_what_was_acknowledged_ahead_of_its_turn_is_done_when_its_turn_comes(
     assert reader.cursor() == 2
     reader.ack(two)
     assert reader.cursor() == 4
-    assert bodies(reader.pop(fate=ORDERED)) == [b"4"]
+    assert bodies(reader.pop(policy=ORDERED)) == [b"4"]
 
 
 def test_what_is_acknowledged_behind_one_that_has_come_back_comes_again(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     for n in range(3):
         reader.world.send(body=b"%d" % n)
-    zero, one, two = reader.pop(fate=ORDERED)
+    zero, one, two = reader.pop(policy=ORDERED)
     reader.change(zero, 1_000)
     reader.world.advance(1_000 + TICK_MS)
     reader.ack(one)
-    assert reader.pop(fate=ORDERED) == [], "two is still out"
+    assert reader.pop(policy=ORDERED) == [], "two is still out"
     reader.ack(two)
-    assert bodies(reader.pop(1, fate=ORDERED)) == [b"0"]
+    assert bodies(reader.pop(1, policy=ORDERED)) == [b"0"]
 
 
 def test_the_same_attempt_gets_the_same_ordered_messages_again(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     for n in range(4):
         reader.world.send(body=b"%d" % n)
-    first = reader.pop(3, fate=ORDERED, attempt_id="a")
+    first = reader.pop(3, policy=ORDERED, attempt_id="a")
     reader.ack(first[1])
-    assert reader.pop(3, fate=ORDERED, attempt_id="b") == []
+    assert reader.pop(3, policy=ORDERED, attempt_id="b") == []
     reader.world.crash()
-    second = reader.pop(3, fate=ORDERED, attempt_id="a")
+    second = reader.pop(3, policy=ORDERED, attempt_id="a")
     assert [(each.body, each.times) for each in second] == [(b"0", 0), (b"2", 0)]
     reader.ack(*second)
-    assert bodies(reader.pop(fate=ORDERED, attempt_id="a")) == [b"3"]
+    assert bodies(reader.pop(policy=ORDERED, attempt_id="a")) == [b"3"]
 
 
 def test_who_waits_for_an_ordered_queue_is_woken_when_it_is_free(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     reader.world.send()
-    ended: list[bool] = []
-    request = reader.request(1, 0, fate=ORDERED)
+    request = reader.request(0, 0, policy=ORDERED)
     for expires in (False, True):
-        leased = reader.pop(1, fate=ORDERED)[0]
-        reader.world.broker.pop.hold(request, 60_000, lambda _, late: ended.append(late), None)
-        assert ended == []
+        leased = reader.pop(1, policy=ORDERED)[0]
+        held = reader.ask(request, 60_000)
+        assert held == []
         if expires:
             reader.world.advance(2 * LEASE_MS)
             reader.world.end_tick()
         else:
             reader.ack(leased)
-        assert ended == [False]
-        ended.clear()
+        reader.world.end_tick()
+        assert len(held) == 1
 
 
 # -- restarts ----------------------------------------------------------------------------------
@@ -415,7 +546,7 @@ def test_leases_survive(tmp_path: Path, how: str) -> None:
 def test_a_clean_stop_records_what_the_tick_had_begun(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
-    reader.world.broker.pop.pop(reader.request())
+    reader.ask(reader.request())
     reader.world.restart()
     assert len(reader.leases) == 1
     assert reader.pop() == []
@@ -426,7 +557,7 @@ def test_what_fell_due_while_the_broker_was_down_comes_back_at_once(tmp_path: Pa
     reader.world.send(body=b"moved")
     reader.pop()
     reader.world.send(body=b"stays")
-    reader.take(fate=STAY)
+    reader.take(policy=STAY)
     reader.world.close()
     reader.world.clock.advance(5 * LEASE_MS)
     reader.world.start()

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.leases.queue import Fate, Handout, QueueLeases
+from onelog.core.leases.queue import IN_ORDER, IN_PLACE, Handout, QueueLeases
 
 STEPS = st.lists(
     st.tuples(
@@ -27,7 +27,7 @@ def hand_out(queue: QueueLeases, count: int, popped_ms: int = 5, skip: int = 0) 
     """Lease so many unread messages, after passing over some."""
     begin = queue.next
     offsets = tuple(range(begin + skip, begin + skip + count))
-    handout = Handout(queue, popped_ms, popped_ms + 10, Fate.STAY, None, offsets)
+    handout = Handout(queue, popped_ms, popped_ms + 10, IN_PLACE, None, offsets)
     queue.hand_out(handout, begin, begin + skip + count)
     return handout
 
@@ -39,7 +39,7 @@ def plain(value: object) -> object:
 def rebuilt(*records: object) -> QueueLeases:
     queue = new_queue()
     for record in records:
-        queue.apply(plain(record))  # type: ignore[arg-type]
+        queue.apply(plain(record), {})  # type: ignore[arg-type]
     queue.settle()
     return queue
 
@@ -118,7 +118,7 @@ def test_what_came_back_is_to_be_had_smallest_first_until_it_is_handed_out() -> 
         queue.give_back(offset)
     assert queue.next_ready(2) == [0, 3]
     queue.put_back([3])
-    again = Handout(queue, 9, 19, Fate.STAY, None, (0,))
+    again = Handout(queue, 9, 19, IN_PLACE, None, (0,))
     queue.hand_out(again, queue.next, queue.next)
     assert queue.next_ready(9) == [3, 4]
     assert queue.times == {0: 1, 3: 1, 4: 1}
@@ -130,7 +130,7 @@ def test_a_handout_knows_what_is_still_out_of_it() -> None:
     handout = hand_out(queue, 4)
     queue.finish(1)
     queue.give_back(2)
-    queue.lease_anew(3, Handout(queue, 6, 16, Fate.STAY, None, (3,)))
+    queue.lease_anew(3, Handout(queue, 6, 16, IN_PLACE, None, (3,)))
     assert handout.still_out() == [0]
 
 
@@ -163,7 +163,7 @@ def test_hand_overs_of_one_moment_are_one_after_a_restart() -> None:
     assert len(set(again.out.values())) == 1
     handout = again.out[0]
     assert (handout.offsets, handout.left) == ((0, 1, 2, 3, 4), 5)
-    assert handout.fate is Fate.STAY
+    assert handout.policy.number == IN_PLACE.number
 
 
 @given(STEPS)
@@ -189,7 +189,7 @@ def test_records_rebuild_the_state_also_if_they_come_twice(
             queue.give_back(out[pick % len(out)])
         elif what == "again" and ready:
             offset = queue.next_ready(1)[0]
-            handout = Handout(queue, number, number + 10, Fate.ORDERED, "a", (offset,))
+            handout = Handout(queue, number, number + 10, IN_ORDER, "a", (offset,))
             queue.hand_out(handout, queue.next, queue.next)
         elif what == "record":
             record()

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from onelog.core.cursors.looks import Lack
+from onelog.core.leases.supply import LeaseRequest
 from onelog.message import NewMessage
 from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import (
@@ -61,10 +64,10 @@ def test_one_that_stays_waits_for_a_member_that_wants_it(tmp_path: Path) -> None
     reader = reading(tmp_path)
     reader.world.send(body=b"a", TAGS="a")
     reader.world.send(body=b"b", TAGS="b")
-    reader.take(fate=STAY)
+    reader.take(policy=STAY)
     reader.world.advance(LEASE_MS + TICK_MS)
-    assert bodies(reader.take(fate=STAY, tags="b")) == [b"b"]
-    assert bodies(reader.take(fate=STAY, tags="a")) == [b"a"]
+    assert bodies(reader.take(policy=STAY, tags="b")) == [b"b"]
+    assert bodies(reader.take(policy=STAY, tags="a")) == [b"a"]
 
 
 def test_a_queue_that_lost_its_end_is_followed(tmp_path: Path) -> None:
@@ -85,8 +88,8 @@ def test_messages_that_retention_deleted_are_finished(tmp_path: Path) -> None:
     for _ in range(3):
         world.send()
     reader.take(1)
-    reader.take(1, fate=STAY)
-    again = reader.take(1, fate=ORDERED, attempt_id="a")
+    reader.take(1, policy=STAY)
+    again = reader.take(1, policy=ORDERED, attempt_id="a")
     assert again == [], "others are out"
     world.advance(LEASE_MS + TICK_MS)
     world.clock.advance(1_000)
@@ -107,19 +110,21 @@ def slow(reader: Reader, wanted: str = "") -> Callable[[Mapping[str, str]], bool
     return matches
 
 
+def look(reader: Reader, request: LeaseRequest) -> Any:
+    """What one look at the queue gives, or why it does not."""
+    return reader.leases.take(request, TOPIC, 0, 32, 1 << 20, reader.leases.stamp())
+
+
 def test_a_slow_filter_takes_its_time_tick_by_tick_and_the_cursor_goes_on(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     for n in range(8):
         reader.world.send(body=b"%d" % n, colour="red" if n == 7 else "blue")
     request = reader.request(predicate=slow(reader, "red"))
     for seen in (3, 6):
-        popped = reader.world.broker.pop.pop(request)
-        assert (popped.parts, popped.later) == ((), True)
+        assert look(reader, request) == Lack(later=True)
         reader.end_tick()
         assert reader.cursor() == seen
-    popped = reader.world.broker.pop.pop(request)
-    assert [part.offsets for part in popped.parts] == [(7,)]
-    assert not popped.later
+    assert look(reader, request).offsets == (7,)
 
 
 def test_what_a_slow_filter_found_goes_out_at_once(tmp_path: Path) -> None:
@@ -135,10 +140,9 @@ def test_a_request_that_finds_the_time_of_filters_used_up_has_its_turn_later(
     reader = reading(tmp_path)
     for _ in range(4):
         reader.world.send(colour="blue")
-    reader.world.broker.pop.pop(reader.request(predicate=slow(reader)))
+    look(reader, reader.request(predicate=slow(reader)))
     reader.group = "others"
-    popped = reader.world.broker.pop.pop(reader.request(predicate=slow(reader)))
-    assert (popped.parts, popped.later) == ((), True)
+    assert look(reader, reader.request(predicate=slow(reader))) == Lack(later=True)
     assert len(reader.pop()) == 4
 
 
@@ -146,7 +150,7 @@ def test_a_slow_filter_on_what_came_back_takes_its_time_too(tmp_path: Path) -> N
     reader = reading(tmp_path)
     for n in range(8):
         reader.world.send(body=b"%d" % n, colour="red" if n in (2, 4) else "blue")
-    assert len(reader.take(fate=STAY)) == 8
+    assert len(reader.take(policy=STAY)) == 8
     reader.world.advance(LEASE_MS + TICK_MS)
-    assert bodies(reader.take(fate=STAY, predicate=slow(reader, "red"))) == [b"2"]
-    assert bodies(reader.take(fate=STAY)) == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7)]
+    assert bodies(reader.take(policy=STAY, predicate=slow(reader, "red"))) == [b"2"]
+    assert bodies(reader.take(policy=STAY)) == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7)]

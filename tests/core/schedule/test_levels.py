@@ -81,7 +81,7 @@ def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World)
 
 def test_who_waits_is_woken_by_a_delayed_message(orders: World) -> None:
     woken: list[bool] = []
-    orders.broker.wait_for("orders", 0, 0, 60_000, lambda wait, late: woken.append(late))
+    orders.broker.waiting.wait((("orders", 0),), 60_000, lambda wait, late: woken.append(late))
     orders.send("orders", DELAY="1")
     assert woken == []
     orders.advance(1_000)

@@ -99,7 +99,9 @@ def test_a_commit_delivers_what_was_sent(producers: Producers) -> None:
 
 def test_a_commit_wakes_who_waits_for_the_message(producers: Producers) -> None:
     woken: list[bool] = []
-    producers.world.broker.wait_for("orders", 0, 0, 60_000, lambda wait, late: woken.append(late))
+    producers.world.broker.waiting.wait(
+        (("orders", 0),), 60_000, lambda wait, late: woken.append(late)
+    )
     half = producers.begin()
     assert woken == []
     producers.commit(half)

@@ -4,17 +4,18 @@ The one implementation behind POP and every other protocol that acknowledges sin
 lease is a message's place (group, topic, queue, offset), when it was handed out, and when it is
 visible again; the time it was handed out is also its handle, because no place gets the same twice.
 
-    lease_queue     the leases of one group in one queue
-    lease_supply    what could be handed out next
-    lease_journal   the way into the log
-    here            where they meet time and the group's cursors
+    queue     the leases of one group in one queue
+    supply    what could be handed out next
+    journal   the way into the log
+    lending   the verb `lease`: several queues, and waiting
+    here      where they meet time and the group's cursors
 
 Memory changes at once, so that the next request sees it; what changed is recorded at the end of the
 tick, and only then is anybody answered (`when_recorded`). A process that is killed in between loses
 a tick that nobody heard of.
 
-Invariant: every lease ends. It is acknowledged, or its time comes, also if the broker was down
-then, and the message is to be had again; never before that.
+Invariant: every lease ends. It is acknowledged, rejected, released, or its time comes, also if the
+broker was down then; the message goes where its policy says, which the protocol gave, never before.
 """
 
 import logging
@@ -26,49 +27,49 @@ import msgspec
 from onelog.clock import Clock
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.looks import Lack
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.cursors.pull import Puller
+from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Part, Tables, in_parts, joined
 from onelog.core.durable.waiting import Schedule, Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
-from onelog.core.leases.queue import STEP_LEASES, Fate, Handout, QueueLeases, check_lease_time
-from onelog.core.leases.supply import Found, Supply, Terms
-from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
+from onelog.core.leases.queue import (
+    IN_ORDER,
+    IN_PLACE,
+    STEP_LEASES,
+    Handout,
+    Policy,
+    QueueLeases,
+    check_lease_time,
+)
+from onelog.core.leases.supply import Found, LeaseRequest, Supply
+from onelog.errors import LeaseNotFoundError, OnelogError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
-from onelog.message import Message, NewMessage
+from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 QUEUE_LEASES_MAX = 200_000
 GROUP_LEASES_MAX = 1_000_000
-BYTES_MAX = 256 << 10
 _ROUND_BYTES = 1 << 20
 _TROUBLE_MS = 1_000
 
-Move = Callable[[str, str, Message, int], NewMessage | None]
-"""What to write for a message of a group and topic that was handed out at a time and not
-acknowledged; None if nobody wants it any more."""
 Moves = list[tuple[Handout, int, NewMessage | None]]
 
 
-class Taken(NamedTuple):
-    """What was handed out of one queue; `times` says how often each came back to its place.
-
-    `cold` is not empty if nothing was taken because the records must be read from the disk first;
-    `later` says that nothing was taken because the time for filters was used up.
-    """
+class LeasedPart(NamedTuple):
+    """What was handed out of one queue; `times` says how often each came back to its place."""
 
     topic: str
     queue_id: int
     offsets: Sequence[int] = ()
     times: Sequence[int] = ()
     records: Sequence[memoryview] = ()
-    cold: Sequence[tuple[int, int]] = ()
-    later: bool = False
 
 
 def wait_topic(group: str, topic: str) -> str:
@@ -88,13 +89,13 @@ class Leases:
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
-        puller: Puller,
+        reader: QueueReader,
         writer: Writer,
         waiting: Waiting,
         clock: Clock,
         schedule: Schedule,
-        move: Move,
         warming: Warming,
+        when_durable: Callable[[WhenSafe], None],
         *,
         queue_leases_max: int = QUEUE_LEASES_MAX,
         group_leases_max: int = GROUP_LEASES_MAX,
@@ -106,12 +107,16 @@ class Leases:
         self._writer = writer
         self._waiting = waiting
         self._clock = clock
-        self._move = move
         self._warming = warming
+        self._when_durable = when_durable
+        self.policies: dict[int, Policy] = {
+            policy.number: policy for policy in (IN_PLACE, IN_ORDER)
+        }
+        """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         self._queue_leases_max = queue_leases_max
         self._group_leases_max = group_leases_max
         self._journal = LeaseJournal(tables, writer, schedule, self._recorded)
-        self._supply = Supply(store, puller)
+        self._supply = Supply(store, reader)
         self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
@@ -134,7 +139,7 @@ class Leases:
         queue = self._queues.get(place)
         if queue is None:
             queue = self._queues[place] = QueueLeases(*place)
-        queue.apply(value)
+        queue.apply(value, self.policies)
 
     def entries(self) -> dict[str, Any]:
         """Every lease, and every place from which a group goes on."""
@@ -166,7 +171,7 @@ class Leases:
                 del self._queues[place]
                 continue
             end = int(self._store.max_offset(queue.topic, queue.queue_id))
-            is_cut = queue.next > end
+            is_cut = queue.next > end or any(place > end for place, _ in queue.back.values())
             if is_cut:
                 self._come_back(queue, end)
             queue.settle()
@@ -207,6 +212,20 @@ class Leases:
         """Call back once everything that changed so far is in the log, or cannot be written."""
         self._journal.when_recorded(callback)
 
+    def when_safe(self, callback: WhenSafe) -> None:
+        """Call back once what was acknowledged so far is recorded, as safely as a message.
+
+        What is handed out need not wait for that: were its lease forgotten, it would come again.
+        """
+
+        def recorded(error: OnelogError | None) -> None:
+            if error is None:
+                self._when_durable(callback)
+            else:
+                callback(error)
+
+        self._journal.when_recorded(recorded)
+
     # -- handing out ---------------------------------------------------------------------------
 
     def stamp(self) -> int:
@@ -221,14 +240,15 @@ class Leases:
         """While this number stays the same, a queue that had nothing to lease still has nothing."""
         return self._store.log_end, self._frees
 
-    def available(self, group: str, topic: str, queue_id: int, terms: Terms) -> int:
+    def available(self, request: LeaseRequest, topic: str, queue_id: int) -> int:
         """How many messages of a queue could be had now, wanted or not."""
+        group = request.group
         queue = self._queues.get((group, topic, queue_id))
         end = self._store.max_offset(topic, queue_id)
         if queue is None or self._offsets.get(group, topic, queue_id) != queue.committed:
-            return end and abs(end - self._position(group, topic, queue_id, terms.from_last))
-        if queue.out and terms.fate is Fate.ORDERED:
-            return len(_of_attempt(queue, terms.attempt_id))
+            return end and abs(end - self._position(group, topic, queue_id, request.from_last))
+        if queue.out and request.policy.in_order:
+            return len(_of_attempt(queue, request.attempt_id))
         # A queue that is shorter than it was needs a look, too: `take` sets things right.
         return abs(end - queue.next) + len(queue.ready)
 
@@ -267,43 +287,49 @@ class Leases:
 
     def take(
         self,
-        group: str,
+        request: LeaseRequest,
         topic: str,
         queue_id: int,
         count_max: int,
-        terms: Terms,
+        bytes_max: int,
         stamp: int,
         *,
-        bytes_max: int = BYTES_MAX,
         cold_ok: bool = False,
-    ) -> Taken:
+    ) -> LeasedPart | Lack:
         """Hand out messages of one queue: first those that came back, then unread ones.
 
-        Several queues may be taken from under one `stamp`. An inner batch goes out whole.
+        Several queues may be taken from under one `stamp`. An inner batch goes out whole. A `Lack`
+        says that nothing was taken, because records are cold or filters have no time.
         """
-        queue = self._queue(group, topic, queue_id, terms.from_last)
-        if queue.out and terms.fate is Fate.ORDERED:
-            found = self._supply.find_again(queue, _of_attempt(queue, terms.attempt_id))
+        queue = self._queue(request.group, topic, queue_id, request.from_last)
+        if queue.out and request.policy.in_order:
+            found = self._supply.find_again(queue, _of_attempt(queue, request.attempt_id))
             for offset in found.again:
                 self._count_out(queue, offset)
         else:
-            count_max = min(count_max, self._room(queue))
-            found = self._supply.find(queue, count_max, bytes_max, terms, cold_ok)
+            room = min(count_max, self._room(queue))
+            found = self._supply.find(queue, room, bytes_max, request, cold_ok)
         for offset in found.deleted:
             self._drop_deleted(queue, offset)
         if found.next_offset < queue.next:
             log.warning(
                 "group %s was at %d in queue %d of topic %s, which ends at %d: it goes on there",
-                group, queue.next, queue_id, topic, found.next_offset,
+                queue.group, queue.next, queue_id, topic, found.next_offset,
             )  # fmt: skip
             self._move_queue(queue, found.next_offset)
-            return Taken(topic, queue_id)
+            return LeasedPart(topic, queue_id)
         if found.again or found.fresh:
-            return self._hand_out(queue, found, terms, stamp)
+            return self._hand_out(queue, found, request, stamp)
         if found.next_offset > queue.next:
             queue.next = found.next_offset
             self._journal.changed(queue)
-        return Taken(topic, queue_id, cold=found.cold, later=found.later)
+            if queue.has_next_ready:  # What stood behind all that nobody wanted.
+                return self.take(
+                    request, topic, queue_id, count_max, bytes_max, stamp, cold_ok=cold_ok
+                )
+        if found.cold or found.later:
+            return Lack(found.cold, found.later)
+        return LeasedPart(topic, queue_id)
 
     def _room(self, queue: QueueLeases) -> int:
         in_group = self._counts.get(queue.group, 0)
@@ -315,17 +341,19 @@ class Leases:
             )
         return room
 
-    def _hand_out(self, queue: QueueLeases, found: Found, terms: Terms, stamp: int) -> Taken:
+    def _hand_out(
+        self, queue: QueueLeases, found: Found, request: LeaseRequest, stamp: int
+    ) -> LeasedPart:
         offsets = (*found.again, *found.fresh)
-        due_ms = self._clock.now_ms() + terms.invisible_ms
-        handout = Handout(queue, stamp, due_ms, terms.fate, terms.attempt_id, offsets)
+        due_ms = self._clock.now_ms() + request.invisible_ms
+        handout = Handout(queue, stamp, due_ms, request.policy, request.attempt_id, offsets)
         queue.hand_out(handout, queue.next, found.next_offset)
         self._deadlines.add(handout, due_ms)
         self._counts[queue.group] = self._counts.get(queue.group, 0) + len(offsets)
         self._offsets.pulled(queue.group, queue.topic, queue.queue_id, queue.next)
         self._journal.changed(queue)
         times = [queue.times.get(offset, 0) for offset in offsets]
-        return Taken(queue.topic, queue.queue_id, offsets, times, found.records)
+        return LeasedPart(queue.topic, queue.queue_id, offsets, times, found.records)
 
     def _drop_deleted(self, queue: QueueLeases, offset: int) -> None:
         log.warning(
@@ -358,21 +386,61 @@ class Leases:
                 count += 1
         return count
 
-    def change(
+    def extend(
         self, group: str, topic: str, queue_id: int, offset: int, handle: int, invisible_ms: int
     ) -> int:
-        """Make the message visible so long from now, 0 for at once; the answer is its new handle.
+        """Have the lease end so long from now, 0 for at once; the answer is its new handle.
 
-        An ordered lease keeps its handle, which all messages of a hand-over share.
+        In an ordered queue it keeps its handle, which all messages of a hand-over share.
         """
         check_lease_time(invisible_ms)
         old = self._find(group, topic, queue_id, offset, handle)
-        if old.fate is not Fate.ORDERED:
+        if not old.policy.in_order:
             handle = max(self.stamp(), handle + 1)
         due_ms = self._clock.now_ms() + invisible_ms
         self._count_out(old.queue, offset)
-        self._lease_anew(Handout(old.queue, handle, due_ms, old.fate, old.attempt_id, (offset,)))
+        self._lease_anew(Handout(old.queue, handle, due_ms, old.policy, old.attempt_id, (offset,)))
         return handle
+
+    def release(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        handle: int,
+        *,
+        after_ms: int = 0,
+        to_back: bool = False,
+    ) -> None:
+        """The message is to be had again from its place, whatever its policy: now, or later.
+
+        Or now `to_back`: after everything that is to be had now. An ordered queue has no back.
+        """
+        check_lease_time(after_ms)
+        old = self._find(group, topic, queue_id, offset, handle)
+        in_order = old.policy.in_order
+        if after_ms:
+            self._lease_in_the_dark(old, offset, after_ms, IN_ORDER if in_order else IN_PLACE)
+        else:
+            end = self._store.max_offset(topic, queue_id)
+            self._give_back(old, offset, int(end) if to_back and not in_order else None)
+
+    def reject(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
+        """The message is useless: it goes where its policy sends such, within a tick of time."""
+        old = self._find(group, topic, queue_id, offset, handle)
+        self._lease_in_the_dark(old, offset, 0, old.policy, is_rejected=True)
+
+    def _lease_in_the_dark(
+        self, old: Handout, offset: int, after_ms: int, policy: Policy, *, is_rejected: bool = False
+    ) -> None:
+        """Lease a message under a handle that nobody is told."""
+        queue, handle = old.queue, max(self.stamp(), old.popped_ms + 1)
+        due_ms = self._clock.now_ms() + after_ms
+        self._count_out(queue, offset)
+        self._lease_anew(
+            Handout(queue, handle, due_ms, policy, None, (offset,), is_rejected=is_rejected)
+        )
 
     def _find(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> Handout:
         queue = self._queues.get((group, topic, queue_id))
@@ -387,7 +455,7 @@ class Leases:
     def _acknowledged(self, handout: Handout, offset: int) -> None:
         queue = handout.queue
         self._count_out(queue, offset)
-        if handout.fate is Fate.ORDERED:
+        if handout.policy.in_order:
             queue.finish_in_order(offset)
             if not queue.out:
                 self._free(queue)
@@ -420,7 +488,7 @@ class Leases:
             places = [
                 at
                 for handout in due
-                if handout.fate is Fate.RETRY
+                if handout.move is not None
                 for offset in handout.still_out()
                 if (at := self._supply.place(handout.queue, offset)) is not None
             ]
@@ -437,15 +505,22 @@ class Leases:
         moves: Moves = []
         size = 0
         for handout in due:
+            move = handout.move
             for offset in handout.still_out():
-                if handout.fate is not Fate.RETRY:
-                    self._give_back(handout, offset)
+                if move is None:
+                    if handout.is_rejected:
+                        self._acknowledged(handout, offset)
+                    else:
+                        self._give_back(handout, offset)
                     continue
                 if size >= _ROUND_BYTES:
                     self._deadlines.add(handout, handout.due_ms)
                     break
                 try:
-                    copy = self._moved(handout, offset)
+                    message = self._supply.message(handout.queue, offset)
+                    copy = message and move(
+                        handout.queue.group, handout.queue.topic, message, handout.popped_ms
+                    )
                 except StoreError as error:
                     log.error(
                         "messages of topic %s that group %s did not acknowledge have to wait: %s",
@@ -458,19 +533,13 @@ class Leases:
         if moves:
             self._move_all(moves)
 
-    def _give_back(self, handout: Handout, offset: int) -> None:
+    def _give_back(self, handout: Handout, offset: int, before: int | None = None) -> None:
         queue = handout.queue
         self._count_out(queue, offset)
         self._raise_floor(handout.popped_ms)
-        queue.give_back(offset)
+        queue.give_back(offset, before)
         self._free(queue)
         self._journal.changed(queue)
-
-    def _moved(self, handout: Handout, offset: int) -> NewMessage | None:
-        """What to write for a message that nobody acknowledged; None if it is gone for good."""
-        queue = handout.queue
-        message = self._supply.message(queue, offset)
-        return message and self._move(queue.group, queue.topic, message, handout.popped_ms)
 
     def _postpone(self, handout: Handout) -> None:
         self._deadlines.remove(handout, handout.due_ms)
@@ -487,7 +556,7 @@ class Leases:
             log.error("messages whose leases are over cannot be moved yet: %s", error)
             due_ms = self._clock.now_ms() + _TROUBLE_MS
             for handout, offset, _ in moves:
-                self._lease_anew(_single(handout, offset, due_ms, handout.fate))
+                self._lease_anew(_single(handout, offset, due_ms, handout.policy))
         except Exception:
             self._move_one_by_one(moves)
 
@@ -498,7 +567,7 @@ class Leases:
                 self._writer.write_now([copy] if copy else [])
             except Exception as error:
                 log.error("a message stays in topic %s: %s", handout.queue.topic, error)
-                self._lease_anew(_single(handout, offset, handout.due_ms, Fate.STAY))
+                self._lease_anew(_single(handout, offset, handout.due_ms, IN_PLACE))
         self._journal.end_of_tick()
 
     # -- positions -----------------------------------------------------------------------------
@@ -554,8 +623,11 @@ class Leases:
                 self._journal.gone(queue)
 
 
-def _single(handout: Handout, offset: int, due_ms: int, fate: Fate) -> Handout:
-    return Handout(handout.queue, handout.popped_ms, due_ms, fate, None, (offset,))
+def _single(handout: Handout, offset: int, due_ms: int, policy: Policy) -> Handout:
+    is_rejected = handout.is_rejected and policy is handout.policy
+    return Handout(
+        handout.queue, handout.popped_ms, due_ms, policy, None, (offset,), is_rejected=is_rejected
+    )
 
 
 def _of_attempt(queue: QueueLeases, attempt_id: str | None) -> list[int]:

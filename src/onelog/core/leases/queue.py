@@ -7,29 +7,35 @@
 and that are handed out again from here. What is nowhere, below `next`, is finished: so nothing is
 kept about messages that were acknowledged, in whatever order that happened.
 
+A ready message is handed out in its place, before all that have a higher offset; one that was
+released to the `back` has the place between what was in the queue then and what came later.
+
 Ordered messages are finished in their order, as in RocketMQ: one that is acknowledged while an
 earlier one is out is `early`. It is finished as soon as all before it are; but when one before it
 comes back, it comes again behind that one.
 
-    record   {"n": next, "o": [[popped, due, fate, attempt, [offsets]]], "r": [[offset, popped]],
-              "e": [[offset, popped]], "t": [[offset, times]], "d": [offsets]}
+    record   {"n": next, "o": [[popped, due, policy, attempt, [offsets]]], "r": [[offset, popped]],
+              "b": [[offset, place, turn]], "e": [[offset, popped]], "t": [[offset, times]],
+              "d": [offsets]}
 
-A record says how the offsets that changed stand now ("o" out, "r" ready, "e" early, "d" finished;
-"t" how often they came back), and with "w" that everything older is void. So applying one twice, or
-on top of a state that has it already, changes nothing.
+A record says how the offsets that changed stand now ("o" out, "r" ready, "b" ready at the back, "e"
+early, "d" finished; "t" how often they came back), and with "w" that everything older is void. So
+applying one twice, or on top of a state that has it already, changes nothing. A policy is a number;
+~number means that the message was rejected, and has yet to go where the policy says.
 
 Invariant: `cursor` is the smallest offset that is not finished; it never passes over one.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from onelog.errors import InvalidLeaseTimeError
+from onelog.message import Message, NewMessage
 
 STEP_LEASES = 2_000
 """Leases that are described together: a few milliseconds."""
@@ -45,38 +51,63 @@ def check_lease_time(invisible_ms: int) -> None:
         )
 
 
-class Fate(IntEnum):
-    """What happens to a message whose lease ends without an acknowledgement."""
+Move = Callable[[str, str, Message, int], NewMessage | None]
+"""What to write for a message of a group and topic that was handed out at a time; None: nothing."""
 
-    RETRY = 0
-    """It goes to the group's retry topic, with its delivery count one higher."""
-    STAY = 1
-    """It is handed out again from its own place."""
-    ORDERED = 2
-    """As STAY; and while one message of the queue is out, no other is handed out."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """Where messages go whose leases end without an acknowledgement; protocols have their own."""
+
+    number: int
+    """What records of leases call it."""
+    in_order: bool = False
+    """Whether, while one message of a queue is out, no other is handed out."""
+    expired: Move | None = None
+    """What to write instead of a message whose time is up; without it, that is to be had again."""
+    rejected: Move | None = None
+    """What to write instead of a message that was rejected; without it, that is just finished."""
+
+
+IN_PLACE = Policy(1)
+IN_ORDER = Policy(2, in_order=True)
+_OWN_PLACE = 1 << 62
+"""The turn of what stands at its own offset: behind what was put to the back there."""
 
 
 class Handout:
     """What one hand-over leased: the offsets share their times, and most of their memory."""
 
-    __slots__ = ("attempt_id", "due_ms", "fate", "left", "offsets", "popped_ms", "queue")
+    __slots__ = (
+        "attempt_id", "due_ms", "is_rejected", "left", "number", "offsets", "policy", "popped_ms",
+        "queue",
+    )  # fmt: skip
 
     def __init__(
         self,
         queue: "QueueLeases",
         popped_ms: int,
         due_ms: int,
-        fate: Fate,
+        policy: Policy,
         attempt_id: str | None,
         offsets: tuple[int, ...],
+        *,
+        is_rejected: bool = False,
     ) -> None:
         self.queue = queue
         self.popped_ms = popped_ms
         self.due_ms = due_ms
-        self.fate = fate
+        self.policy = policy
+        self.is_rejected = is_rejected
+        self.number = ~policy.number if is_rejected else policy.number
         self.attempt_id = attempt_id
         self.offsets = offsets
         self.left = len(offsets)
+
+    @property
+    def move(self) -> Move | None:
+        """What becomes of its messages when its time is up."""
+        return self.policy.rejected if self.is_rejected else self.policy.expired
 
     def still_out(self) -> list[int]:
         """The offsets that nobody has acknowledged, or leased for another time, since."""
@@ -88,8 +119,8 @@ class QueueLeases:
     """The leases of one group in one queue. It knows no clock and writes nothing."""
 
     __slots__ = (
-        "_heap", "_order", "changed", "committed", "early", "group", "next", "out", "queue_id",
-        "ready", "times", "topic", "void",
+        "_heap", "_order", "_turn", "back", "changed", "committed", "early", "group", "next", "out",
+        "queue_id", "ready", "times", "topic", "void",
     )  # fmt: skip
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
@@ -100,6 +131,8 @@ class QueueLeases:
         self.out: dict[int, Handout] = {}
         self.ready: dict[int, int] = {}
         """Offsets that may be had again, and when they were handed out last."""
+        self.back: dict[int, tuple[int, int]] = {}
+        """Those of them that were put to the back: before which offset, and in which turn there."""
         self.early: dict[int, int] = {}
         """Offsets that were acknowledged before their turn, and when they were handed out."""
         self.times: dict[int, int] = {}
@@ -108,8 +141,9 @@ class QueueLeases:
         """The position that was told to the group's cursors last."""
         self.changed: set[int] = set()
         self.void = False
-        self._heap: list[int] = []
+        self._heap: list[tuple[int, int, int]] = []
         self._order: deque[int] = deque()
+        self._turn = 0
 
     @property
     def cursor(self) -> int:
@@ -132,6 +166,7 @@ class QueueLeases:
                 self._order.append(offset)
             else:
                 self.ready.pop(offset, None)
+                self.back.pop(offset, None)
         self.changed.update(handout.offsets)
         self.next = next_offset
 
@@ -146,6 +181,8 @@ class QueueLeases:
         self.ready.pop(offset, None)
         self.times.pop(offset, None)
         self.changed.add(offset)
+        if self.back:
+            self.back.pop(offset, None)
         if self.early:
             self._finish_early(offset)
 
@@ -169,11 +206,15 @@ class QueueLeases:
             self.early[offset] = self.out.pop(offset).popped_ms
             self.changed.add(offset)
 
-    def give_back(self, offset: int) -> None:
+    def give_back(self, offset: int, before: int | None = None) -> None:
         """The message, which is out, may be had again from its place, and what is early after it.
 
-        A queue without order has nothing that is early.
+        A queue without order has nothing that is early. In one, the message may be put to the back
+        instead: before what comes to the offset `before`, and behind those that were put there.
         """
+        if before is not None:
+            self._turn += 1
+            self.back[offset] = (before, self._turn)
         self._make_ready(offset, self.out.pop(offset).popped_ms)
         for later in [each for each in self.early if each > offset]:
             self._make_ready(later, self.early.pop(later))
@@ -181,15 +222,24 @@ class QueueLeases:
     def _make_ready(self, offset: int, popped_ms: int) -> None:
         self.ready[offset] = popped_ms
         self.times[offset] = self.times.get(offset, 0) + 1
-        heapq.heappush(self._heap, offset)
+        heapq.heappush(self._heap, self._place(offset))
         self.changed.add(offset)
 
+    def _place(self, offset: int) -> tuple[int, int, int]:
+        """Where a ready message stands among the others."""
+        return (*self.back.get(offset, (offset, _OWN_PLACE)), offset)
+
+    @property
+    def has_next_ready(self) -> bool:
+        """Whether something may be had again before anything unread."""
+        return bool(self._heap) and self._heap[0][0] <= self.next
+
     def next_ready(self, count_max: int) -> list[int]:
-        """Up to so many offsets that may be had again, smallest first; they stay ready."""
+        """Up to so many offsets that may be had again, in their order; they stay ready."""
         heap, ready = self._heap, self.ready
         found: list[int] = []
-        while heap and len(found) < count_max:
-            offset = heapq.heappop(heap)
+        while heap and len(found) < count_max and heap[0][0] <= self.next:
+            offset = heapq.heappop(heap)[2]
             if offset in ready:
                 found.append(offset)
         return found
@@ -197,12 +247,13 @@ class QueueLeases:
     def put_back(self, offsets: Iterable[int]) -> None:
         """Offsets of `next_ready` were not handed out after all."""
         for offset in offsets:
-            heapq.heappush(self._heap, offset)
+            heapq.heappush(self._heap, self._place(offset))
 
     def move_to(self, offset: int) -> None:
         """Forget everything, and go on from `offset`."""
         self.out.clear()
         self.ready.clear()
+        self.back.clear()
         self.early.clear()
         self.times.clear()
         self.changed.clear()
@@ -215,7 +266,8 @@ class QueueLeases:
         """Forget everything from `end` on; `settle` must follow."""
         for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
             self.finish(offset)
-        self.next = end
+        self.back = {each: (min(place, end), turn) for each, (place, turn) in self.back.items()}
+        self.next = min(self.next, end)
 
     # -- records -------------------------------------------------------------------------------
 
@@ -266,12 +318,12 @@ class QueueLeases:
     def _describe(self, offsets: Sequence[int]) -> dict[str, Any]:
         value: dict[str, Any] = {"n": self.next}
         # Hand-overs of the same moment are one in the record, and one after a restart.
-        leased: dict[tuple[int, int, Fate, str | None], list[int]] = {}
+        leased: dict[tuple[int, int, int, str | None], list[int]] = {}
         out = self.out
         for offset in offsets:
             each = out.get(offset)
             if each is not None:
-                terms = (each.popped_ms, each.due_ms, each.fate, each.attempt_id)
+                terms = (each.popped_ms, each.due_ms, each.number, each.attempt_id)
                 same = leased.get(terms)
                 if same is None:
                     leased[terms] = [offset]
@@ -282,6 +334,10 @@ class QueueLeases:
         ready, times = self.ready, self.times
         if ready and (back := [(each, ready[each]) for each in offsets if each in ready]):
             value["r"] = back
+            if self.back and (
+                behind := [(each, *self.back[each]) for each in offsets if each in self.back]
+            ):
+                value["b"] = behind
         early = self.early
         if early and (done := [(each, early[each]) for each in offsets if each in early]):
             value["e"] = done
@@ -289,21 +345,29 @@ class QueueLeases:
             value["t"] = counted
         return value
 
-    def apply(self, value: dict[str, Any]) -> None:
+    def apply(self, value: dict[str, Any], policies: Mapping[int, Policy]) -> None:
         """Make a recorded change; `settle` must follow the last one."""
         if "w" in value:
             self.move_to(0)
         self.next = value["n"]
-        for popped_ms, due_ms, fate, attempt_id, offsets in value.get("o", ()):
-            handout = Handout(self, popped_ms, due_ms, Fate(fate), attempt_id, tuple(offsets))
+        for popped_ms, due_ms, number, attempt_id, offsets in value.get("o", ()):
+            known = max(number, ~number)
+            policy = policies.get(known) or Policy(known)
+            handout = Handout(
+                self, popped_ms, due_ms, policy, attempt_id, tuple(offsets), is_rejected=number < 0
+            )
             for offset in offsets:
                 self.out[offset] = handout
                 self.ready.pop(offset, None)
+                self.back.pop(offset, None)
                 self.early.pop(offset, None)
         for offset, popped_ms in value.get("r", ()):
             self.out.pop(offset, None)
             self.early.pop(offset, None)
+            self.back.pop(offset, None)
             self.ready[offset] = popped_ms
+        for offset, place, turn in value.get("b", ()):
+            self.back[offset] = (place, turn)
         for offset, popped_ms in value.get("e", ()):
             self.out.pop(offset, None)
             self.ready.pop(offset, None)
@@ -322,5 +386,6 @@ class QueueLeases:
         for handout, offsets in by_handout.items():
             handout.offsets = tuple(sorted(offsets))
             handout.left = len(offsets)
-        self._heap = sorted(self.ready)
+        self._heap = sorted(map(self._place, self.ready))
+        self._turn = max((turn for _, turn in self.back.values()), default=0)
         self._order = deque(sorted([*self.out, *self.ready, *self.early]))

@@ -4,17 +4,17 @@ It looks and decides, and leaves the leases as they are: `Found` says what to ha
 the look has shown. Records that are not in the page cache are never waited for; the answer is then
 `cold`, and says what a worker has to read before the question is asked again.
 
-Invariant: what is found is in the order of its offsets, and nothing that is wanted lies between it
+Invariant: what is found is in the order of the queue, and nothing that is wanted lies between it
 and `next_offset` without being in it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onelog.core.cursors.pull import Puller, PullResult, PullStatus, candidates
+from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader, candidates
+from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import Fate, QueueLeases
+from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message, decode_properties, tags_code
 from onelog.record.decode import decode_message
@@ -23,20 +23,30 @@ from onelog.store.message_store import MessageStore
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
-_ENDS = (PullStatus.FOUND, PullStatus.COLD, PullStatus.LATER)
+_ENDS = (FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a group wants its messages."""
+BYTES_MAX = 256 << 10
 
+
+class LeaseRequest(NamedTuple):
+    """What a member of a group asks for, and how the group wants its messages."""
+
+    group: str
+    places: Callable[[], Sequence[Key]]
+    """The queues to look into, in this order, as they are at the moment; or why it may not."""
+    keys: tuple[Key, ...]
+    """What to wait for where they have nothing: queues, or ANY_QUEUE of a topic."""
+    count_max: int
+    """0: nothing is leased, and the answer comes as soon as there is something."""
     invisible_ms: int
-    fate: Fate = Fate.RETRY
+    policy: Policy = IN_PLACE
     subscription: Subscription | None = None
     attempt_id: str | None = None
-    """Of ordered leases: who says the same again gets the same again."""
+    """Of leases in order: who says the same again gets the same again."""
     from_last: bool = False
     """Where a group starts that has no position: at the newest message, else at the oldest."""
+    bytes_max: int = BYTES_MAX
 
 
 class Found(NamedTuple):
@@ -59,12 +69,17 @@ class Found(NamedTuple):
 class Supply:
     """Finds messages for leases."""
 
-    def __init__(self, store: MessageStore, puller: Puller) -> None:
+    def __init__(self, store: MessageStore, reader: QueueReader) -> None:
         self._store = store
-        self._puller = puller
+        self._reader = reader
 
     def find(
-        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
+        self,
+        queue: QueueLeases,
+        count_max: int,
+        bytes_max: int,
+        request: LeaseRequest,
+        cold_ok: bool,
     ) -> Found:
         """Messages that came back, and if there are too few, unread ones; at least one of any."""
         again: list[int] = []
@@ -75,8 +90,7 @@ class Supply:
         trouble: StoreFailedError | None = None
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for offset in looked_at:
-            late = late or not self._has_time(terms)
-            if late:
+            if late := late or not self._has_time(request):
                 left.append(offset)
                 continue
             entry = self._entry(queue, offset)
@@ -93,40 +107,36 @@ class Supply:
                 trouble = error
                 left.append(offset)
                 continue
-            if _wants(terms.subscription, code, record) and (len(record) <= room or not again):
+            if _wants(request.subscription, code, record) and (len(record) <= room or not again):
                 again.append(offset)
                 records.append(record)
                 room -= len(record)
             else:
                 left.append(offset)
         queue.put_back(left)
-        if late:
-            return Found(queue.next, again, (), records, deleted, later=not again)
-        if len(again) >= count_max or room <= 0:
-            return Found(queue.next, again, (), records, deleted)
+        if late or len(again) >= count_max or room <= 0:
+            return Found(queue.next, again, (), records, deleted, later=late and not again)
         try:
-            begin, result = self._unread(queue, count_max - len(again), room, terms, cold_ok)
+            begin, result = self._unread(queue, count_max - len(again), room, request, cold_ok)
         except StoreFailedError:
             if not again:
                 queue.put_back(deleted)
                 raise
             return Found(queue.next, again, (), records, deleted)
-        if result.status is PullStatus.COLD:
-            cold = () if again else result.ranges
-            return Found(begin, again, (), records, deleted, cold)
-        if result.status is PullStatus.LATER:
-            return Found(begin, again, (), records, deleted, later=not again)
-        if result.status is not PullStatus.FOUND:
+        if result.status in (FetchStatus.COLD, FetchStatus.LATER):
+            lack = () if again else (result.ranges, result.status is FetchStatus.LATER)
+            return Found(begin, again, (), records, deleted, *lack)
+        if result.status is not FetchStatus.FOUND:
             if trouble is not None and not again:
                 queue.put_back(deleted)
                 raise trouble
             return Found(result.next_offset, again, (), records, deleted)
-        fresh = self._places(queue, begin, result, terms.subscription)
+        fresh = self._places(queue, begin, result, request.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
 
-    def _has_time(self, terms: Terms) -> bool:
-        wanted = terms.subscription
-        return wanted is None or wanted.predicate is None or self._puller.filter_time.left()
+    def _has_time(self, request: LeaseRequest) -> bool:
+        wanted = request.subscription
+        return wanted is None or wanted.predicate is None or self._reader.filter_time.left()
 
     def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
@@ -161,20 +171,25 @@ class Supply:
     def _record(self, queue: QueueLeases, offset: int, at: int, size: int) -> memoryview:
         """The record of one message, as RocketMQ's readers get it."""
         record = self._store.read_record(at, size)
-        return self._puller.message_in(queue.topic, queue.queue_id, offset, record)[1]
+        return self._reader.message_in(queue.topic, queue.queue_id, offset, record)[1]
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""
         return self._store.place(queue.topic, queue.queue_id, offset)
 
     def _unread(
-        self, queue: QueueLeases, count_max: int, bytes_max: int, terms: Terms, cold_ok: bool
-    ) -> tuple[int, PullResult]:
+        self,
+        queue: QueueLeases,
+        count_max: int,
+        bytes_max: int,
+        request: LeaseRequest,
+        cold_ok: bool,
+    ) -> tuple[int, Fetched]:
         """The next messages that the group was never given, and where they were looked for."""
         begin = queue.next
         for _ in range(_SCANS_MAX):
-            result = self._puller.pull(
-                queue.topic, queue.queue_id, begin, count_max, bytes_max, terms.subscription,
+            result = self._reader.read(
+                queue.topic, queue.queue_id, begin, count_max, bytes_max, request.subscription,
                 cold_ok=cold_ok,
             )  # fmt: skip
             if result.status in _ENDS or result.next_offset <= begin:
@@ -186,7 +201,7 @@ class Supply:
         self,
         queue: QueueLeases,
         begin: int,
-        result: PullResult,
+        result: Fetched,
         subscription: Subscription | None,
     ) -> Sequence[int]:
         """The offsets of the messages in a result; a record that queues share knows but one."""

@@ -60,6 +60,7 @@ from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import RemotingSession
+from onelog.rocketmq.pop import Pop
 from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -161,6 +162,7 @@ class Gateway:
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
+        self.pop = Pop(house.broker, house.random, house.store_host)
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.leases import pop as core_pop
+from onelog.core.leases import lending
 from onelog.errors import StoreFullError
 from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -173,7 +173,7 @@ async def test_records_that_are_not_in_memory_are_read_by_a_worker(
 ) -> None:
     async with popping(tmp_path) as (server, member):
         await member.send(b"cold")
-        monkeypatch.setattr(server.broker.puller, "_is_cold", lambda _: True)
+        monkeypatch.setattr(server.broker.reader, "_is_cold", lambda _: True)
         peeked = await member.words.ask(
             RequestCode.PEEK_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=0, maxMsgNums=1
         )
@@ -393,7 +393,7 @@ async def test_a_request_that_wants_other_tags_waits_on(tmp_path: Path) -> None:
 async def test_too_many_held_requests_are_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_pop, "POLLS_MAX", 1)
+    monkeypatch.setattr(lending, "HELD_MAX", 1)
     async with popping(tmp_path) as (_, member):
         held = asyncio.create_task(member.ask_pop(pollTime=500))
         await asyncio.sleep(0.05)

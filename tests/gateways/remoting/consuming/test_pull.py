@@ -187,7 +187,7 @@ async def test_data_that_is_not_in_memory_is_read_elsewhere_and_arrives(tmp_path
             disk.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-        server.broker.puller.cold_count_max = 8
+        server.broker.reader.cold_count_max = 8
         offset, seen = 0, []
         while offset < 40:
             answer = await both.pull("t", offset)

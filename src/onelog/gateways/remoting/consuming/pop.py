@@ -1,19 +1,15 @@
-"""POP: messages by lease, acknowledged one by one or in batches, with long polling.
+"""POP: messages by lease, acknowledged one by one or in batches.
 
-A request that finds nothing is held, and looked at again whenever something may be there for it;
-what it gets is told only after the lease is in the log. Receipts travel as `wire.remoting.pop`
+What a request gets is told after the lease is in the log. Receipts travel as `wire.remoting.pop`
 says, and are believed only where they fit a lease that exists.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
-from onelog.core.durable.waiting import Wait
+from onelog.core.cursors.fetch import Limits, Result
 from onelog.core.filters.tags import subscribe
-from onelog.core.leases.pop import Popped, PopRequest
-from onelog.core.leases.queue import Fate
-from onelog.core.leases.supply import Terms
+from onelog.core.leases.lending import Leased
 from onelog.errors import (
     FlushTimeoutError,
     InvalidReceiptError,
@@ -44,89 +40,7 @@ FROM_LAST = 1
 """The init mode of a group that wants to start at the newest message."""
 
 
-def _read_elsewhere(
-    session: BrokerSession, cold: Sequence[tuple[int, int]], then: Callable[[], None]
-) -> None:
-    session.gateway.offload(lambda: session.broker.puller.warm(cold), then)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A request that is held while it finds nothing."""
-
-    session: BrokerSession
-    command: Command
-    request: PopRequest
-    deadline_ms: int
-
-    def hold(self, woken: Callable[[Wait, bool], None]) -> ResponseCode | None:
-        """Hold it until its time is up; else the code that says why it cannot be held."""
-        left_ms = self.deadline_ms - self.session.gateway.clock.now_ms()
-        if left_ms <= 0:
-            return ResponseCode.POLLING_TIMEOUT
-        wait = self.session.broker.pop.hold(self.request, left_ms, woken, self.session)
-        return ResponseCode.POLLING_FULL if wait is None else None
-
-
 # -- popping -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PopPoll(Held):
-    """One request to pop."""
-
-    def run(self, *, last: bool = False, cold_ok: bool = False) -> None:
-        """Look for messages, and answer or hold."""
-        popped = self.session.broker.pop.pop(self.request, cold_ok=cold_ok)
-        code: ResponseCode | None
-        if popped.parts:
-            self.session.broker.leases.when_recorded(partial(self._answer_found, popped))
-            return
-        if popped.cold:
-            again = partial(self._again, last=last, cold_ok=True)
-            _read_elsewhere(self.session, popped.cold, again)
-            return
-        if popped.later:
-            turn = partial(self._again, last=last, cold_ok=cold_ok)
-            self.session.broker.filter_time.later(turn)
-            return
-        if last or popped.more:
-            code = ResponseCode.POLLING_TIMEOUT
-        else:
-            code = self.hold(lambda _, timed_out: self._again(last=timed_out))
-        if code is not None:
-            self.session.reply(self.command, code, self._ext(popped), "NO_MESSAGE_IN_QUEUE")
-
-    def _again(self, *, last: bool, cold_ok: bool = False) -> None:
-        if self.session.connection.closing:
-            return
-        try:
-            self.run(last=last, cold_ok=cold_ok)
-        except OnelogError as error:
-            self.session.fail(self.command, error)
-
-    def _answer_found(self, popped: Popped, error: OnelogError | None) -> None:
-        if error is not None:
-            self.session.fail(self.command, error)
-            return
-        ext = self._ext(popped)
-        queues = [
-            QueueInfo(part.topic, part.queue_id, part.offsets, part.times) for part in popped.parts
-        ]
-        ext["startOffsetInfo"] = start_offset_info(queues)
-        ext["msgOffsetInfo"] = message_offset_info(queues)
-        if self.request.ordered:
-            ext["orderCountInfo"] = order_count_info(queues)
-        body = [record for part in popped.parts for record in part.records]
-        self.session.reply(self.command, ResponseCode.SUCCESS, ext, "FOUND", body)
-
-    def _ext(self, popped: Popped) -> dict[str, str]:
-        return {
-            "popTime": str(popped.stamp),
-            "invisibleTime": str(self.request.terms.invisible_ms),
-            "reviveQid": str(ORDERED_QUEUE if self.request.ordered else 0),
-            "restNum": str(popped.rest),
-        }
 
 
 def pop_message(session: BrokerSession, command: Command) -> None:
@@ -141,96 +55,111 @@ def pop_message(session: BrokerSession, command: Command) -> None:
             remark=f"pop message's num is {count_max}, which is not from 1 to {COUNT_MAX}",
         )
         return
-    terms = Terms(
-        fields.number(ext, "invisibleTime"),
-        Fate.ORDERED if fields.flag(ext, "order") else Fate.RETRY,
-        subscribe(topic, ext.get("exp") or "*", ext.get("expType") or "TAG"),
-        ext.get("attemptId"),
-        fields.int32(ext, "initMode") == FROM_LAST,
+    invisible_ms = fields.number(ext, "invisibleTime")
+    ordered = fields.flag(ext, "order")
+    request = session.gateway.pop.request(
+        usable_group(session.broker, fields.text(ext, "consumerGroup")),
+        topic,
+        fields.int32(ext, "queueId"),
+        count_max,
+        invisible_ms,
+        ordered=ordered,
+        subscription=subscribe(topic, ext.get("exp") or "*", ext.get("expType") or "TAG"),
+        attempt_id=ext.get("attemptId"),
+        from_last=fields.int32(ext, "initMode") == FROM_LAST,
     )
-    group = usable_group(session.broker, fields.text(ext, "consumerGroup"))
-    queue_id = fields.int32(ext, "queueId")
-    request = PopRequest(group, topic, queue_id, count_max, terms)
-    PopPoll(session, command, request, _deadline(session, command)).run()
+    token = (session, command, invisible_ms, ordered)
+    session.broker.lease(request, fields.number(ext, "pollTime"), _popped, session, token)
 
 
-def _deadline(session: BrokerSession, command: Command) -> int:
-    """Until when to hold a request. By our own clock: the client's may be anything."""
-    return session.gateway.clock.now_ms() + max(0, fields.number(command.ext, "pollTime"))
+def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | OnelogError) -> None:
+    session, command, invisible_ms, ordered = token
+    if isinstance(leased, OnelogError):
+        session.fail(command, leased)
+        return
+    ext = {
+        "popTime": str(leased.handle),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(ORDERED_QUEUE if ordered else 0),
+        "restNum": str(leased.left),
+    }
+    if not leased.parts:
+        is_refused = leased.is_refused
+        code = ResponseCode.POLLING_FULL if is_refused else ResponseCode.POLLING_TIMEOUT
+        session.reply(command, code, ext, "NO_MESSAGE_IN_QUEUE")
+        return
+    queues = [
+        QueueInfo(part.topic, part.queue_id, part.offsets, part.times) for part in leased.parts
+    ]
+    ext["startOffsetInfo"] = start_offset_info(queues)
+    ext["msgOffsetInfo"] = message_offset_info(queues)
+    if ordered:
+        ext["orderCountInfo"] = order_count_info(queues)
+    body = [record for part in leased.parts for record in part.records]
+    session.reply(command, ResponseCode.SUCCESS, ext, "FOUND", body)
 
 
-def peek_message(session: BrokerSession, command: Command, *, cold_ok: bool = False) -> None:
+def peek_message(session: BrokerSession, command: Command) -> None:
     """PEEK_MESSAGE: what the group would be given next, without a lease."""
     ext = command.ext
-    request = PopRequest(
-        usable_group(session.broker, fields.text(ext, "consumerGroup")),
-        fields.text(ext, "topic"),
-        fields.int32(ext, "queueId"),
-        max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX)),
-        Terms(0),
-    )
-    peeked = session.broker.pop.peek(request, cold_ok=cold_ok)
-    if peeked.cold:
-        _read_elsewhere(session, peeked.cold, partial(_peek_again, session, command))
+    pop, bytes_max = session.gateway.pop, session.broker.config.pull_bytes_max
+    count_max = max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX))
+    group = usable_group(session.broker, fields.text(ext, "consumerGroup"))
+    topic = fields.text(ext, "topic")
+    cursors, left = pop.unread(pop.request(group, topic, fields.int32(ext, "queueId"), count_max))
+    limits = Limits(count_max, bytes_max, bytes_max)
+    session.broker.fetch(cursors, limits, 0, _peeked, session, (session, command, left))
+
+
+def _peeked(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
+    session, command, left = token
+    records: list[memoryview] = []
+    failed: OnelogError | None = None
+    for result in results:
+        if isinstance(result, OnelogError):
+            failed = result
+        else:
+            records += result.slices
+    if failed is not None and not records:
+        session.fail(command, failed)
         return
-    found = bool(peeked.records)
     session.reply(
         command,
-        ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND,
-        {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(peeked.rest)},
-        "FOUND" if found else "NO_MESSAGE_IN_QUEUE",
-        list(peeked.records),
+        ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND,
+        {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(left)},
+        "FOUND" if records else "NO_MESSAGE_IN_QUEUE",
+        records,
     )
-
-
-def _peek_again(session: BrokerSession, command: Command) -> None:
-    try:
-        peek_message(session, command, cold_ok=True)
-    except OnelogError as error:
-        session.fail(command, error)
 
 
 # -- notifications -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationPoll(Held):
-    """One request to be told when there is something to pop."""
-
-    def run(self, *, last: bool = False) -> None:
-        """Look, and answer or hold."""
-        found = self.session.broker.pop.has_messages(self.request)
-        code = None
-        if not found and not last:
-            code = self.hold(self._woken)
-            if code is None:
-                return
-        ext = {
-            "hasMsg": "true" if found else "false",
-            "pollingFull": "true" if code is ResponseCode.POLLING_FULL else "false",
-        }
-        self.session.reply(self.command, ResponseCode.SUCCESS, ext)
-
-    def _woken(self, _: Wait, timed_out: bool) -> None:
-        try:
-            self.run(last=timed_out)
-        except OnelogError as error:
-            self.session.fail(self.command, error)
-
-
 def notification(session: BrokerSession, command: Command) -> None:
     """NOTIFICATION: is there anything to pop, and if not, tell me when there is."""
     ext = command.ext
-    ordered = fields.flag(ext, "order")
-    terms = Terms(0, Fate.ORDERED if ordered else Fate.RETRY, attempt_id=ext.get("attemptId"))
-    request = PopRequest(
+    request = session.gateway.pop.request(
         usable_group(session.broker, fields.text(ext, "consumerGroup")),
         fields.text(ext, "topic"),
         fields.int32(ext, "queueId"),
-        1,
-        terms,
+        0,
+        ordered=fields.flag(ext, "order"),
+        attempt_id=ext.get("attemptId"),
     )
-    NotificationPoll(session, command, request, _deadline(session, command)).run()
+    wait_ms = fields.number(ext, "pollTime")
+    session.broker.lease(request, wait_ms, _notified, session, (session, command))
+
+
+def _notified(token: tuple[BrokerSession, Command], leased: Leased | OnelogError) -> None:
+    session, command = token
+    if isinstance(leased, OnelogError):
+        session.fail(command, leased)
+        return
+    ext = {
+        "hasMsg": "true" if leased.left else "false",
+        "pollingFull": "true" if leased.is_refused else "false",
+    }
+    session.reply(command, ResponseCode.SUCCESS, ext)
 
 
 def polling_info(session: BrokerSession, command: Command) -> Answer:
@@ -239,8 +168,8 @@ def polling_info(session: BrokerSession, command: Command) -> Answer:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     queue_id = fields.int32(ext, "queueId")
     usable_group(session.broker, group)
-    session.broker.pop.admit(group, topic, queue_id)
-    return Answer({"pollingNum": str(session.broker.pop.held(group, topic, queue_id))})
+    session.gateway.pop.admit(group, topic, queue_id)
+    return Answer({"pollingNum": str(session.broker.lending.held(group, topic, queue_id))})
 
 
 # -- acknowledging -----------------------------------------------------------------------------
@@ -253,7 +182,7 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     receipt, offset = _receipt(session, command, topic)
     broker = session.broker
     broker.leases.acknowledge(group, topic, receipt.queue_id, offset, receipt.popped_ms)
-    broker.pop.when_safe(partial(_tell, session, command, Answer()))
+    broker.leases.when_safe(partial(_tell, session, command, Answer()))
 
 
 def _tell(
@@ -301,7 +230,7 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Answer(remark=remark)
-    session.broker.pop.when_safe(partial(_tell, session, command, answer))
+    session.broker.leases.when_safe(partial(_tell, session, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
@@ -317,7 +246,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, command, topic)
     invisible_ms = fields.number(ext, "invisibleTime")
-    popped_ms = session.broker.leases.change(
+    popped_ms = session.broker.leases.extend(
         group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
     )
     if receipt.revive_queue == ORDERED_QUEUE:
@@ -330,7 +259,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(receipt.revive_queue),
         }
     )
-    session.broker.pop.when_safe(partial(_tell, session, command, answer))
+    session.broker.leases.when_safe(partial(_tell, session, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

@@ -1,21 +1,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onelog.core.cursors.pull import SCAN_MAX, PullStatus
-from onelog.core.durable.waiting import Wait
+from onelog.core.cursors.reading import SCAN_MAX, Fetched, FetchStatus
 from onelog.core.filters.tags import Subscription, subscribe
-from onelog.errors import (
-    FilterDisabledError,
-    GroupPermissionError,
-    InvalidQueueError,
-    TopicNotFoundError,
-    TopicPermissionError,
-)
 from onelog.message import NewMessage, encode_properties, tags_code
 from tests.core.world import World, pulled
 
@@ -42,10 +34,16 @@ def fill(world: World, *tags: str, queue_id: int = 0, size: int = 1) -> None:
     )
 
 
+def read(world: World, subscription: Subscription | None = None, **how: Any) -> Fetched:
+    """What the reader itself says, before anybody waits for disks or turns."""
+    count_max = how.pop("count_max", 32)
+    return world.broker.reader.read("orders", 0, 0, count_max, 1 << 20, subscription, **how)
+
+
 def test_without_a_filter_a_pull_is_a_run_of_neighbours_in_one_slice(orders: World) -> None:
     fill(orders, *"abcde")
     result = orders.pull(1, count_max=3)
-    assert (result.status, result.next_offset) == (PullStatus.FOUND, 4)
+    assert (result.status, result.next_offset) == (FetchStatus.FOUND, 4)
     assert (result.min_offset, result.max_offset, result.messages) == (0, 5, 3)
     assert pulled(result) == [b"1", b"2", b"3"]
     assert len(result.slices) == 1
@@ -77,23 +75,7 @@ def test_an_offset_below_the_oldest_message_is_sent_there(orders: World) -> None
     assert start > 0
     for subscription in (None, subscribe("orders", "a")):
         result = orders.pull(0, subscription=subscription)
-        assert (result.status, result.next_offset) == (PullStatus.OFFSET_TOO_SMALL, start)
-
-
-def test_who_may_not_pull_is_told_why(orders: World) -> None:
-    with pytest.raises(TopicNotFoundError):
-        orders.pull(0, "nowhere")
-    for queue_id in (-1, 4):
-        with pytest.raises(InvalidQueueError):
-            orders.pull(0, queue_id=queue_id)
-    config = orders.broker.groups.require("readers")
-    orders.broker.admin.update_group(replace(config, consume_enable=False))
-    with pytest.raises(GroupPermissionError):
-        orders.pull(0)
-    topic = orders.broker.topics.require("orders")
-    orders.broker.admin.create_topic(replace(topic, perm=2))
-    with pytest.raises(TopicPermissionError):
-        orders.pull(0, group="others")
+        assert (result.status, result.next_offset) == (FetchStatus.OFFSET_TOO_SMALL, start)
 
 
 def test_a_tag_filter_returns_what_matches_and_passes_over_the_rest(orders: World) -> None:
@@ -122,7 +104,7 @@ def test_a_filtered_pull_keeps_to_its_bytes_but_returns_at_least_one(orders: Wor
 def test_a_pull_in_which_nothing_matches_moves_on(orders: World) -> None:
     fill(orders, *"bbb")
     result = orders.pull(0, subscription=subscribe("orders", "a"))
-    assert (result.status, result.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 3)
+    assert (result.status, result.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, 3)
     assert result.slices == []
 
 
@@ -130,7 +112,7 @@ def test_the_work_of_one_filtered_pull_is_bounded(orders: World) -> None:
     entries = SCAN_MAX + 100
     orders.store.append([NewMessage("orders", 0, b"batch", inner_count=entries)])
     result = orders.pull(0, subscription=subscribe("orders", "a"))
-    assert (result.status, result.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, SCAN_MAX)
+    assert (result.status, result.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, SCAN_MAX)
 
 
 def test_a_sql_filter_looks_at_the_properties(orders: World) -> None:
@@ -153,14 +135,14 @@ def slow(world: World, wanted: str = "none") -> Subscription:
 def test_a_pull_whose_filter_takes_too_long_answers_with_what_it_has(orders: World) -> None:
     fill(orders, *"abaaaaaa")
     first = orders.pull(0, subscription=slow(orders, "b"))
-    assert (first.status, first.next_offset) == (PullStatus.FOUND, 3)
+    assert (first.status, first.next_offset) == (FetchStatus.FOUND, 3)
     assert pulled(first) == [b"1"]
     orders.end_tick()
     second = orders.pull(3, subscription=slow(orders, "b"))
-    assert (second.status, second.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 6)
+    assert (second.status, second.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, 6)
     orders.end_tick()
     third = orders.pull(6, subscription=slow(orders, "b"))
-    assert (third.status, third.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 8)
+    assert (third.status, third.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, 8)
 
 
 def test_a_filter_that_takes_longer_than_the_budget_gets_on_by_one_message(orders: World) -> None:
@@ -168,19 +150,17 @@ def test_a_filter_that_takes_longer_than_the_budget_gets_on_by_one_message(order
     orders.broker.filter_time.budget_ms = 1
     for offset in range(3):
         result = orders.pull(offset, subscription=slow(orders))
-        assert (result.status, result.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, offset + 1)
+        assert (result.status, result.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, offset + 1)
         orders.end_tick()
 
 
 def test_a_pull_that_finds_the_time_of_filters_used_up_has_its_turn_later(orders: World) -> None:
     fill(orders, *"aaaa")
-    missed = orders.broker.stats.totals.missed
     orders.pull(0, subscription=slow(orders))
-    late = orders.pull(0, subscription=slow(orders))
-    assert (late.status, late.next_offset, late.slices) == (PullStatus.LATER, 0, [])
-    assert orders.broker.stats.totals.missed == missed + 1
-    assert orders.pull(0, subscription=subscribe("orders", "a")).status is PullStatus.FOUND
-    assert orders.pull(0).status is PullStatus.FOUND
+    late = read(orders, slow(orders))
+    assert (late.status, late.next_offset, late.slices) == (FetchStatus.LATER, 0, [])
+    assert orders.pull(0, subscription=subscribe("orders", "a")).status is FetchStatus.FOUND
+    assert orders.pull(0).status is FetchStatus.FOUND
 
 
 def test_an_inner_batch_is_never_cut_by_the_time_of_its_filter(orders: World) -> None:
@@ -188,16 +168,7 @@ def test_an_inner_batch_is_never_cut_by_the_time_of_its_filter(orders: World) ->
     for _ in range(4):
         orders.store.append([NewMessage("orders", 0, b"batch", properties, inner_count=5)])
     first = orders.pull(0, subscription=slow(orders, "b"))
-    assert (first.status, first.next_offset, first.messages) == (PullStatus.FOUND, 15, 15)
-
-
-def test_a_sql_filter_is_refused_where_it_is_switched_off(orders: World) -> None:
-    fill(orders, "a")
-    subscription = subscribe("orders", "number > 1", "SQL92")
-    orders.broker.reconfigure(replace(orders.broker_config, property_filter=False))
-    with pytest.raises(FilterDisabledError):
-        orders.pull(0, subscription=subscription)
-    assert orders.pull(0, subscription=subscribe("orders", "a")).status is PullStatus.FOUND
+    assert (first.status, first.next_offset, first.messages) == (FetchStatus.FOUND, 15, 15)
 
 
 def test_an_inner_batch_leaves_once_and_whole(orders: World) -> None:
@@ -235,64 +206,26 @@ def test_an_inner_batch_over_the_end_of_a_scan_is_not_sent_again(orders: World) 
     assert result.next_offset == count
 
 
-def test_the_configured_limits_hold_whatever_the_consumer_asks_for(orders: World) -> None:
-    fill(orders, *("a" * 100))
-    orders.broker.reconfigure(replace(orders.broker_config, pull_count_max=10))
-    assert orders.pull(0, count_max=1_000_000).messages == 10
-    assert orders.pull(0, count_max=0).messages == 1
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bytes_max=300))
-    assert orders.pull(0, bytes_max=1 << 40).messages < 5
-
-
-def test_a_bulk_reader_gets_what_it_asks_for(orders: World) -> None:
-    fill(orders, *("a" * 1_000))
-    size = orders.pull(0, count_max=1).size
-
-    def messages(bulk_bytes: int, count_max: int = 100_000, expression: str = "*") -> int:
-        wanted = subscribe("orders", expression)
-        return orders.pull(
-            0, bulk_bytes=bulk_bytes, count_max=count_max, subscription=wanted
-        ).messages
-
-    assert messages(1 << 20) == messages(1 << 20, expression="a") == 1_000
-    assert messages(1 << 20, 300) == messages(1 << 20, 300, "a") == 300
-    assert messages(50 * size) in (49, 50)
-    assert messages(-1) == 32
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=10 * size))
-    assert messages(1 << 20) in (9, 10)
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=0))
-    assert messages(1 << 20) == 32
-
-
 def test_a_bulk_reader_gets_as_much_from_disk_as_from_memory(
     orders: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(orders, *("ab" * 300))
-    monkeypatch.setattr("onelog.core.cursors.pull._WARM_BYTES", 0)
+    monkeypatch.setattr("onelog.core.cursors.reading._WARM_BYTES", 0)
     monkeypatch.setattr(orders.store, "is_warm", lambda at, size: False)
     for expression, count in (("*", 600), ("a", 300)):
         wanted = subscribe("orders", expression)
-        cold = orders.pull(0, bulk_bytes=1 << 20, count_max=999, subscription=wanted)
-        assert cold.status is PullStatus.COLD
-        orders.broker.puller.warm(cold.ranges)
-        warm = orders.pull(0, bulk_bytes=1 << 20, count_max=999, subscription=wanted, cold_ok=True)
+        cold = read(orders, wanted, bulk=True, count_max=999)
+        assert cold.status is FetchStatus.COLD
+        orders.broker.reader.warm(cold.ranges)
+        warm = read(orders, wanted, bulk=True, count_max=999, cold_ok=True)
         assert warm.messages == count
-
-
-def test_a_pull_counts_for_its_group(orders: World) -> None:
-    fill(orders, *"ab")
-    orders.pull(0)
-    orders.pull(2)
-    totals = orders.broker.stats.totals
-    assert (totals.get_count, totals.found, totals.missed) == (2, 1, 1)
-    assert orders.broker.admin.statistic("GROUP_GET_NUMS", "orders@readers")[0].total == 2
 
 
 def test_cold_records_are_named_first_and_returned_after_they_were_read(
     orders: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(orders, *("ab" * 10))
-    monkeypatch.setattr("onelog.core.cursors.pull._WARM_BYTES", 0)
+    monkeypatch.setattr("onelog.core.cursors.reading._WARM_BYTES", 0)
     monkeypatch.setattr(orders.store, "is_warm", lambda at, size: False)
     filters: list[Subscription | None] = [
         None,
@@ -300,11 +233,11 @@ def test_cold_records_are_named_first_and_returned_after_they_were_read(
         subscribe("orders", "number >= 0", "SQL92"),
     ]
     for subscription in filters:
-        result = orders.pull(0, subscription=subscription)
-        assert (result.status, result.slices, result.next_offset) == (PullStatus.COLD, [], 0)
+        result = read(orders, subscription)
+        assert (result.status, result.slices, result.next_offset) == (FetchStatus.COLD, [], 0)
         assert result.ranges
-        orders.broker.puller.warm(result.ranges)
-        result = orders.pull(0, subscription=subscription, cold_ok=True)
+        orders.broker.reader.warm(result.ranges)
+        result = read(orders, subscription, cold_ok=True)
         assert pulled(result) == [b"%d" % number for number in range(8)]
 
 
@@ -313,66 +246,14 @@ def test_a_sql_scan_stops_at_the_first_cold_record(
 ) -> None:
     fill(orders, *"aaaa")
     cold_from = next(iter(orders.store.entries("orders", 0, 2, 1)))[0]
-    monkeypatch.setattr("onelog.core.cursors.pull._WARM_BYTES", 0)
+    monkeypatch.setattr("onelog.core.cursors.reading._WARM_BYTES", 0)
     monkeypatch.setattr(orders.store, "is_warm", lambda at, size: at < cold_from)
-    result = orders.pull(0, subscription=subscribe("orders", "number >= 0", "SQL92"))
+    result = read(orders, subscribe("orders", "number >= 0", "SQL92"))
     assert (pulled(result), result.next_offset) == ([b"0", b"1"], 2)
 
 
 def test_warming_what_was_deleted_meanwhile_is_no_error(orders: World) -> None:
-    orders.broker.puller.warm([(1 << 40, 100)])
-
-
-def test_a_held_pull_is_woken_only_by_what_it_subscribes_to(orders: World) -> None:
-    woken: list[str] = []
-
-    def hold(name: str, expression: str, kind: str = "TAG") -> None:
-        orders.broker.wait_for(
-            "orders", 0, 0, 60_000, lambda wait, late: woken.append(name), "c",
-            subscribe("orders", expression, kind),
-        )  # fmt: skip
-
-    hold("all", "*")
-    hold("a", "a")
-    hold("sql", "number = 2", "SQL92")
-    orders.send("orders", TAGS="b", number="0")
-    assert woken == ["all"]
-    orders.send("orders", TAGS="a", number="1")
-    assert woken == ["all", "a"]
-    orders.send("orders", TAGS="b", number="2")
-    assert woken == ["all", "a", "sql"]
-
-
-def test_a_held_pull_that_passed_over_very_many_messages_is_told_to_move_on(orders: World) -> None:
-    woken: list[bool] = []
-    orders.broker.wait_for(
-        "orders", 0, 0, 60_000, lambda wait, late: woken.append(late), "c", subscribe("orders", "a")
-    )
-    orders.broker.writer.write_now([NewMessage("orders", 0, b"x", inner_count=SCAN_MAX - 1)])
-    assert woken == []
-    orders.broker.writer.write_now([NewMessage("orders", 0, b"x")])
-    assert woken == [False]
-
-
-def test_held_pulls_with_slow_filters_are_looked_at_in_several_ticks(orders: World) -> None:
-    woken: list[int] = []
-
-    def wake(number: int, wait: Wait, late: bool) -> None:
-        woken.append(number)
-
-    for number in range(4):
-        orders.broker.wait_for(
-            "orders", 0, 0, 60_000, partial(wake, number), "c", slow(orders, "b"),
-        )  # fmt: skip
-    for tag in "ab":
-        orders.store.append([NewMessage("orders", 0, b"x", encode_properties({"TAGS": tag}))])
-    orders.broker.waiting.arrived("orders", 0)
-    # Three tests fit into a tick, and each of the four needs two.
-    assert woken == [0]
-    orders.end_tick()
-    assert woken == [0, 1, 2]
-    orders.end_tick()
-    assert woken == [0, 1, 2, 3]
+    orders.broker.reader.warm([(1 << 40, 100)])
 
 
 @settings(
@@ -398,7 +279,7 @@ def test_pull_after_pull_returns_each_wanted_message_once_and_in_order(
             offset, count_max=count_max, bytes_max=bytes_max, subscription=subscription
         )
         found += pulled(result)
-        if result.status is PullStatus.OFFSET_OVERFLOW_ONE:
+        if result.status is FetchStatus.OFFSET_OVERFLOW_ONE:
             break
         assert result.next_offset > offset
         offset = result.next_offset

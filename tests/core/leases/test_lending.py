@@ -1,43 +1,44 @@
-"""POP over all queues of a topic and its retry topic, and requests that wait."""
+"""Leases over several queues, requests that wait, and who is told when."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onelog.config import BrokerConfig
-from onelog.core.catalog.groups import GroupConfig
-from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
-from onelog.core.leases.pop import POLLS_MAX, PopRequest
-from onelog.core.leases.supply import Terms
+from onelog.core.leases.lending import HELD_MAX, Leased
+from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import (
     FilterDisabledError,
     FlushTimeoutError,
-    GroupPermissionError,
-    InvalidQueueError,
     OnelogError,
     StoreError,
     StoreFailedError,
     TopicNotFoundError,
-    TopicPermissionError,
 )
 from onelog.message import NewMessage
-from onelog.rocketmq.profile import NAMING
-from tests.core.leasing import GROUP, LEASE_MS, ORDERED, TICK_MS, TOPIC, Reader, bodies, reading
+from tests.core.leasing import GROUP, LEASE_MS, STAY, TICK_MS, TOPIC, Reader, bodies, reading
 from tests.core.world import SMALL_STORE
 
-RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
+
+def request(reader: Reader, *queues: int, count_max: int = 32) -> LeaseRequest:
+    """A request without anything of RocketMQ's: some queues, in this order."""
+    keys = tuple((TOPIC, queue_id) for queue_id in queues)
+    return LeaseRequest(GROUP, lambda: keys, keys, count_max, LEASE_MS)
 
 
-def test_a_request_for_one_queue_gets_nothing_of_the_others(tmp_path: Path) -> None:
-    reader = reading(tmp_path, queues=2)
-    reader.world.send(queue_id=0, body=b"0")
-    reader.world.send(queue_id=1, body=b"1")
-    assert bodies(reader.pop(queue_id=1)) == [b"1"]
-    assert reader.pop(queue_id=1) == []
+def test_queues_are_looked_into_in_the_order_that_the_protocol_says(tmp_path: Path) -> None:
+    reader = reading(tmp_path, queues=3)
+    for n in range(3):
+        reader.world.send(queue_id=n)
+    answers = reader.ask(request(reader, 2, 0, 1, count_max=2))
+    reader.end_tick()
+    assert [(part.queue_id, part.offsets) for part in answers[0].parts] == [(2, (0,)), (0, (0,))]
+    assert answers[0].left == 1
 
 
 def test_all_that_one_request_gets_is_leased_under_one_stamp(tmp_path: Path) -> None:
@@ -54,26 +55,9 @@ def test_the_rest_is_what_could_still_be_had(tmp_path: Path) -> None:
     reader = reading(tmp_path, queues=2)
     for n in range(10):
         reader.world.send(queue_id=n % 2)
-    popped = reader.world.broker.pop.pop(reader.request(4))
-    assert (sum(len(part.offsets) for part in popped.parts), popped.rest) == (4, 6)
-
-
-def test_neither_old_nor_new_messages_starve_the_others(tmp_path: Path) -> None:
-    reader = reading(tmp_path, queues=2)
-    for _ in range(64):
-        reader.world.send(body=b"old")
-    while reader.pop():
-        pass
-    reader.world.advance(LEASE_MS + TICK_MS)
-    for _ in range(2_000):
-        reader.world.send(queue_id=1, body=b"new")
-    served = {b"old": 0, b"new": 0}
-    for _ in range(40):
-        for each in reader.pop(8):
-            served[each.body] += 1
-            reader.ack(each)
-    assert served[b"old"] > 0
-    assert served[b"new"] > served[b"old"]
+    answers = reader.ask(reader.request(4))
+    reader.end_tick()
+    assert (sum(len(part.offsets) for part in answers[0].parts), answers[0].left) == (4, 6)
 
 
 def test_an_answer_is_bounded_in_bytes_but_never_empty_for_that(tmp_path: Path) -> None:
@@ -87,43 +71,24 @@ def test_an_answer_is_bounded_in_bytes_but_never_empty_for_that(tmp_path: Path) 
     assert max(got) <= 2
 
 
-def test_ordered_requests_leave_the_retry_topic_alone(tmp_path: Path) -> None:
+def test_nothing_is_told_before_it_is_recorded(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
-    reader.pop()
-    reader.world.advance(LEASE_MS + TICK_MS)
-    assert reader.world.store.max_offset(RETRY, 0) == 1
-    assert reader.pop(fate=ORDERED) == []
-    assert len(reader.pop()) == 1
-
-
-def test_who_may_not_pop_is_told_why(tmp_path: Path) -> None:
-    reader = reading(tmp_path)
-    broker = reader.world.broker
-    with pytest.raises(TopicNotFoundError):
-        Reader(reader.world, topic="nowhere").pop()
-    for queue_id in (1, -2):
-        with pytest.raises(InvalidQueueError, match="is illegal"):
-            reader.pop(queue_id=queue_id)
-    broker.groups.put(GroupConfig(GROUP, consume_enable=False))
-    with pytest.raises(GroupPermissionError):
-        reader.pop()
-    broker.admin.create_topic(TopicConfig("mute", 1, 1, perm=2))
-    with pytest.raises(TopicPermissionError):
-        Reader(reader.world, "others", "mute").pop()
+    answers = reader.ask(reader.request())
+    assert answers == []
+    reader.world.end_tick()
+    assert len(answers) == 1
 
 
 def test_conditions_on_properties_can_be_switched_off(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send(colour="red", body=b"red")
     reader.world.send(colour="blue", body=b"blue")
-    wanted = Terms(LEASE_MS, subscription=subscribe(TOPIC, "colour = 'blue'", "SQL92"))
-    request = PopRequest(GROUP, TOPIC, ANY_QUEUE, 32, wanted)
-    popped = reader.world.broker.pop.pop(request)
-    assert [list(part.offsets) for part in popped.parts] == [[1]]
+    wanted = subscribe(TOPIC, "colour = 'blue'", "SQL92")
+    assert bodies(reader.pop(subscription=wanted)) == [b"blue"]
     reader.world.broker.reconfigure(replace(BrokerConfig(), property_filter=False))
     with pytest.raises(FilterDisabledError):
-        reader.world.broker.pop.pop(request)
+        reader.pop(subscription=wanted)
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -132,26 +97,33 @@ def test_conditions_on_properties_can_be_switched_off(tmp_path: Path) -> None:
 class Poll:
     """A request that is held."""
 
-    def __init__(self, reader: Reader, timeout_ms: int = 60_000, queue_id: int = -1) -> None:
-        self.ended: list[bool] = []
-        self.reader = reader
-        self.request = reader.request(1, queue_id)
-        self.got: list[int] = []
-        self.wait = reader.world.broker.pop.hold(self.request, timeout_ms, self._end, None)
+    def __init__(
+        self, reader: Reader, wait_ms: int = 60_000, queue_id: int = -1, owner: Any = None
+    ) -> None:
+        self._answers = reader.ask(reader.request(1, queue_id), wait_ms, owner)
+        self._reader = reader
 
-    def _end(self, _: object, timed_out: bool) -> None:
-        self.ended.append(timed_out)
-        if not timed_out:
-            popped = self.reader.world.broker.pop.pop(self.request)
-            self.got += [offset for part in popped.parts for offset in part.offsets]
+    @property
+    def answer(self) -> Leased | None:
+        """What it was answered with, when the tick is over."""
+        self._reader.world.end_tick()
+        return self._answers[0] if self._answers else None
+
+    def is_answered(self) -> bool:
+        return self.answer is not None
+
+    @property
+    def got(self) -> list[int]:
+        answer = self.answer
+        return [] if answer is None else [each for part in answer.parts for each in part.offsets]
 
 
 @pytest.mark.parametrize("queue_id", [ANY_QUEUE, 1])
 def test_a_held_request_ends_when_a_message_arrives(tmp_path: Path, queue_id: int) -> None:
     reader = reading(tmp_path, queues=2)
     poll = Poll(reader, queue_id=queue_id)
+    assert poll.answer is None
     reader.world.send(queue_id=1)
-    assert poll.ended == [False]
     assert poll.got == [0]
 
 
@@ -159,25 +131,26 @@ def test_a_held_request_for_a_queue_sleeps_while_others_fill(tmp_path: Path) -> 
     reader = reading(tmp_path, queues=2)
     poll = Poll(reader, queue_id=1)
     reader.world.send(queue_id=0)
-    assert poll.ended == []
+    assert poll.answer is None
 
 
 def test_a_held_request_ends_when_its_time_is_up(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     poll = Poll(reader, 5_000)
     reader.world.advance(4_900)
-    assert poll.ended == []
+    assert not poll.is_answered()
     reader.world.advance(200)
-    assert poll.ended == [True]
+    assert poll.is_answered()
+    assert poll.got == []
 
 
 def test_one_message_wakes_one_of_many(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     polls = [Poll(reader) for _ in range(5)]
     reader.world.send()
-    assert [poll.ended for poll in polls] == [[False], [], [], [], []]
+    assert [poll.got for poll in polls] == [[0], [], [], [], []]
     reader.world.send()
-    assert [len(poll.ended) for poll in polls] == [1, 1, 0, 0, 0]
+    assert [poll.got for poll in polls] == [[0], [1], [], [], []]
 
 
 def test_many_that_wait_are_not_looked_after_one_by_one(
@@ -185,85 +158,81 @@ def test_many_that_wait_are_not_looked_after_one_by_one(
 ) -> None:
     reader = reading(tmp_path, queues=2)
     polls = [Poll(reader) for _ in range(50)]
-    looks: list[PopRequest] = []
-    pop = reader.world.broker.pop
-    look = pop.has_messages
+    looks: list[LeaseRequest] = []
+    lending = reader.world.broker.lending
+    look = lending.has_messages
 
-    def counted(request: PopRequest) -> bool:
+    def counted(request: LeaseRequest) -> bool:
         looks.append(request)
         return look(request)
 
-    monkeypatch.setattr(pop, "has_messages", counted)
+    monkeypatch.setattr(lending, "has_messages", counted)
     for n in range(3):
         reader.world.send(queue_id=n % 2)
-        assert sum(map(len, (poll.ended for poll in polls))) == n + 1
+        assert sum(poll.answer is not None for poll in polls) == n + 1
     assert len(looks) < 10, "per message: one that finds it, and one or two for all others"
 
 
 def test_a_message_that_comes_back_wakes_who_waits(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
-    reader.pop()
+    (leased,) = reader.pop(policy=STAY)
     poll = Poll(reader)
     other = Poll(Reader(reader.world, "another-group"))
-    assert poll.ended == []
+    assert poll.answer is None
+    assert other.got == [0], "it never had it"
+    reader.release(leased)
+    assert poll.got == [0]
+
+
+def test_a_message_that_is_moved_wakes_who_waits(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    reader.world.send()
+    reader.pop()
+    poll = Poll(reader)
     reader.world.advance(LEASE_MS + TICK_MS)
-    assert poll.ended == [False]
-    assert other.ended == []
+    assert poll.got == [0]
 
 
 def test_a_topic_that_goes_ends_the_wait_and_disturbs_nobody_else(tmp_path: Path) -> None:
     reader = reading(tmp_path)
-    reader.world.topic("other", 1)
-    ended: list[bool] = []
-    pop = reader.world.broker.pop
-    pop.hold(reader.request(), 60_000, lambda _, late: ended.append(late), None)
+    told: list[Leased | OnelogError] = []
+    reader.world.broker.lease(reader.request(), 60_000, lambda _, leased: told.append(leased))
     reader.world.broker.topics.delete(TOPIC, [])
     reader.world.broker.waiting.arrived(TOPIC, 0)
-    assert ended == [False]
+    assert [type(each) for each in told] == [TopicNotFoundError]
 
 
 def test_held_requests_are_counted_and_bounded(tmp_path: Path) -> None:
     reader = reading(tmp_path)
-    polls = [Poll(reader) for _ in range(POLLS_MAX)]
-    assert polls[-1].wait is not None
-    assert Poll(reader).wait is None
-    pop = reader.world.broker.pop
-    assert pop.held(GROUP, TOPIC, ANY_QUEUE) == POLLS_MAX
-    assert pop.held(GROUP, TOPIC, 0) == pop.held("another", TOPIC, ANY_QUEUE) == 0
-    assert Poll(reader, queue_id=0).wait is not None
+    polls = [Poll(reader) for _ in range(HELD_MAX)]
+    assert polls[-1].answer is None
+    refused = Poll(reader).answer
+    assert refused is not None
+    assert refused.is_refused
+    held = reader.world.broker.lending.held
+    assert held(GROUP, TOPIC, ANY_QUEUE) == HELD_MAX
+    assert held(GROUP, TOPIC, 0) == held("another", TOPIC, ANY_QUEUE) == 0
+    assert Poll(reader, queue_id=0).answer is None
 
 
-# -- looking -----------------------------------------------------------------------------------
-
-
-def test_peeking_shows_what_is_unread_and_leases_nothing(tmp_path: Path) -> None:
-    reader = reading(tmp_path, queues=2)
-    for n in range(6):
-        reader.world.send(queue_id=n % 2)
-    reader.pop(2, queue_id=0)
-    pop = reader.world.broker.pop
-    for _ in range(2):
-        peeked = pop.peek(reader.request(3))
-        assert len(peeked.records) >= 1
-        assert peeked.rest == 4
-    assert len(reader.leases) == 2
-    assert pop.has_messages(reader.request())
-    assert len(reader.pop()) == 4
-    assert not pop.has_messages(reader.request())
-    assert pop.peek(reader.request()).records == []
-
-
-def test_peeking_goes_on_where_retention_left_off(tmp_path: Path) -> None:
+def test_an_owner_that_goes_is_not_told_and_takes_nothing_along(tmp_path: Path) -> None:
     reader = reading(tmp_path)
-    world = reader.world
-    world.send()
-    assert len(reader.pop()) == 1
-    world.send()
-    world.clock.advance(1_000)
-    world.send(body=b"kept")
-    world.store.retain({TOPIC: 500})
-    assert b"kept" in bytes(world.broker.pop.peek(reader.request()).records[0])
+    gone, other = Poll(reader, owner="c1"), Poll(reader, owner="c2")
+    reader.world.broker.channel_closed("c1")
+    reader.world.send()
+    assert (gone.answer, other.got) == (None, [0])
+
+
+def test_who_asks_for_no_message_hears_that_there_is_one(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    empty = reader.ask(reader.request(0))
+    held = reader.ask(reader.request(0), 60_000)
+    assert [each.left for each in empty] == [0]
+    assert held == []
+    reader.world.send()
+    assert [each.left for each in held] == [1]
+    assert len(reader.leases) == 0
 
 
 # -- safety ----------------------------------------------------------------------------------------
@@ -297,7 +266,7 @@ def test_under_synchronous_flush_an_acknowledgement_is_told_when_it_is_on_disk(
     assert reader.answers == [None], "what is handed out need not wait"
     heard: list[OnelogError | None] = []
     reader.ack(leased)
-    reader.world.broker.pop.when_safe(heard.append)
+    reader.world.broker.leases.when_safe(heard.append)
     assert heard == []
     disk.flush()
     assert heard == [None]
@@ -312,7 +281,7 @@ def test_an_acknowledgement_that_does_not_get_to_the_disk_is_told_too(
     reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
     disk = SlowDisk(reader, monkeypatch)
     heard: list[OnelogError | None] = []
-    reader.world.broker.pop.when_safe(heard.append)
+    reader.world.broker.leases.when_safe(heard.append)
     if fails:
         disk.flush(StoreFailedError("the disk is gone"))
     else:
@@ -329,7 +298,7 @@ def test_under_asynchronous_flush_it_is_told_once_it_is_written(tmp_path: Path) 
     (leased,) = reader.pop()
     heard: list[OnelogError | None] = []
     reader.leases.acknowledge(GROUP, TOPIC, 0, leased.offset, leased.handle)
-    reader.world.broker.pop.when_safe(heard.append)
+    reader.world.broker.leases.when_safe(heard.append)
     assert heard == []
     reader.world.end_tick()
     assert heard == [None]

@@ -1,4 +1,4 @@
-"""Reading for cursors: the next messages of a queue, as one subscription wants them.
+"""Reading a queue: its next messages, as one subscription wants them.
 
 Without a filter this is the store's read, and no message is looked at. Tags are compared by the
 hash in the queue's entries, without touching the log; a SQL-92 condition needs the properties of
@@ -6,10 +6,10 @@ each record. Matching records that are neighbours in the log leave as one slice,
 which has an entry for each of its messages, leaves once.
 
 The loop must not wait for the disk: where records are not in the page cache, the answer is COLD and
-says which; a worker reads them, and the pull is asked again with `cold_ok`. What the disk cannot
-read is an error, and never touched; what lies before it is still to be had. Nor must the loop wait
-for a condition: when the time of all filters is used up (see `filter_time`), a pull ends where it
-is, and one that has not begun is LATER.
+says which; a worker reads them, and the question is asked again with `cold_ok` (see `looks`). What
+the disk cannot read is an error; what lies before it is still to be had. Nor must the loop wait for
+a condition: when the time of all filters is used up (see `filter_time`), a read ends where it is,
+and one that has not begun is LATER.
 
 Invariant: `next_offset` never passes over a message that matches and was not returned.
 """
@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from onelog.clock import Clock
-from onelog.config import BrokerConfig
 from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
@@ -32,8 +31,6 @@ from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, ReadStatus
 
-BULK_COUNT_MAX = 1 << 16
-"""Messages in one answer to a bulk reader."""
 SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
 _WARM_BYTES = 64 << 20
@@ -45,8 +42,8 @@ _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
 
 
-class PullStatus(enum.Enum):
-    """Why a pull returned what it did; the names are RocketMQ's, except COLD and LATER."""
+class FetchStatus(enum.Enum):
+    """Why a read returned what it did; the first nine have RocketMQ's names."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()
@@ -60,15 +57,17 @@ class PullStatus(enum.Enum):
     COLD = enum.auto()
     LATER = enum.auto()
     """Nothing was looked at: ask again when `FilterTime.later` calls."""
+    FULL = enum.auto()
+    """Nothing was looked at: other queues have used up what a fetch may take."""
 
 
-_STATUS = {status: PullStatus[status.name] for status in ReadStatus}
+_STATUS = {status: FetchStatus[status.name] for status in ReadStatus}
 
 
-class PullResult(NamedTuple):
+class Fetched(NamedTuple):
     """A run of messages of one queue. `ranges` says where in the log the slices lie."""
 
-    status: PullStatus
+    status: FetchStatus
     slices: list[memoryview]
     next_offset: int
     min_offset: int
@@ -80,22 +79,7 @@ class PullResult(NamedTuple):
     """Of each slice the offset of its message, where records were converted."""
 
 
-def limits(
-    config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: int
-) -> tuple[int, int, bool]:
-    """How many messages and bytes a pull may have of what it asked for, and whether in bulk.
-
-    Consumers get little at a time. Bulk readers, which take whole queues, get what they ask for,
-    also from disk, up to limits of their own.
-    """
-    if bulk_bytes > 0 and config.pull_bulk_bytes_max:
-        return min(count_max, BULK_COUNT_MAX), min(bulk_bytes, config.pull_bulk_bytes_max), True
-    if not 0 < bytes_max < config.pull_bytes_max:
-        bytes_max = config.pull_bytes_max
-    return min(count_max, config.pull_count_max), bytes_max, False
-
-
-class Puller:
+class QueueReader:
     """Reads queues for consumers."""
 
     def __init__(
@@ -117,7 +101,7 @@ class Puller:
         self.cold_count_max = cold_count_max
         self.cold_bytes_max = cold_bytes_max
 
-    def pull(
+    def read(
         self,
         topic: str,
         queue_id: int,
@@ -129,7 +113,7 @@ class Puller:
         cold_ok: bool = False,
         bulk: bool = False,
         as_stored: bool = False,
-    ) -> PullResult:
+    ) -> Fetched:
         """The next messages that the subscription wants; all of them if there is none.
 
         For a bulk reader a worker reads as much from disk as there would be in memory. Records of
@@ -163,12 +147,12 @@ class Puller:
                     self._store.wait_readable(read.ranges)
                 elif self._is_cold(read.ranges):
                     return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-            return _as_pull(read)
+            return _as_fetched(read)
         except StoreFailedError:
             if count_max <= 1:
                 raise
             # One of them the disk cannot read: the others one by one, up to that.
-            return self.pull(
+            return self.read(
                 topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
                 as_stored=as_stored,
             )  # fmt: skip
@@ -183,16 +167,16 @@ class Puller:
         subscription: Subscription | None,
         cold_ok: bool,
         bulk: bool,
-    ) -> PullResult:
-        """`pull` from a topic that may have records of other forms: each record is looked at."""
-        pulled = self.pull(
+    ) -> Fetched:
+        """`read` from a topic that may have records of other forms: each record is looked at."""
+        pulled = self.read(
             topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
             as_stored=True,
         )  # fmt: skip
-        if pulled.status is not PullStatus.FOUND:
+        if pulled.status is not FetchStatus.FOUND:
             return pulled
         if subscription is not None and subscription.predicate and not self.filter_time.left():
-            return pulled._replace(status=PullStatus.LATER, slices=[], next_offset=offset)
+            return pulled._replace(status=FetchStatus.LATER, slices=[], next_offset=offset)
         slices: list[memoryview] = []
         offsets: list[int] = []
         count = size = 0
@@ -207,8 +191,8 @@ class Puller:
             offsets.append(piece.offset)
             count += piece.messages
             size += len(piece.record)
-        status = PullStatus.FOUND if slices else PullStatus.NO_MATCHED_MESSAGE
-        return PullResult(
+        status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
+        return Fetched(
             status, slices, next_offset, pulled.min_offset, pulled.max_offset, count, size,
             pulled.ranges, offsets,
         )  # fmt: skip
@@ -225,17 +209,17 @@ class Puller:
 
     def _cold(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
-    ) -> PullResult:
+    ) -> Fetched:
         """Where in the log the next few messages lie, for a worker to read."""
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-        return _as_pull(read)._replace(status=PullStatus.COLD, slices=[], next_offset=offset)
+        return _as_fetched(read)._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
 
-    def _too_small(self, topic: str, queue_id: int) -> PullResult:
+    def _too_small(self, topic: str, queue_id: int) -> Fetched:
         """The answer to a negative offset, which the store itself would refuse."""
         start = self._store.min_offset(topic, queue_id)
         end = self._store.max_offset(topic, queue_id)
-        status = PullStatus.OFFSET_TOO_SMALL if end else PullStatus.NO_MATCHED_LOGIC_QUEUE
-        return PullResult(status, [], start, start, end)
+        status = FetchStatus.OFFSET_TOO_SMALL if end else FetchStatus.NO_MATCHED_LOGIC_QUEUE
+        return Fetched(status, [], start, start, end)
 
     def _is_cold(self, ranges: Sequence[tuple[int, int]]) -> bool:
         store = self._store
@@ -288,16 +272,11 @@ class Puller:
 
     def warm(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Bring ranges of the log into the page cache; for a worker thread."""
-        failed: StoreFailedError | None = None
         for each in ranges:
             try:
                 self._store.wait_readable([each])
-            except OffsetOutOfRangeError:
-                continue  # Deleted meanwhile; the pull that follows says so.
-            except StoreFailedError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+            except (OffsetOutOfRangeError, StoreFailedError):
+                continue  # The read that follows says what is wrong.
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -311,13 +290,13 @@ class Puller:
         subscription: Subscription,
         cold_ok: bool,
         entries_max: int,
-    ) -> PullResult | None:
+    ) -> Fetched | None:
         """None if a condition is on records that are not in memory."""
         head = self._store.read(topic, queue_id, offset, 1, 1)
         if head.status is not ReadStatus.FOUND:
-            return _as_pull(head)
+            return _as_fetched(head)
         if subscription.predicate is not None and not self.filter_time.left():
-            return PullResult(PullStatus.LATER, [], offset, head.min_offset, head.max_offset)
+            return Fetched(FetchStatus.LATER, [], offset, head.min_offset, head.max_offset)
         scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
@@ -325,15 +304,15 @@ class Puller:
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:
-            return PullResult(
-                PullStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
+            return Fetched(
+                FetchStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
             )
-        status = PullStatus.FOUND if slices else PullStatus.NO_MATCHED_MESSAGE
+        status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
         if cold_ok:
             self._store.wait_readable(scan.ranges)
         elif slices and self._is_cold(scan.ranges):
-            status, slices, next_offset = PullStatus.COLD, [], offset
-        return PullResult(
+            status, slices, next_offset = FetchStatus.COLD, [], offset
+        return Fetched(
             status,
             slices,
             next_offset,
@@ -527,6 +506,8 @@ class Watch:
         return self._offset - self._began >= SCAN_MAX
 
 
-def _as_pull(read: ReadResult) -> PullResult:
+def _as_fetched(read: ReadResult) -> Fetched:
     status, slices, next_offset, start, end, count, size, ranges = read
-    return PullResult(_STATUS[status], slices, next_offset, start, end, count, size, ranges)
+    # The first, because looking a status up costs more than comparing it.
+    known = FetchStatus.FOUND if status is ReadStatus.FOUND else _STATUS[status]
+    return Fetched(known, slices, next_offset, start, end, count, size, ranges)

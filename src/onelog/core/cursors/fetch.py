@@ -1,0 +1,253 @@
+"""Fetch: the next messages at some cursors, now or when there are enough. Nothing is leased by it.
+
+A cursor is a place in a queue, with the filter of who reads there and, if it reads for a group, the
+group. One fetch may have many: a RocketMQ pull has one, a Kafka fetch one per partition. Messages
+that are there leave at once. Where there are too few, the fetch is held (see `looks`) until enough
+have arrived or its time is up; also records that must be read from the disk first, and filters that
+must wait for their turn, are nobody else's concern.
+
+Invariant: `on_fetched` is called exactly once, with one result per cursor, in their order: what was
+fetched there, or the error that kept it from being; never, if the owner goes before that.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from onelog.clock import Clock
+from onelog.config import BrokerConfig
+from onelog.core.catalog.groups import Groups
+from onelog.core.catalog.topics import Topics
+from onelog.core.cursors.looks import Hold, Lack, Look, Looks
+from onelog.core.cursors.offsets import Offsets
+from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader
+from onelog.core.filters.tags import Subscription
+from onelog.core.stats import Stats
+from onelog.errors import (
+    FilterDisabledError,
+    GroupPermissionError,
+    InvalidQueueError,
+    OnelogError,
+    TopicPermissionError,
+)
+from onelog.store.message_store import MessageStore
+
+BULK_COUNT_MAX = 1 << 16
+"""Messages in one answer to a bulk reader."""
+_FOUND, _COLD, _LATER = FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER
+_AT_END = FetchStatus.OFFSET_OVERFLOW_ONE
+_EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class Cursor(NamedTuple):
+    """A place to read from."""
+
+    group: str | None
+    topic: str
+    queue_id: int
+    offset: int
+    subscription: Subscription | None = None
+    committed: int = -1
+    """A position of the group that is committed on the way; none if it is negative."""
+
+
+class Limits(NamedTuple):
+    """How much a fetch may take. The first message it finds, it takes in any case."""
+
+    count_max: int
+    """Messages of all cursors together."""
+    cursor_bytes_max: int
+    bytes_max: int
+    bytes_min: int = 1
+    """With less than that, it is held."""
+    bulk: bool = False
+    """Whether it may take from disk what it may take from memory."""
+
+
+Result = Fetched | OnelogError
+OnFetched = Callable[[Any, Sequence[Result]], None]
+"""Called with the token of a fetch and its results."""
+
+
+def allowed(config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: int = 0) -> Limits:
+    """What one cursor may have of what it asked for; 0 bytes: as configured.
+
+    Consumers get little at a time. Bulk readers, which take whole queues, get what they ask for,
+    also from disk, up to limits of their own.
+    """
+    if bulk_bytes > 0 and config.pull_bulk_bytes_max:
+        bulk_bytes = min(bulk_bytes, config.pull_bulk_bytes_max)
+        return Limits(min(count_max, BULK_COUNT_MAX), bulk_bytes, bulk_bytes, 1, True)
+    if not 0 < bytes_max < config.pull_bytes_max:
+        bytes_max = config.pull_bytes_max
+    return Limits(min(count_max, config.pull_count_max), bytes_max, bytes_max)
+
+
+class Fetches:
+    """Fetches for everybody who reads by cursors."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reader: QueueReader,
+        looks: Looks,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        stats: Stats,
+        clock: Clock,
+        settings: Callable[[], BrokerConfig],
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._looks = looks
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._stats = stats
+        self._clock = clock
+        self._settings = settings
+
+    def fetch(
+        self,
+        cursors: Sequence[Cursor],
+        limits: Limits,
+        wait_ms: int,
+        on_fetched: OnFetched,
+        owner: Hashable = None,
+        token: Any = None,
+    ) -> None:
+        """Fetch; if that takes a while, and `owner` goes meanwhile, nobody is told."""
+        found = self.look(cursors, limits, False, wait_ms <= 0)
+        if isinstance(found, Lack):
+            until_ms = self._clock.now_ms() + wait_ms
+            cursors = [cursor._replace(committed=-1) for cursor in cursors]  # That is done.
+            look = Look(
+                partial(self.look, cursors, limits),
+                partial(self._hold, cursors, limits),
+                partial(_answer, on_fetched, token, len(cursors)),
+                owner,
+                until_ms,
+            )
+            self._looks.make_later(look, found, last=wait_ms <= 0)
+        else:
+            on_fetched(token, found)
+
+    def look(
+        self, cursors: Sequence[Cursor], limits: Limits, cold_ok: bool, last: bool
+    ) -> list[Result] | Lack:
+        """What is there now, or what is lacking; in the end (`last`) nothing but time can be."""
+        count, cursor_bytes, room, bytes_min, bulk = limits
+        results: list[Result] = []
+        cold: list[tuple[int, int]] = []
+        size = 0
+        later = False
+        for cursor in cursors:
+            if size and (room <= 0 or count <= 0):
+                results.append(self._full(cursor))
+                continue
+            try:
+                bytes_max = cursor_bytes if cursor_bytes < room else room
+                result = self._read(cursor, count, bytes_max, bulk, cold_ok)
+            except OnelogError as error:
+                results.append(error)
+                last = True
+                continue
+            status = result.status
+            if status is _FOUND:
+                if size and result.size > room:
+                    result, room = self._full(cursor), 0
+                else:
+                    size += result.size
+                    room -= result.size
+                    count -= result.messages
+            elif status is _COLD:
+                cold += result.ranges
+            elif status is _LATER:
+                later = True
+            elif status is not _AT_END and (cursor.offset or status not in _EMPTY):
+                last = True  # There is news for the reader, although it is no message.
+            results.append(result)
+        if cold or later:
+            return Lack(cold, later)
+        if size < bytes_min and count > 0 and not last:
+            return Lack(size=size)
+        if size:
+            self._count(cursors, results)
+        return results
+
+    def _count(self, cursors: Sequence[Cursor], results: Sequence[Result]) -> None:
+        """What leaves counts for the groups that get it."""
+        for cursor, result in zip(cursors, results):  # noqa: B905 - in a hurry
+            if type(result) is Fetched and result.messages:
+                group = cursor.group
+                if group is not None:
+                    self._stats.got(group, cursor.topic, result.messages, result.size)
+
+    def _full(self, cursor: Cursor) -> Fetched:
+        start = self._store.min_offset(cursor.topic, cursor.queue_id)
+        end = self._store.max_offset(cursor.topic, cursor.queue_id)
+        return Fetched(FetchStatus.FULL, [], cursor.offset, start, end)
+
+    def _read(
+        self, cursor: Cursor, count_max: int, bytes_max: int, bulk: bool, cold_ok: bool
+    ) -> Fetched:
+        """What is at one cursor, if its reader may have it."""
+        group, topic, queue_id, offset, subscription, committed = cursor
+        if group is not None and not self._groups.require(group).consume_enable:
+            raise GroupPermissionError(f"subscription group no permission, {group}")
+        settings = self._topics.require(topic)
+        if not settings.readable:
+            raise TopicPermissionError(f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= queue_id < settings.read_queues:
+            raise InvalidQueueError(
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:"
+                f"[{settings.read_queues}]"
+            )
+        if (
+            subscription is not None
+            and subscription.predicate is not None
+            and not self._settings().property_filter
+        ):
+            raise FilterDisabledError(
+                "The broker does not support consumer to filter message by SQL92"
+            )
+        if group is not None:
+            if committed >= 0:
+                # Before the reset: one that this fetch hands out must not be overwritten.
+                self._offsets.commit(group, topic, queue_id, committed)
+            if self._offsets.has_resets:
+                moved = self._offsets.take_reset(group, topic, queue_id)
+                if moved is not None:
+                    start = self._store.min_offset(topic, queue_id)
+                    end = self._store.max_offset(topic, queue_id)
+                    return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
+        result = self._reader.read(
+            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
+        )
+        status = result.status
+        if status is _LATER:
+            return result
+        if status is not _FOUND and status is not _COLD:
+            self._stats.totals.missed += 1
+        if group is not None:
+            self._offsets.pulled(group, topic, queue_id, result.next_offset)
+        return result
+
+    def _hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
+        """What a fetch that found too little waits for."""
+        keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
+        if limits.bytes_min > 1:
+            store, begin = self._store, self._store.log_end
+            # A record may be in several queues; so much must be new before there can be enough.
+            grown_min = (limits.bytes_min - lack.size) // len(cursors)
+            return keys, lambda: store.log_end - begin >= grown_min
+        _, topic, queue_id, offset, subscription, _ = cursors[0]
+        if subscription is None or len(cursors) > 1:
+            return keys, None
+        return keys, self._reader.watch(topic, queue_id, offset, subscription)
+
+
+def _answer(on_fetched: OnFetched, token: Any, count: int, found: Any, is_refused: bool) -> None:
+    """Answer a fetch of so many cursors."""
+    on_fetched(token, [found] * count if isinstance(found, OnelogError) else found)

@@ -1,0 +1,158 @@
+"""RocketMQ's POP, as leases: which queues a request looks into, and where messages go after it.
+
+A request names a queue of a topic or all of them, which are looked into from a random one on. A
+message whose time is up is written again, with its delivery count one higher, to the one queue of
+%RETRY%group_topic; so the topic's own cursor goes on, and the lag that people see is that of
+messages nobody has tried yet. That topic is looked into first by every fifth request, and by the
+others when there is room left: neither the old nor the new messages can starve the others. What
+came back as often as the group allows, or was rejected, goes to the group's dead letters. Ordered
+requests see the topic's own queues only, because there messages come back to their place.
+
+Invariant: what is written again has the body, flag and birth of the original, which can be found
+through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
+"""
+
+from functools import partial
+from random import Random
+
+from onelog.core.broker import Broker
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.fetch import Cursor
+from onelog.core.durable.waiting import ANY_QUEUE, Key
+from onelog.core.filters.tags import Subscription
+from onelog.core.leases.queue import IN_ORDER, Policy
+from onelog.core.leases.supply import LeaseRequest
+from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
+from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError
+from onelog.message import Message, NewMessage, decode_properties, encode_properties
+from onelog.record.properties import written_again
+
+RETRIED = 0
+"""What records of leases call the policy of POP."""
+FIRST_POP_TIME = "1ST_POP_TIME"
+ORIGIN_GROUP = "ORIGIN_GROUP"
+_RETRY_FIRST_PERCENT = 20
+_RETRY_QUEUES = 1
+
+
+class Pop:
+    """POP of one broker. It must be there before the broker opens, which may find old leases."""
+
+    def __init__(self, broker: Broker, random: Random, store_host: bytes) -> None:
+        self._broker = broker
+        self._naming = broker.naming
+        self._random = random
+        self._store_host = store_host
+        self.policy = Policy(RETRIED, expired=self._expired, rejected=self._rejected)
+        broker.leases.policies[RETRIED] = self.policy
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        count_max: int,
+        invisible_ms: int = 0,
+        *,
+        ordered: bool = False,
+        subscription: Subscription | None = None,
+        attempt_id: str | None = None,
+        from_last: bool = False,
+    ) -> LeaseRequest:
+        """A request for a queue, or for ANY_QUEUE."""
+        keys: tuple[Key, ...] = ((topic, queue_id),)
+        if not ordered:
+            keys = (*keys, (self._naming.lease_retry_topic(group, topic), ANY_QUEUE))
+        return LeaseRequest(
+            group,
+            partial(self._places, group, topic, queue_id, ordered),
+            keys,
+            count_max,
+            invisible_ms,
+            IN_ORDER if ordered else self.policy,
+            subscription,
+            attempt_id,
+            from_last,
+            self._broker.config.pull_bytes_max,
+        )
+
+    def admit(self, group: str, topic: str, queue_id: int) -> TopicConfig:
+        """The topic's settings, if the group may take messages of that queue, or of all."""
+        if not self._broker.groups.require(group).consume_enable:
+            raise GroupPermissionError(f"subscription group no permission, {group}")
+        config = self._broker.topics.require(topic)
+        if not config.readable:
+            raise TopicPermissionError(f"the topic[{topic}] peeking message is forbidden")
+        if not ANY_QUEUE <= queue_id < config.read_queues:
+            raise InvalidQueueError(
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queues}]"
+            )
+        return config
+
+    def _places(self, group: str, topic: str, queue_id: int, ordered: bool) -> list[Key]:
+        config = self.admit(group, topic, queue_id)
+        if queue_id != ANY_QUEUE:
+            places = [(topic, queue_id)]
+        else:
+            first = self._random.randrange(max(1, config.read_queues))
+            queues = range(config.read_queues)
+            places = [(topic, each) for each in (*queues[first:], *queues[:first])]
+        if ordered or self._naming.is_retry(topic):
+            return places
+        retry = self._broker.topics.get(self._naming.lease_retry_topic(group, topic))
+        if retry is None:
+            return places
+        again = [(retry.name, each) for each in range(retry.read_queues)]
+        if self._random.randrange(100) < _RETRY_FIRST_PERCENT:
+            return again + places
+        return places + again
+
+    def unread(self, request: LeaseRequest) -> tuple[list[Cursor], int]:
+        """Where the messages begin that a request would be given next, and how many there are."""
+        store, leases = self._broker.store, self._broker.leases
+        cursors = []
+        left = 0
+        for topic, queue_id in request.places():
+            left += leases.available(request, topic, queue_id)
+            start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            offset = max(start, min(leases.position(request.group, topic, queue_id), end))
+            cursors.append(Cursor(None, topic, queue_id, offset))
+        return cursors, left
+
+    # -- where messages go ---------------------------------------------------------------------
+
+    def _expired(
+        self, group: str, topic: str, message: Message, popped_ms: int
+    ) -> NewMessage | None:
+        """What to write for the message; None if the group is gone, or wants no dead letters."""
+        config = self._broker.groups.get(group)
+        if config is None:
+            return None
+        if message.reconsume_times >= config.retry_times_max:
+            return self._given_up(group, message)
+        naming = self._naming
+        target = topic if naming.is_retry(topic) else naming.lease_retry_topic(group, topic)
+        if self._broker.topics.get(target) is None:
+            self._broker.topics.ensure(TopicConfig(target, _RETRY_QUEUES, _RETRY_QUEUES))
+        properties = decode_properties(message.properties)
+        properties.setdefault(ORIGIN_TOPIC, message.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
+        properties.setdefault(FIRST_POP_TIME, str(popped_ms))
+        properties[ORIGIN_GROUP] = group
+        return written_again(
+            message, target, 0, encode_properties(properties),
+            store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
+
+    def _rejected(
+        self, group: str, topic: str, message: Message, popped_ms: int
+    ) -> NewMessage | None:
+        known = self._broker.groups.get(group) is not None
+        return self._given_up(group, message) if known else None
+
+    def _given_up(self, group: str, message: Message) -> NewMessage | None:
+        again = self._broker.retry.again(message, group, -1)
+        return again and again[0]
