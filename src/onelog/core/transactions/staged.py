@@ -191,7 +191,7 @@ class StagedTransactions:
 
     name = "staged"
 
-    parts: StagedParts
+    records: StagedParts
     store: MessageStore
     topics: Topics
     publisher: Publisher
@@ -231,8 +231,8 @@ class StagedTransactions:
         except StagedPartError as error:
             log.error("a transaction may be visible in part, and the rest is lost: %s", error)
         try:
-            with self.parts.head_room():
-                self.parts.append([], missing, [(self.name, _COMMIT, None)])
+            with self.records.head_room():
+                self.records.append([], missing, [(self.name, _COMMIT, None)])
         except StoreError as error:
             raise StoreError(
                 "a transaction is visible in part, and the rest has to be written before anything "
@@ -241,7 +241,7 @@ class StagedTransactions:
         log.warning("a commit that a crash cut off was completed, by %d messages", len(missing))
 
     def _messages(self, parts: list[int]) -> list[NewMessage]:
-        return [message for offset in parts for message in self.parts.read(offset).messages()]
+        return [message for offset in parts for message in self.records.read(offset).messages()]
 
     def _missing(
         self, messages: list[NewMessage], begins: list[tuple[str, int, int]]
@@ -287,7 +287,7 @@ class StagedTransactions:
         gathered = transaction.gathered
         if size // GATHERED_BYTES_MAX > transaction.bytes // GATHERED_BYTES_MAX:
             part = Part.of_messages([*gathered, *admitted])
-            transaction.parts.append(self.parts.put_now(part))
+            transaction.parts.append(self.records.put_now(part))
             gathered.clear()
         else:
             gathered += admitted
@@ -319,7 +319,7 @@ class StagedTransactions:
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
         on_committed, token = transaction.ending
-        places = map(self.parts.place_of, transaction.parts)
+        places = map(self.records.place_of, transaction.parts)
         if not self.warming.is_ready(places, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
@@ -339,10 +339,10 @@ class StagedTransactions:
         for topic in {topic for topic, _ in queues}:
             self.topics.require(topic)  # It may have been deleted.
         if gathered:
-            parts.append(self.parts.put_now(Part.of_messages(gathered)))
-        begins = [[*queue, self.parts.end_of(*queue)] for queue in queues]
+            parts.append(self.records.put_now(Part.of_messages(gathered)))
+        begins = [[*queue, self.records.end_of(*queue)] for queue in queues]
         begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
-        return self.parts.append([begun], messages, [(self.name, _COMMIT, None)])
+        return self.records.append([begun], messages, [(self.name, _COMMIT, None)])
 
     def abort(self, owner: Hashable, name: str = "") -> None:
         """End a transaction; nobody will see its messages."""
@@ -378,4 +378,4 @@ class StagedTransactions:
     def needed_from(self) -> int:
         """Where in the log the first message is that is staged and may be committed, or its end."""
         firsts = [each.parts[0] for each in self._open.values() if each.parts]
-        return self.parts.place_of(min(firsts)) if firsts else int(self.store.log_end)
+        return self.records.place_of(min(firsts)) if firsts else int(self.store.log_end)
