@@ -31,7 +31,7 @@ CHAPTERS = {
     ],
     "Hooks and traces": ["SendHook", "SendContext", "ConsumeHook", "ConsumeContext", "TraceHook"],
     "Administration": [
-        "Admin", "AsyncAdmin", "Clusters", "Topics", "Groups", "Positions", "Messages",
+        "Admin", "AsyncAdmin", "Clusters", "Topics", "TopicChange", "Groups", "Positions", "Messages",
         "DeadLetters", "Traces", "Delays",
     ],
 }  # fmt: skip

@@ -42,6 +42,7 @@ from onelog.client.producer.transactions import TransactionReceipt, TransactionS
 
 if TYPE_CHECKING:
     from onelog.client.admin.admin import Admin, AsyncAdmin
+    from onelog.client.admin.topics import TopicChange
 
 __all__ = [
     "Admin",
@@ -76,6 +77,7 @@ __all__ = [
     "SendHook",
     "SendStatus",
     "SqliteStore",
+    "TopicChange",
     "TraceHook",
     "TransactionReceipt",
     "TransactionState",
@@ -85,8 +87,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Most programs send or consume and never administer, and that half is the larger one.
-    if name in ("Admin", "AsyncAdmin"):
-        from onelog.client.admin import admin
+    if name in ("Admin", "AsyncAdmin", "TopicChange"):
+        from onelog.client.admin import admin, topics
 
-        return getattr(admin, name)
+        return getattr(topics if name == "TopicChange" else admin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
