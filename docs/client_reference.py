@@ -31,8 +31,8 @@ CHAPTERS = {
     ],
     "Hooks and traces": ["SendHook", "SendContext", "ConsumeHook", "ConsumeContext", "TraceHook"],
     "Administration": [
-        "Admin", "AsyncAdmin", "Clusters", "Topics", "TopicChange", "Groups", "Positions", "Messages",
-        "DeadLetters", "Traces", "Delays",
+        "Admin", "AsyncAdmin", "Clusters", "Topics", "TopicChange", "Groups", "Positions",
+        "Messages", "DeadLetters", "Traces", "Delays",
     ],
 }  # fmt: skip
 
