@@ -23,6 +23,7 @@ from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import NotPermittedError
 from onelog.message import LOOPBACK, NewMessage, NewRun, message_id
+from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
 from tests.core.world import SMALL_STORE, ManualTimer
@@ -187,6 +188,58 @@ def test_every_verb_is_told_who_asks(door: type) -> None:
         assert first == "who", f"{door.__name__}.{name}"
 
 
-def test_an_open_broker_asks_nobody(tmp_path: Path) -> None:
+class Noting(Access):
+    """Notes what is asked."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[Action, Resource]] = set()
+
+    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+        self.asked.add((action, resource))
+        return True
+
+
+GROUP, TOPIC = ("consume", ("group", "readers")), ("consume", ("topic", "orders"))
+OWN_RETRY, FOREIGN_RETRY = "%RETRY%readers", "%RETRY%others"
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked"),
+    [
+        ("orders", {GROUP, TOPIC}),
+        (OWN_RETRY, {GROUP}),
+        (FOREIGN_RETRY, {GROUP, ("consume", ("topic", FOREIGN_RETRY))}),
+    ],
+)
+def test_only_a_groups_own_retry_topic_comes_with_it(
+    closed_broker: Broker, topic: str, asked: set[Any]
+) -> None:
+    access = closed_broker.access = Noting()
+    limits = Limits(1, 1 << 20, 1 << 20)
+    cursors = [Cursor("readers", topic, 0, 0)]
+    closed_broker.fetch(STRANGER, cursors, limits, 0, lambda _, found: None)
+    assert access.asked == asked
+
+
+def test_a_lease_is_asked_for_by_its_group_and_topics(closed_broker: Broker) -> None:
+    access = closed_broker.access = Noting()
+    pop = Pop(closed_broker, Random(7), LOOPBACK)
+    request = pop.request("readers", "orders", 0, 1, 60_000)
+    closed_broker.lease(STRANGER, request, 0, lambda _, found: None)
+    assert access.asked == {GROUP, TOPIC}
+
+
+def test_nobody_joins_one_group_when_another_is_refused(closed_broker: Broker) -> None:
+    consumers = [ConsumerData("readers"), ConsumerData("others")]
+    access = closed_broker.access = Noting()
+    access.may = lambda who, action, resource: resource[1] == "readers"  # type: ignore[method-assign]
+    with pytest.raises(NotPermittedError):
+        closed_broker.heartbeat(STRANGER, Client("c", "channel"), consumers, [])
+    assert closed_broker.members.group("readers") is None
+
+
+def test_an_open_broker_lets_everybody_in() -> None:
     assert Access.is_open
     assert Access().may(STRANGER, "delete", ("topic", "orders"))

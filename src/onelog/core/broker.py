@@ -276,11 +276,11 @@ class Broker(Parts):
         return found
 
     def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
-        """They must be allowed the topic, and the group; a group's retry topic is its own."""
+        """They must be allowed the group, and the topic; a group's retry topic is its own."""
         if self._guarded:
             if group is not None:
                 self.access.check(who, "consume", ("group", group))
-            if group is None or not self.naming.is_retry(topic):
+            if group is None or topic != self.naming.retry_topic(group):
                 self.access.check(who, "consume", ("topic", topic))
 
     def fetch(
@@ -354,14 +354,19 @@ class Broker(Parts):
     ) -> None:
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
         if self._guarded:
-            for topic, _ in request.keys:
-                self._check_consumer(who, request.group, topic)
+            self._check_lease(who, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
+
+    def _check_lease(self, who: Principal, request: LeaseRequest) -> None:
+        """They must be allowed the group, and all topics but those where it tries again."""
+        group, topics = request.group, {topic for topic, _ in request.keys}
+        self.access.check(who, "consume", ("group", group))
+        for topic in topics - {self.naming.lease_retry_topic(group, topic) for topic in topics}:
+            self._check_consumer(who, group, topic)
 
     def unread(self, who: Principal, request: LeaseRequest) -> tuple[list[Cursor], int]:
         """Where the messages begin that a request would be given next, and how many there are."""
-        for topic, _ in request.keys:
-            self._check_consumer(who, request.group, topic)
+        self._check_lease(who, request)
         store, leases = self.store, self.leases
         cursors = []
         left = 0
@@ -374,7 +379,7 @@ class Broker(Parts):
 
     def held(self, who: Principal, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         return self.lending.held(group, topic, queue_id)
 
     def acknowledge(
@@ -382,7 +387,7 @@ class Broker(Parts):
     ) -> None:
         """A leased message is done; `LeaseNotFoundError` if it is not out under that handle."""
         if self._guarded:
-            self._check_consumer(who, group, topic)
+            self.access.check(who, "consume", ("group", group))
         self.leases.acknowledge(group, topic, queue_id, offset, handle)
 
     def acknowledge_some(
@@ -396,7 +401,7 @@ class Broker(Parts):
     ) -> int:
         """Those messages are done that are out under that handle; how many these were."""
         if self._guarded:
-            self._check_consumer(who, group, topic)
+            self.access.check(who, "consume", ("group", group))
         return self.leases.acknowledge_some(group, topic, queue_id, offsets, handle)
 
     def extend(
@@ -410,7 +415,7 @@ class Broker(Parts):
         invisible_ms: int,
     ) -> int:
         """Lease a message for another time from now on, under the handle that is the answer."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         return self.leases.extend(group, topic, queue_id, offset, handle, invisible_ms)
 
     def release(
@@ -426,7 +431,7 @@ class Broker(Parts):
         to_back: bool = False,
     ) -> None:
         """Give a message back, for now or for later; see `Leases.release`."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         self.leases.release(
             group, topic, queue_id, offset, handle, after_ms=after_ms, to_back=to_back
         )
@@ -435,7 +440,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A message is useless: it goes where its policy sends such."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         self.leases.reject(group, topic, queue_id, offset, handle)
 
     def when_leases_safe(self, callback: WhenSafe) -> None:
@@ -448,7 +453,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
@@ -468,7 +473,7 @@ class Broker(Parts):
         zero_if_missing: bool = True,
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
     # -- clients -------------------------------------------------------------------------------
@@ -477,13 +482,13 @@ class Broker(Parts):
         self,
         who: Principal,
         client: Client,
-        consumers: Iterable[ConsumerData],
-        producer_groups: Iterable[str],
+        consumers: Sequence[ConsumerData],
+        producer_groups: Sequence[str],
     ) -> bool:
         """A client is alive, in these groups. True if a consumer group changed by that."""
+        self._check_member(who, [data.group for data in consumers], producer_groups)
         changed = False
         for data in consumers:
-            self.access.check(who, "consume", ("group", data.group))
             try:
                 group = self.groups.require(data.group)
             except (GroupNotFoundError, InvalidGroupError) as error:
@@ -496,9 +501,16 @@ class Broker(Parts):
             self.topics.ensure(TopicConfig(retry, queues, queues, order=ordered, sys_flag=sys_flag))
             changed |= self.members.consumer_seen(client, data, notify=group.notify_members)
         for name in producer_groups:
-            self.access.check(who, "publish", ("group", name))
             self.members.producer_seen(client, name)
         return changed
+
+    def _check_member(
+        self, who: Principal, consumer_groups: Iterable[str], producer_groups: Iterable[str]
+    ) -> None:
+        for group in consumer_groups:
+            self.access.check(who, "consume", ("group", group))
+        for group in producer_groups:
+            self.access.check(who, "publish", ("group", group))
 
     def _is_ordered(self, topic: str) -> bool:
         config = self.topics.get(topic)
@@ -517,13 +529,12 @@ class Broker(Parts):
         producer_group: str | None,
     ) -> None:
         """A client leaves its groups."""
+        self._check_member(who, filter(None, [consumer_group]), filter(None, [producer_group]))
         if consumer_group:
-            self.access.check(who, "consume", ("group", consumer_group))
             group = self.groups.get(consumer_group)
             notify = group is None or group.notify_members
             self.members.consumer_left(channel, consumer_group, notify=notify)
         if producer_group:
-            self.access.check(who, "publish", ("group", producer_group))
             self.members.producer_left(channel, producer_group)
 
     def channel_closed(self, channel: Hashable) -> None:
@@ -559,7 +570,7 @@ class Broker(Parts):
 
     def request_mode(self, who: Principal, group: str, topic: str) -> RequestMode:
         """How a group shall consume a topic."""
-        self._check_consumer(who, group, topic)
+        self.access.check(who, "consume", ("group", group))
         return self.request_modes.of(group, topic)
 
     # -- looking up ----------------------------------------------------------------------------
