@@ -12,7 +12,7 @@ import pytest
 import onelog.gateways
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig
-from onelog.core.access import Access, Action, Principal, Resource
+from onelog.core.access import SELF, Access, Action, Principal, Resource
 from onelog.core.admin import Admin
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
@@ -26,7 +26,9 @@ from onelog.message import LOOPBACK, NewMessage, NewRun, message_id
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.core.world import SMALL_STORE, ManualTimer
+from tests.gateways.remoting import live
 
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {"admin", "config", "access", "hooks"}
@@ -238,6 +240,28 @@ def test_nobody_joins_one_group_when_another_is_refused(closed_broker: Broker) -
     with pytest.raises(NotPermittedError):
         closed_broker.heartbeat(STRANGER, Client("c", "channel"), consumers, [])
     assert closed_broker.members.group("readers") is None
+
+
+async def test_a_client_that_may_not_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = Closed()
+    monkeypatch.setattr(access, "may", lambda who, action, resource: who is SELF)
+    async with live.broker(tmp_path) as server, live.client(server) as client:
+        assert (await client.send("orders", b"x")).code == ResponseCode.SUCCESS
+        server.broker.access = server.broker.admin.access = access
+        monkeypatch.setattr(server.broker, "_guarded", True)
+        answers = [
+            await client.send("orders", b"y"),
+            await client.send("new", b"y"),
+            await client.pull("orders", 0),
+            await client.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0),
+            await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG),
+            await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders"),
+        ]
+        assert {answer.code for answer in answers} == {ResponseCode.NO_PERMISSION}
+        assert "may not publish topic orders" in (answers[0].remark or "")
+        assert server.broker.store.max_offset("orders", 0) == 1
 
 
 def test_an_open_broker_lets_everybody_in() -> None:
