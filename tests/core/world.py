@@ -90,6 +90,10 @@ def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
     return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
 
 
+_BEING_DELETED = shutil.ignore_patterns("deleted-*")
+"""What a thread is deleting may go while it is copied."""
+
+
 @dataclass(frozen=True)
 class Told:
     """What `on_stored` was called with."""
@@ -151,7 +155,7 @@ class World:
         """Go on with the folder as it is at this moment, as after SIGKILL."""
         first = self.folder.name.partition("-crash-")[0]
         copy = self.folder.with_name(f"{first}-crash-{next(self._crashes)}")
-        shutil.copytree(self.folder, copy)
+        shutil.copytree(self.folder, copy, ignore=_BEING_DELETED)
         self.store.close()
         self.folder = copy
         self.start()
@@ -161,7 +165,7 @@ class World:
         flushed = int(self.store.log.flushed)
         first = self.folder.name.partition("-crash-")[0]
         copy = self.folder.with_name(f"{first}-crash-{next(self._crashes)}")
-        shutil.copytree(self.folder, copy)
+        shutil.copytree(self.folder, copy, ignore=_BEING_DELETED)
         self.store.close()
         for path in (copy / "commitlog").iterdir():
             size, start = path.stat().st_size, int(path.name)

@@ -35,6 +35,8 @@ def real() -> Tree:
     """The tree as it is on disk."""
     found: Tree = {}
     for path in SOURCE.rglob("*.py"):
+        if not (path.parent / "__init__.py").exists():
+            continue  # A template for users, not of ours.
         package = path.parent.relative_to(SOURCE).as_posix().removeprefix(".")
         modules = found.setdefault(f"{package}/" if package else "", set())
         if not path.stem.startswith("__"):

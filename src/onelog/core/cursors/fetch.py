@@ -11,6 +11,7 @@ fetched there, or the error that kept it from being; never, if the owner goes be
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -83,30 +84,19 @@ def allowed(config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: in
     return Limits(min(count_max, config.pull_count_max), bytes_max, bytes_max)
 
 
+@dataclass(eq=False)
 class Fetches:
     """Fetches for everybody who reads by cursors."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        reader: QueueReader,
-        looks: Looks,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
-        stats: Stats,
-        clock: Clock,
-        settings: Callable[[], BrokerConfig],
-    ) -> None:
-        self._store = store
-        self._reader = reader
-        self._looks = looks
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
-        self._clock = clock
-        self._settings = settings
+    store: MessageStore
+    reader: QueueReader
+    looks: Looks
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    stats: Stats
+    clock: Clock
+    settings: Callable[[], BrokerConfig]
 
     def fetch(
         self,
@@ -120,7 +110,7 @@ class Fetches:
         """Fetch; if that takes a while, and `owner` goes meanwhile, nobody is told."""
         found = self.look(cursors, limits, False, wait_ms <= 0)
         if isinstance(found, Lack):
-            until_ms = self._clock.now_ms() + wait_ms
+            until_ms = self.clock.now_ms() + wait_ms
             cursors = [cursor._replace(committed=-1) for cursor in cursors]  # That is done.
             look = Look(
                 partial(self.look, cursors, limits),
@@ -129,7 +119,7 @@ class Fetches:
                 owner,
                 until_ms,
             )
-            self._looks.make_later(look, found, last=wait_ms <= 0)
+            self.looks.make_later(look, found, last=wait_ms <= 0)
         else:
             on_fetched(token, found)
 
@@ -182,11 +172,11 @@ class Fetches:
             if type(result) is Fetched and result.messages:
                 group = cursor.group
                 if group is not None:
-                    self._stats.got(group, cursor.topic, result.messages, result.size)
+                    self.stats.got(group, cursor.topic, result.messages, result.size)
 
     def _full(self, cursor: Cursor) -> Fetched:
-        start = self._store.min_offset(cursor.topic, cursor.queue_id)
-        end = self._store.max_offset(cursor.topic, cursor.queue_id)
+        start = self.store.min_offset(cursor.topic, cursor.queue_id)
+        end = self.store.max_offset(cursor.topic, cursor.queue_id)
         return Fetched(FetchStatus.FULL, [], cursor.offset, start, end)
 
     def _read(
@@ -194,9 +184,9 @@ class Fetches:
     ) -> Fetched:
         """What is at one cursor, if its reader may have it."""
         group, topic, queue_id, offset, subscription, committed = cursor
-        if group is not None and not self._groups.require(group).consume_enable:
+        if group is not None and not self.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
-        settings = self._topics.require(topic)
+        settings = self.topics.require(topic)
         if not settings.readable:
             raise TopicPermissionError(f"the topic[{topic}] pulling message is forbidden")
         if not 0 <= queue_id < settings.read_queues:
@@ -207,7 +197,7 @@ class Fetches:
         if (
             subscription is not None
             and subscription.predicate is not None
-            and not self._settings().property_filter
+            and not self.settings().property_filter
         ):
             raise FilterDisabledError(
                 "The broker does not support consumer to filter message by SQL92"
@@ -215,37 +205,37 @@ class Fetches:
         if group is not None:
             if committed >= 0:
                 # Before the reset: one that this fetch hands out must not be overwritten.
-                self._offsets.commit(group, topic, queue_id, committed)
-            if self._offsets.has_resets:
-                moved = self._offsets.take_reset(group, topic, queue_id)
+                self.offsets.commit(group, topic, queue_id, committed)
+            if self.offsets.has_resets:
+                moved = self.offsets.take_reset(group, topic, queue_id)
                 if moved is not None:
-                    start = self._store.min_offset(topic, queue_id)
-                    end = self._store.max_offset(topic, queue_id)
+                    start = self.store.min_offset(topic, queue_id)
+                    end = self.store.max_offset(topic, queue_id)
                     return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
-        result = self._reader.read(
+        result = self.reader.read(
             topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
         )
         status = result.status
         if status is _LATER:
             return result
         if status is not _FOUND and status is not _COLD:
-            self._stats.totals.missed += 1
+            self.stats.totals.missed += 1
         if group is not None:
-            self._offsets.pulled(group, topic, queue_id, result.next_offset)
+            self.offsets.pulled(group, topic, queue_id, result.next_offset)
         return result
 
     def _hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
         """What a fetch that found too little waits for."""
         keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
         if limits.bytes_min > 1:
-            store, begin = self._store, self._store.log_end
+            store, begin = self.store, self.store.log_end
             # A record may be in several queues; so much must be new before there can be enough.
             grown_min = (limits.bytes_min - lack.size) // len(cursors)
             return keys, lambda: store.log_end - begin >= grown_min
         _, topic, queue_id, offset, subscription, _ = cursors[0]
         if subscription is None or len(cursors) > 1:
             return keys, None
-        return keys, self._reader.watch(topic, queue_id, offset, subscription)
+        return keys, self.reader.watch(topic, queue_id, offset, subscription)
 
 
 def _answer(on_fetched: OnFetched, token: Any, count: int, found: Any, is_refused: bool) -> None:

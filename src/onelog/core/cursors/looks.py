@@ -8,6 +8,7 @@ Invariant: every look is answered exactly once; or never, if its owner goes befo
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,22 +59,17 @@ class Look:
         self.is_refused = False
 
 
+@dataclass(eq=False)
 class Looks:
     """All looks that have no answer yet."""
 
-    def __init__(
-        self,
-        reader: QueueReader,
-        waiting: Waiting,
-        warming: Warming,
-        filter_time: FilterTime,
-        clock: Clock,
-    ) -> None:
-        self._reader = reader
-        self._waiting = waiting
-        self._warming = warming
-        self._filter_time = filter_time
-        self._clock = clock
+    reader: QueueReader
+    waiting: Waiting
+    warming: Warming
+    filter_time: FilterTime
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._under_way: dict[Hashable, set[Look]] = {}
         """Those that wait for a worker or for their turn, by owner."""
 
@@ -94,13 +90,13 @@ class Looks:
         """Go on with a look that has found out what it lacks."""
         if lack.cold:
             self._under_way.setdefault(look.owner, set()).add(look)
-            self._warming.find(
-                partial(self._reader.warm, lack.cold),
+            self.warming.find(
+                partial(self.reader.warm, lack.cold),
                 lambda _: self._make_again(look, cold_ok=True, last=last),
             )
         elif lack.later:
             try:
-                self._filter_time.later(partial(self._make_again, look, cold_ok=cold_ok, last=last))
+                self.filter_time.later(partial(self._make_again, look, cold_ok=cold_ok, last=last))
             except OnelogError as error:
                 look.answer(error, False)
             else:
@@ -118,12 +114,12 @@ class Looks:
         self.make(look, cold_ok=cold_ok, last=last)
 
     def _hold(self, look: Look, lack: Lack) -> None:
-        left_ms = look.until_ms - self._clock.now_ms()
+        left_ms = look.until_ms - self.clock.now_ms()
         if left_ms > 0:
             hold = look.hold(lack)
             if hold is not None:
                 keys, ready = hold
-                if self._waiting.wait(keys, left_ms, partial(self._woken, look), look.owner, ready):
+                if self.waiting.wait(keys, left_ms, partial(self._woken, look), look.owner, ready):
                     return
             look.is_refused = True
         self.make(look, last=True)
@@ -135,4 +131,4 @@ class Looks:
         """Nobody wants the answers any more."""
         for look in self._under_way.pop(owner, ()):
             look.is_over = True
-        self._waiting.cancel_owned(owner)
+        self.waiting.cancel_owned(owner)

@@ -279,6 +279,7 @@ class Leases:
         place = (group, topic, queue_id)
         queue = self._queues.get(place)
         if queue is None:
+            self._groups.require(group)  # Leases of a group that is not there end with a restart.
             queue = self._queues[place] = QueueLeases(group, topic, queue_id)
         elif self._offsets.get(group, topic, queue_id) == queue.committed:
             return queue

@@ -9,6 +9,7 @@ being; never, if the owner goes before something was found.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,24 +45,18 @@ OnLeased = Callable[[Any, Leased | OnelogError], None]
 """Called with the token of a request, and what it got."""
 
 
+@dataclass(eq=False)
 class Lending:
     """Leases messages to members of groups."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        looks: Looks,
-        waiting: Waiting,
-        stats: Stats,
-        clock: Clock,
-        settings: Callable[[], BrokerConfig],
-    ) -> None:
-        self._leases = leases
-        self._looks = looks
-        self._waiting = waiting
-        self._stats = stats
-        self._clock = clock
-        self._settings = settings
+    leases: Leases
+    looks: Looks
+    waiting: Waiting
+    stats: Stats
+    clock: Clock
+    settings: Callable[[], BrokerConfig]
+
+    def __post_init__(self) -> None:
         self._looked: dict[Hashable, tuple[int, int]] = {}
         """Where nothing was found for whom, and when that was."""
 
@@ -74,16 +69,16 @@ class Lending:
         token: Any = None,
     ) -> None:
         """Lease messages; `on_leased` is called when that is recorded."""
-        until_ms = self._clock.now_ms() + wait_ms
+        until_ms = self.clock.now_ms() + wait_ms
         find, hold = partial(self._find, request), partial(self._hold, request)
         answer = partial(self._answer, on_leased, token)
-        self._looks.make(Look(find, hold, answer, owner, until_ms), last=wait_ms <= 0)
+        self.looks.make(Look(find, hold, answer, owner, until_ms), last=wait_ms <= 0)
 
     def _answer(
         self, on_leased: OnLeased, token: Any, found: Leased | OnelogError, is_refused: bool
     ) -> None:
         if isinstance(found, Leased) and found.parts:
-            self._leases.when_recorded(lambda error: on_leased(token, error or found))
+            self.leases.when_recorded(lambda error: on_leased(token, error or found))
         elif is_refused and isinstance(found, Leased):
             on_leased(token, found._replace(is_refused=True))
         else:
@@ -91,10 +86,10 @@ class Lending:
 
     def _find(self, request: LeaseRequest, cold_ok: bool, last: bool) -> Leased | Lack:
         """Lease what is there now."""
-        leases, subscription = self._leases, request.subscription
+        leases, subscription = self.leases, request.subscription
         check_lease_time(request.invisible_ms)
         if subscription is not None and (
-            subscription.predicate is not None and not self._settings().property_filter
+            subscription.predicate is not None and not self.settings().property_filter
         ):
             raise FilterDisabledError(
                 "The broker does not support consumer to filter message by SQL92"
@@ -124,7 +119,7 @@ class Lending:
                     size = sum(map(len, part.records))
                     count -= len(part.offsets)
                     room -= size
-                    self._stats.got(request.group, topic, len(part.offsets), size)
+                    self.stats.got(request.group, topic, len(part.offsets), size)
                 elif leases.unread(request.group, topic, queue_id):
                     last = True  # Not all was looked at: who asked may ask for the rest.
                 available = leases.available(request, topic, queue_id)
@@ -151,12 +146,12 @@ class Lending:
 
     def held(self, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        return len(self._waiting.keys.get((wait_topic(group, topic), queue_id), ()))
+        return len(self.waiting.keys.get((wait_topic(group, topic), queue_id), ()))
 
     def _may_go_on(self, request: LeaseRequest) -> bool:
         """Whether to look again. Of a thousand members that wait, most learn it from the first."""
         like = (request.group, request.keys, request.attempt_id)
-        moment = self._leases.moment
+        moment = self.leases.moment
         if self._looked.get(like) == moment:
             return False
         try:
@@ -172,5 +167,5 @@ class Lending:
     def has_messages(self, request: LeaseRequest) -> bool:
         """Whether there is anything to be had, wanted or not."""
         return any(
-            self._leases.available(request, topic, queue_id) for topic, queue_id in request.places()
+            self.leases.available(request, topic, queue_id) for topic, queue_id in request.places()
         )

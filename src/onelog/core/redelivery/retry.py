@@ -11,6 +11,7 @@ be found through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 """
 
 import logging
+from dataclasses import dataclass
 from random import Random
 
 from onelog.clock import Clock
@@ -38,24 +39,16 @@ DEAD_LETTER_QUEUES = 1
 _FIRST_LEVEL = 3
 
 
+@dataclass(eq=False)
 class Retry:
     """Decides where failed messages go; writing them is the publisher's."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        topics: Topics,
-        locks: Locks,
-        clock: Clock,
-        random: Random,
-        store_host: bytes,
-    ) -> None:
-        self._groups = groups
-        self._topics = topics
-        self._locks = locks
-        self._clock = clock
-        self._random = random
-        self._store_host = store_host
+    groups: Groups
+    topics: Topics
+    locks: Locks
+    clock: Clock
+    random: Random
+    store_host: bytes
 
     def again(
         self,
@@ -70,7 +63,7 @@ class Retry:
         `delay_level` 0 leaves the delay to the delivery count, a negative one gives the message up.
         None means that nothing is to be written, because the group has no retry queues.
         """
-        group = self._groups.require(group_name)
+        group = self.groups.require(group_name)
         if group.retry_queues <= 0:
             return None
         target = self._retry_topic(group, sys_flag)
@@ -85,8 +78,8 @@ class Retry:
         else:
             intent = self._wait(properties, group, delay_level, message.reconsume_times)
         again = written_again(
-            message, target.name, self._random.randrange(max(1, target.write_queues)),
-            encode_properties(properties), store_host=self._store_host,
+            message, target.name, self.random.randrange(max(1, target.write_queues)),
+            encode_properties(properties), store_host=self.store_host,
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
         return again, intent
@@ -102,12 +95,12 @@ class Retry:
         properties.pop(DUE_MS, None)
         delay_ms = policy(times)
         properties[DELAY_MS] = str(delay_ms)
-        return Intent(self._clock.now_ms() + delay_ms)
+        return Intent(self.clock.now_ms() + delay_ms)
 
     def _retry_topic(self, group: GroupConfig, sys_flag: int) -> TopicConfig:
-        name = self._topics.naming.retry_topic(group.name)
+        name = self.topics.naming.retry_topic(group.name)
         queues = group.retry_queues
-        target = self._topics.get(name) or self._topics.ensure(
+        target = self.topics.get(name) or self.topics.ensure(
             TopicConfig(name, queues, queues, sys_flag=sys_flag)
         )
         if not target.writable:
@@ -115,8 +108,8 @@ class Retry:
         return target
 
     def _dead_letter_topic(self, group: str) -> TopicConfig:
-        name = self._topics.naming.dead_letter_topic(group)
-        return self._topics.get(name) or self._topics.ensure(
+        name = self.topics.naming.dead_letter_topic(group)
+        return self.topics.get(name) or self.topics.ensure(
             TopicConfig(name, DEAD_LETTER_QUEUES, DEAD_LETTER_QUEUES)
         )
 
@@ -126,17 +119,17 @@ class Retry:
         Consumers do that when sending back fails, and when they consume in order (then the message
         has had all its tries, and goes to the dead letters at once).
         """
-        group_name = message.topic.removeprefix(self._topics.naming.retry_prefix)
-        group = self._groups.require(group_name)
+        group_name = message.topic.removeprefix(self.topics.naming.retry_prefix)
+        group = self.groups.require(group_name)
         allowed = group.retry_times_max if retries_max is None else retries_max
-        if message.reconsume_times <= allowed and not self._locks.any_held(group_name):
+        if message.reconsume_times <= allowed and not self.locks.any_held(group_name):
             return message
         target = self._dead_letter_topic(group_name)
         properties = decode_properties(message.properties)
         properties.pop(DELAY_LEVEL, None)
         return message._replace(
             topic=target.name,
-            queue_id=self._random.randrange(max(1, target.write_queues)),
+            queue_id=self.random.randrange(max(1, target.write_queues)),
             properties=encode_properties(properties),
         )
 

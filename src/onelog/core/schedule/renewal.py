@@ -13,6 +13,7 @@ Invariant: before retention deletes a file, no pending message is only in it.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
@@ -32,24 +33,18 @@ _ROUND_COUNT = 200
 _PAUSE_MS = 10
 
 
+@dataclass(eq=False)
 class TimerRenewal:
     """Writes scheduled messages again before their records go."""
 
-    def __init__(
-        self,
-        timers: Timers,
-        store: MessageStore,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        warming: Warming,
-    ) -> None:
-        self._timers = timers
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._schedule = schedule
-        self._warming = warming
+    timers: Timers
+    store: MessageStore
+    writer: Writer
+    clock: Clock
+    schedule: Schedule
+    warming: Warming
+
+    def __post_init__(self) -> None:
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
         self._is_urgent = False
@@ -58,11 +53,11 @@ class TimerRenewal:
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
-        wheel = self._timers.wheel
-        oldest = max(wheel.position, int(self._store.min_offset(TIMER_TOPIC, 0)))
+        wheel = self.timers.wheel
+        oldest = max(wheel.position, int(self.store.min_offset(TIMER_TOPIC, 0)))
         if self._round is None and oldest < wheel.end:
-            old_ms = self._clock.now_ms() - self._store.config.retention_ms * 2 // 3
-            self._warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
+            old_ms = self.clock.now_ms() - self.store.config.retention_ms * 2 // 3
+            self.warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
 
     def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
         is_waiting = self._round is not None
@@ -72,25 +67,25 @@ class TimerRenewal:
 
     def _end_of_older(self, oldest: int, time_ms: int) -> int:
         """The queue offset behind the messages that were stored before a time; 0 if none was."""
-        stored_ms = self._store.store_time(TIMER_TOPIC, 0, oldest)
+        stored_ms = self.store.store_time(TIMER_TOPIC, 0, oldest)
         if stored_ms is None or stored_ms >= time_ms:
             return 0
-        return int(self._store.offset_by_time(TIMER_TOPIC, 0, time_ms))
+        return int(self.store.offset_by_time(TIMER_TOPIC, 0, time_ms))
 
     def _renew_below(self, end: int) -> None:
-        if end and self._round is None and not self._timers.is_closed:
-            soon_ms = self._clock.now_ms() + self._store.config.retention_ms // 6
+        if end and self._round is None and not self.timers.is_closed:
+            soon_ms = self.clock.now_ms() + self.store.config.retention_ms // 6
             self._begin(self._chunks(end, soon_ms), urgent=False)
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
-        for found in self._timers.wheel.pending_below(end, due_after_ms):
+        for found in self.timers.wheel.pending_below(end, due_after_ms):
             found = found.part(found.offsets >= self._free_below)
             for at in range(0, len(found.dues), _ROUND_COUNT):
                 yield found.part(slice(at, at + _ROUND_COUNT))
 
     def _chunks_by_file(self, reach: int) -> Iterator[Columns]:
         """All that waits before a log offset; of one file after the other."""
-        store = self._store
+        store = self.store
         for segment in store.log.segments:
             queue = store.queue_table.find(TIMER_TOPIC, 0)
             end_of_file = segment.start + segment.size
@@ -103,7 +98,7 @@ class TimerRenewal:
 
     def _renew_some(self) -> None:
         """Renew about as many as one round may, and leave the rest to the next."""
-        if self._round is None or self._timers.is_closed:
+        if self._round is None or self.timers.is_closed:
             return
         looked_at = 0
         with self._job:
@@ -111,34 +106,34 @@ class TimerRenewal:
                 self._renew(chunk)
                 looked_at += len(chunk.dues)
                 if looked_at >= _ROUND_COUNT:
-                    self._schedule(_PAUSE_MS, self._renew_some)
+                    self.schedule(_PAUSE_MS, self._renew_some)
                     return
         self._round = None  # Unless it is done, what is left is found by the next look.
 
     def _renew(self, chunk: Columns) -> None:
         """Write messages again that are still pending."""
-        wheel = self._timers.wheel
+        wheel = self.timers.wheel
         chunk = chunk.part(wheel.pending(*chunk))
         copies = [
             copy
             for offset in chunk.offsets.tolist()
-            if (copy := self._timers.queue.made_of(offset, timed_messages.renewed)) is not None
+            if (copy := self.timers.queue.made_of(offset, timed_messages.renewed)) is not None
         ]
         if copies:
-            with self._writer.head_room():
-                self._writer.write_now(copies)
-            self._timers.collect_all()
+            with self.writer.head_room():
+                self.writer.write_now(copies)
+            self.timers.collect_all()
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files are deleted: renew everything that waits before this log offset."""
-        self._timers.collect_all()
+        self.timers.collect_all()
         if self.needed_from() < reach and not (self._round is not None and self._is_urgent):
             self._begin(self._chunks_by_file(reach), urgent=True)
 
     def needed_from(self) -> int:
         """Where in the log the first message is that waits, or its end."""
-        first = max(self._timers.wheel.position, self._free_below)
-        return self._store.place_of(TIMER_TOPIC, 0, first)
+        first = max(self.timers.wheel.position, self._free_below)
+        return self.store.place_of(TIMER_TOPIC, 0, first)
 
 
 def _first_from(queue: ConsumeQueue, log_offset: int) -> int:

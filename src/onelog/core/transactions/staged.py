@@ -27,6 +27,7 @@ Invariant: consumers see all messages of a transaction, or none, whatever dies a
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -108,9 +109,9 @@ class StagedParts:
 
     def __init__(self, tables: Tables, store: MessageStore, writer: Writer, clock: Clock) -> None:
         self._tables = tables
-        self._store = store
+        self.store = store
         self._writer = writer
-        self._clock = clock
+        self.clock = clock
 
     def put(self, part: Part, on_stored: OnStored, token: Any = None) -> None:
         """Store a part with this tick; `on_stored` learns its place."""
@@ -121,16 +122,16 @@ class StagedParts:
         return int(self._writer.write_now([self._record(part)])[0].queue_offset)
 
     def _record(self, part: Part) -> NewMessage:
-        labels, now_ms = encode_properties(part.labels), self._clock.now_ms()
+        labels, now_ms = encode_properties(part.labels), self.clock.now_ms()
         return NewMessage(STAGED_TOPIC, 0, part.body, labels, born_ms=now_ms)
 
     def place_of(self, offset: int) -> int:
         """Where in the log a part is."""
-        return self._store.place_of(STAGED_TOPIC, 0, offset)
+        return self.store.place_of(STAGED_TOPIC, 0, offset)
 
     def read(self, offset: int) -> Part:
         """The part with this queue offset."""
-        found = self._store.messages(STAGED_TOPIC, 0, offset, 1) if offset >= 0 else []
+        found = self.store.messages(STAGED_TOPIC, 0, offset, 1) if offset >= 0 else []
         if not found or found[0].queue_offset != offset:
             raise StagedPartError(
                 f"nothing is staged at {offset}: it was lost or deleted; stage it again"
@@ -154,7 +155,7 @@ class StagedParts:
     def end_of(self, topic: str, queue_id: int) -> int:
         """Where a queue ends when all of this tick is in it, which `append` adds to."""
         self._writer.write_now(())
-        return int(self._store.max_offset(topic, queue_id))
+        return int(self.store.max_offset(topic, queue_id))
 
     def head_room(self) -> AbstractContextManager[None]:
         """For what is decided, and may free space: see `Writer.head_room`."""
@@ -184,28 +185,21 @@ class _Transaction:
         """Who waits for its commit."""
 
 
+@dataclass(eq=False)
 class StagedTransactions:
     """Begins transactions, takes their messages, commits and aborts them."""
 
     name = "staged"
 
-    def __init__(
-        self,
-        parts: StagedParts,
-        store: MessageStore,
-        topics: Topics,
-        publisher: Publisher,
-        durability: Durability,
-        clock: Clock,
-        warming: Warming,
-    ) -> None:
-        self._parts = parts
-        self._store = store
-        self._topics = topics
-        self._publisher = publisher
-        self._durability = durability
-        self._clock = clock
-        self._warming = warming
+    records: StagedParts
+    store: MessageStore
+    topics: Topics
+    publisher: Publisher
+    durability: Durability
+    clock: Clock
+    warming: Warming
+
+    def __post_init__(self) -> None:
         self._open: dict[tuple[Hashable, str], _Transaction] = {}
         self._names: dict[Hashable, set[str]] = {}
         """The transactions of each owner."""
@@ -237,8 +231,8 @@ class StagedTransactions:
         except StagedPartError as error:
             log.error("a transaction may be visible in part, and the rest is lost: %s", error)
         try:
-            with self._parts.head_room():
-                self._parts.append([], missing, [(self.name, _COMMIT, None)])
+            with self.records.head_room():
+                self.records.append([], missing, [(self.name, _COMMIT, None)])
         except StoreError as error:
             raise StoreError(
                 "a transaction is visible in part, and the rest has to be written before anything "
@@ -247,14 +241,14 @@ class StagedTransactions:
         log.warning("a commit that a crash cut off was completed, by %d messages", len(missing))
 
     def _messages(self, parts: list[int]) -> list[NewMessage]:
-        return [message for offset in parts for message in self._parts.read(offset).messages()]
+        return [message for offset in parts for message in self.records.read(offset).messages()]
 
     def _missing(
         self, messages: list[NewMessage], begins: list[tuple[str, int, int]]
     ) -> list[NewMessage]:
         """Those of the messages that are not in their queues."""
         there = {
-            (topic, queue_id): int(self._store.max_offset(topic, queue_id)) - begin
+            (topic, queue_id): int(self.store.max_offset(topic, queue_id)) - begin
             for topic, queue_id, begin in begins
         }
         missing = []
@@ -281,7 +275,7 @@ class StagedTransactions:
         transaction = self._required(owner, name)
         # A copy of the body: the caller's may be a view of something that is used again.
         admitted = [
-            self._publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
+            self.publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
         ]
         sizes = sum(len(each.body) + len(each.properties) for each in admitted)
         count, size = transaction.count + len(admitted), transaction.bytes + sizes
@@ -293,13 +287,13 @@ class StagedTransactions:
         gathered = transaction.gathered
         if size // GATHERED_BYTES_MAX > transaction.bytes // GATHERED_BYTES_MAX:
             part = Part.of_messages([*gathered, *admitted])
-            transaction.parts.append(self._parts.put_now(part))
+            transaction.parts.append(self.records.put_now(part))
             gathered.clear()
         else:
             gathered += admitted
         transaction.count, transaction.bytes = count, size
         if transaction.begun_ms is None:
-            transaction.begun_ms = self._clock.now_ms()
+            transaction.begun_ms = self.clock.now_ms()
 
     def _required(self, owner: Hashable, name: str) -> _Transaction:
         found = self._open.get((owner, name))
@@ -325,8 +319,8 @@ class StagedTransactions:
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
         on_committed, token = transaction.ending
-        places = map(self._parts.place_of, transaction.parts)
-        if not self._warming.is_ready(places, partial(self._commit, owner, name)):
+        places = map(self.records.place_of, transaction.parts)
+        if not self.warming.is_ready(places, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
         try:
@@ -334,7 +328,7 @@ class StagedTransactions:
         except Exception as reason:
             on_committed(token, None, told_as(reason))
         else:
-            self._durability.when_safe(self._store.log_end, partial(on_committed, token, appended))
+            self.durability.when_safe(self.store.log_end, partial(on_committed, token, appended))
 
     def _append(self, transaction: _Transaction) -> list[Appended]:
         parts, gathered = transaction.parts, transaction.gathered
@@ -343,12 +337,12 @@ class StagedTransactions:
             return []
         queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
         for topic in {topic for topic, _ in queues}:
-            self._topics.require(topic)  # It may have been deleted.
+            self.topics.require(topic)  # It may have been deleted.
         if gathered:
-            parts.append(self._parts.put_now(Part.of_messages(gathered)))
-        begins = [[*queue, self._parts.end_of(*queue)] for queue in queues]
+            parts.append(self.records.put_now(Part.of_messages(gathered)))
+        begins = [[*queue, self.records.end_of(*queue)] for queue in queues]
         begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
-        return self._parts.append([begun], messages, [(self.name, _COMMIT, None)])
+        return self.records.append([begun], messages, [(self.name, _COMMIT, None)])
 
     def abort(self, owner: Hashable, name: str = "") -> None:
         """End a transaction; nobody will see its messages."""
@@ -371,7 +365,7 @@ class StagedTransactions:
 
     def expire(self) -> None:
         """Abort transactions that are too old."""
-        before_ms = self._clock.now_ms() - AGE_MS_MAX
+        before_ms = self.clock.now_ms() - AGE_MS_MAX
         for (owner, name), transaction in list(self._open.items()):
             if (
                 transaction.begun_ms is not None
@@ -384,4 +378,4 @@ class StagedTransactions:
     def needed_from(self) -> int:
         """Where in the log the first message is that is staged and may be committed, or its end."""
         firsts = [each.parts[0] for each in self._open.values() if each.parts]
-        return self._parts.place_of(min(firsts)) if firsts else int(self._store.log_end)
+        return self.records.place_of(min(firsts)) if firsts else int(self.store.log_end)
