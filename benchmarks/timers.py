@@ -27,6 +27,7 @@ from benchmarks.table import Options, Row, at_least, under
 from benchmarks.timing import Rate, Stopwatch, prepared_input
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.timers import COLLECT_MS
@@ -148,7 +149,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
             naming=NAMING,
         )  # fmt: skip
         broker.open()
-        broker.admin.create_topic(TopicConfig("far", QUEUES, QUEUES))
+        broker.admin.create_topic(SELF, TopicConfig("far", QUEUES, QUEUES))
         begin_ms = clock.now_ms() + 60_000
         messages = [
             NewMessage("far", number % QUEUES, b"x" * BODY_BYTES, _properties(number, due_ms))
@@ -159,7 +160,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
             for at in range(0, count, 500):
                 for message in messages[at : at + 500]:
                     intent = intent_of(message.properties, clock.now_ms())
-                    broker.publish(message, _ignore, None, intent)
+                    broker.publish(SELF, message, _ignore, None, intent)
                 while soon:
                     soon.pop()()
                 timer.advance(COLLECT_MS)

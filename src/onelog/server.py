@@ -18,6 +18,7 @@ from random import Random
 
 from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, load, value_of
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession
@@ -236,7 +237,7 @@ class BrokerServer:
             reach = await asyncio.to_thread(self.store.retention.reach, times)
             self.broker.prepare_retention(reach)
             done = await _in_steps(self.store.retention.steps(times, manual=manual))
-            for group, count in self.broker.admin.unread(done.messages_deleted).items():
+            for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():
                 log.warning(
                     "retention (%s) deleted %d messages that group %s had not read",
                     done.reason or "a topic's own time",

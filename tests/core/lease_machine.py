@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.leases.queue import IN_ORDER, IN_PLACE, Policy
 from onelog.errors import LeaseNotFoundError
@@ -323,7 +324,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.world.broker.lease_tables.snapshot(wait=True)
         elif how == "hand over":
             request = self.readers[group].request(policy=self._policy(group))
-            self.world.broker.lease(request, 0, lambda token, leased: None)
+            self.world.broker.lease(SELF, request, 0, lambda token, leased: None)
         elif how == "acknowledge" and self._held():
             owner, fact = self._pick_out(pick)
             leased = fact.leased

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.cursors.looks import Lack
 from onelog.core.durable.waiting import ANY_QUEUE
@@ -79,7 +80,7 @@ class Reader:
             else:
                 answers.append(leased)
 
-        self.world.broker.lease(request, wait_ms, on_leased, owner)
+        self.world.broker.lease(SELF, request, wait_ms, on_leased, owner)
         if failures:
             raise failures[0]
         return answers

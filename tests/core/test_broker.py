@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.filters.tags import subscribe
@@ -14,6 +15,7 @@ from onelog.errors import (
     StoreFullError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
+    TopicNotFoundError,
 )
 from onelog.message import NewMessage
 from tests.core.world import SMALL_STORE, TROUBLES, World, pulled
@@ -28,7 +30,7 @@ def orders(world: World) -> World:
 def beat(world: World, client_id: str, group: str, *topics: str, **data: object) -> bool:
     subscriptions = tuple(subscribe(topic, version=5) for topic in topics)
     consumer = ConsumerData(group, subscriptions=subscriptions, **data)  # type: ignore[arg-type]
-    return world.broker.heartbeat(Client(client_id, client_id), [consumer], ["producers"])
+    return world.broker.heartbeat(SELF, Client(client_id, client_id), [consumer], ["producers"])
 
 
 def test_send_and_pull_and_commit_and_go_on_after_a_restart(orders: World) -> None:
@@ -37,7 +39,7 @@ def test_send_and_pull_and_commit_and_go_on_after_a_restart(orders: World) -> No
     first = orders.pull(0, count_max=6)
     orders.commit("readers", "orders", 0, first.next_offset)
     orders.restart()
-    offset = orders.broker.query_offset("readers", "orders", 0)
+    offset = orders.broker.query_offset(SELF, "readers", "orders", 0)
     assert offset == 6
     assert pulled(orders.pull(offset)) == [b"6", b"7", b"8", b"9"]
 
@@ -45,7 +47,9 @@ def test_send_and_pull_and_commit_and_go_on_after_a_restart(orders: World) -> No
 def test_a_heartbeat_makes_the_group_its_retry_topic_and_its_members(orders: World) -> None:
     assert beat(orders, "c1", "readers", "orders") is True
     assert beat(orders, "c1", "readers", "orders") is False
-    assert orders.broker.members.client_ids("readers") == ["c1"]
+    live = orders.broker.live_group(SELF, "readers")
+    assert live is not None
+    assert live.client_ids() == ["c1"]
     assert orders.broker.topics.require("%RETRY%readers") == TopicConfig("%RETRY%readers", 1, 1)
     assert [member.client.client_id for member in orders.broker.members.producers("producers")] == [
         "c1"
@@ -53,7 +57,7 @@ def test_a_heartbeat_makes_the_group_its_retry_topic_and_its_members(orders: Wor
 
 
 def test_a_groups_retry_topic_has_its_queues_and_order(orders: World) -> None:
-    orders.broker.admin.update_group(GroupConfig("readers", retry_queues=3))
+    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_queues=3))
     orders.topic("ordered", 1, order=True)
     beat(orders, "c1", "readers", "ordered", unit_mode=True)
     assert orders.broker.topics.require("%RETRY%readers") == TopicConfig(
@@ -63,33 +67,33 @@ def test_a_groups_retry_topic_has_its_queues_and_order(orders: World) -> None:
 
 def test_a_heartbeat_of_a_group_that_may_not_be_counts_for_the_others(orders: World) -> None:
     consumers = [ConsumerData("no\tcontrols"), ConsumerData("readers")]
-    assert orders.broker.heartbeat(Client("c1", "c1"), consumers, []) is True
+    assert orders.broker.heartbeat(SELF, Client("c1", "c1"), consumers, []) is True
     orders.broker.reconfigure(replace(orders.broker_config, auto_create_groups=False))
     consumers = [ConsumerData("unknown"), ConsumerData("readers")]
-    assert orders.broker.heartbeat(Client("c2", "c2"), consumers, []) is True
+    assert orders.broker.heartbeat(SELF, Client("c2", "c2"), consumers, []) is True
     assert [group.name for group in orders.broker.members.live_groups()] == ["readers"]
 
 
 def test_members_are_told_of_changes_unless_their_group_does_not_want_it(orders: World) -> None:
     told: list[str] = []
     orders.broker.members.on_group_change.append(lambda group, members: told.append(group))
-    orders.broker.admin.update_group(GroupConfig("quiet", notify_members=False))
+    orders.broker.admin.update_group(SELF, GroupConfig("quiet", notify_members=False))
     for group in ("loud", "quiet"):
         beat(orders, "c1", group, "orders")
         beat(orders, "c2", group, "orders")
-        orders.broker.unregister("c1", group, "producers")
+        orders.broker.unregister(SELF, "c1", group, "producers")
     assert told == ["loud"] * 3
 
 
 def test_a_silent_client_is_dropped_and_its_channel_named(orders: World) -> None:
     expired: list[object] = []
-    orders.broker.on_channel_expired.append(expired.append)
+    orders.broker.hooks.channel_expired.append(expired.append)
     beat(orders, "c1", "readers", "orders")
     orders.advance(120_000)
     assert expired == []
     orders.advance(10_000)
     assert expired == ["c1"]
-    assert orders.broker.members.client_ids("readers") == []
+    assert orders.broker.live_group(SELF, "readers") is None
 
 
 def test_a_closed_channel_takes_its_waits_and_memberships_along(orders: World) -> None:
@@ -108,24 +112,24 @@ def test_a_closed_channel_takes_its_waits_and_memberships_along(orders: World) -
 def test_a_pull_is_filtered_by_what_the_member_itself_subscribed_to(orders: World) -> None:
     broker = orders.broker
     with pytest.raises(SubscriptionNotFoundError):
-        broker.subscription("readers", "orders")
+        broker.subscription(SELF, "readers", "orders")
     for client, expression in (("c1", "a"), ("c2", "b")):
         data = ConsumerData("readers", subscriptions=(subscribe("orders", expression, version=5),))
-        broker.heartbeat(Client(client, client), [data], [])
-    assert broker.subscription("readers", "orders", "c1", 5).expression == "a"
-    assert broker.subscription("readers", "orders", "c2", 5).expression == "b"
+        broker.heartbeat(SELF, Client(client, client), [data], [])
+    assert broker.subscription(SELF, "readers", "orders", "c1", 5).expression == "a"
+    assert broker.subscription(SELF, "readers", "orders", "c2", 5).expression == "b"
     with pytest.raises(SubscriptionOutdatedError):
-        broker.subscription("readers", "orders", "c1", 6)
-    with pytest.raises(SubscriptionNotFoundError):
-        broker.subscription("readers", "bills", "c1")
+        broker.subscription(SELF, "readers", "orders", "c1", 6)
+    with pytest.raises(TopicNotFoundError):
+        broker.subscription(SELF, "readers", "bills", "c1")
 
 
 def test_a_group_that_may_not_broadcast_gets_no_subscription(orders: World) -> None:
     config = GroupConfig("readers", consume_broadcast_enable=False)
-    orders.broker.admin.update_group(config)
+    orders.broker.admin.update_group(SELF, config)
     beat(orders, "c1", "readers", "orders", message_model="BROADCASTING")
     with pytest.raises(GroupPermissionError):
-        orders.broker.subscription("readers", "orders", "c1")
+        orders.broker.subscription(SELF, "readers", "orders", "c1")
 
 
 def test_a_message_is_found_by_key_and_by_time(orders: World) -> None:
@@ -133,12 +137,12 @@ def test_a_message_is_found_by_key_and_by_time(orders: World) -> None:
     orders.send("orders", body=b"first", KEYS="k1 k2", UNIQ_KEY="u1")
     orders.advance(1_000)
     orders.send("orders", body=b"second", KEYS="k2")
-    found = orders.broker.find_by_key("orders", "k2", begin_ms, begin_ms + 5_000, 10)
+    found = orders.broker.find_by_key(SELF, "orders", "k2", begin_ms, begin_ms + 5_000, 10)
     assert [bytes(message.body) for message in found] == [b"second", b"first"]
-    found = orders.broker.find_by_key("orders", "u1", begin_ms, begin_ms, 10)
+    found = orders.broker.find_by_key(SELF, "orders", "u1", begin_ms, begin_ms, 10)
     assert [bytes(message.body) for message in found] == [b"first"]
-    assert orders.broker.earliest_time("orders", 0) == begin_ms
-    assert orders.broker.earliest_time("orders", 1) == -1
+    assert orders.broker.earliest_time(SELF, "orders", 0) == begin_ms
+    assert orders.broker.earliest_time(SELF, "orders", 1) == -1
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -161,13 +165,13 @@ def test_jobs_go_on_after_one_of_them_failed(
     assert str(trouble) in caplog.text
     orders.advance(5_000)
     orders.crash()
-    assert orders.broker.query_offset("readers", "orders", 0) == 5
+    assert orders.broker.query_offset(SELF, "readers", "orders", 0) == 5
 
 
 def test_closing_answers_everyone_and_stops_every_job(orders: World) -> None:
     ended: list[bool] = []
     orders.broker.waiting.wait((("orders", 1),), 60_000, lambda wait, late: ended.append(late))
-    orders.broker.publish(NewMessage("orders", 0, b"last"), orders.on_stored)
+    orders.broker.publish(SELF, NewMessage("orders", 0, b"last"), orders.on_stored)
     orders.broker.close()
     orders.broker.close()
     assert ended == [True]
@@ -185,7 +189,7 @@ def test_closing_goes_on_whatever_fails_and_says_so(
 ) -> None:
     orders.fill("orders", 0, 5)
     orders.commit("readers", "orders", 0, 5)
-    orders.broker.publish(NewMessage("orders", 0, b"last"), orders.on_stored)
+    orders.broker.publish(SELF, NewMessage("orders", 0, b"last"), orders.on_stored)
 
     def refuse(messages: object) -> None:
         raise error
@@ -200,7 +204,7 @@ def test_closing_goes_on_whatever_fails_and_says_so(
     orders.start()
     assert orders.store.recovery.clean
     # The snapshot, which needs no append, has what could not be recorded.
-    assert orders.broker.query_offset("readers", "orders", 0) == 5
+    assert orders.broker.query_offset(SELF, "readers", "orders", 0) == 5
 
 
 def test_what_was_written_so_far_can_be_waited_for(tmp_path: Path) -> None:
@@ -234,7 +238,7 @@ def test_live_settings_are_taken_over(orders: World) -> None:
 def test_counters_are_sampled_every_ten_seconds(orders: World) -> None:
     orders.send("orders")
     orders.advance(20_000)
-    counted = orders.broker.admin.statistic("BROKER_PUT_NUMS", "DefaultCluster")
+    counted = orders.broker.admin.statistic(SELF, "BROKER_PUT_NUMS", "DefaultCluster")
     assert counted[0].total >= 1
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.leases.lending import Leased
 from onelog.errors import OnelogError, StoreFailedError
@@ -77,7 +78,7 @@ def popped(world: World) -> str:
     world.broker.groups.require("readers")
 
     def ask() -> bytes:
-        world.broker.lease(request, 0, lambda _, leased: told.append(leased))
+        world.broker.lease(SELF, request, 0, lambda _, leased: told.append(leased))
         world.end_tick()
         (found,) = told
         if isinstance(found, OnelogError):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from onelog.core.access import SELF
 from onelog.core.membership.members import Client
 from onelog.core.transactions.checkback import Check
 from onelog.errors import OnelogError
@@ -34,7 +35,7 @@ class Producers:
 
     def connect(self) -> None:
         """What a gateway does when the broker has started."""
-        self.world.broker.checkback.ask = self._ask
+        self.world.broker.hooks.ask_producer.append(self._ask)
 
     def _ask(self, client: Client, check: Check) -> bool:
         if client.client_id in self.deaf:
@@ -48,7 +49,7 @@ class Producers:
 
     def _heartbeat(self) -> None:
         for client_id, group in self.live.items():
-            self.world.broker.heartbeat(Client(client_id, client_id), (), (group,))
+            self.world.broker.heartbeat(SELF, Client(client_id, client_id), (), (group,))
 
     def advance(self, ms: int) -> None:
         """Let time pass for producers that send their heartbeats."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
@@ -200,7 +201,7 @@ class World:
 
     def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> TopicConfig:
         config = TopicConfig(name, queues, queues, **settings)
-        self.broker.admin.create_topic(config)
+        self.broker.admin.create_topic(SELF, config)
         return config
 
     def on_stored(self, token: Any, appended: Any, error: OnelogError | None) -> None:
@@ -209,7 +210,7 @@ class World:
     def publish(self, message: NewMessage, token: Any = None) -> None:
         """What RocketMQ's gateway does with a message, which says in properties what it is for."""
         intent = intent_of(message.properties, self.clock.now_ms())
-        self.broker.publish(message, self.on_stored, token, intent)
+        self.broker.publish(SELF, message, self.on_stored, token, intent)
 
     def send(
         self, topic: str = "orders", queue_id: int = 0, body: bytes = b"x", **properties: str
@@ -232,7 +233,7 @@ class World:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A commit of a group, which is made if it is the first."""
         self.broker.groups.require(group)
-        self.broker.commit_offset(group, topic, queue_id, offset)
+        self.broker.commit_offset(SELF, group, topic, queue_id, offset)
 
     def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> Fetched:
         """A fetch of one cursor that does not wait for messages, as a RocketMQ pull makes it."""
@@ -249,7 +250,7 @@ class World:
         """What `on_fetched` was called with; for a fetch that is held, what it will be."""
         answers: list[Sequence[Result]] = []
         self.broker.fetch(
-            cursors, limits, wait_ms, lambda to, found: to.append(found), owner, answers
+            SELF, cursors, limits, wait_ms, lambda to, found: to.append(found), owner, answers
         )
         return answers
 

@@ -12,6 +12,7 @@ import asyncio
 from typing import Self
 
 from onelog.config import Loaded
+from onelog.core.access import Principal
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
@@ -77,6 +78,7 @@ class ToySession:
     def __init__(self, connection: Connection, house: House) -> None:
         self.connection = connection
         self.broker = house.broker
+        self.who = Principal("", "toy", connection.remote_address)
         self.house = house
         self.unread = b""
 
@@ -103,7 +105,8 @@ class ToySession:
         )
         stored, properties = rocketmq.from_neutral(neutral)
         now_ms = self.house.clock.now_ms()
-        self.broker.publish(NewMessage(topic, 0, stored, properties, born_ms=now_ms), self.put)
+        message = NewMessage(topic, 0, stored, properties, born_ms=now_ms)
+        self.broker.publish(self.who, message, self.put)
 
     def put(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
         """The message is as safe as configured, or refused."""
@@ -114,9 +117,10 @@ class ToySession:
 
     def do_get(self, group: str, topic: str, wait_ms: str) -> None:
         """GET."""
-        queues = [(topic, each) for each in range(self.broker.topics.require(topic).read_queues)]
+        settings = self.broker.topic(self.who, topic)
+        queues = [(topic, each) for each in range(settings.read_queues)]
         request = LeaseRequest(group, lambda: queues, ((topic, ANY_QUEUE),), 1, LEASE_MS)
-        self.broker.lease(request, int(wait_ms), self.got, self)
+        self.broker.lease(self.who, request, int(wait_ms), self.got, self)
 
     def got(self, _: object, leased: Leased | OnelogError) -> None:
         """Something was leased, or nothing was there in time."""
@@ -136,8 +140,9 @@ class ToySession:
 
     def do_ack(self, group: str, topic: str, queue_id: str, offset: str, handle: str) -> None:
         """ACK."""
-        self.broker.leases.acknowledge(group, topic, int(queue_id), int(offset), int(handle))
-        self.broker.leases.when_safe(lambda error: self.say(f"ERR {error}" if error else "OK"))
+        place = (int(queue_id), int(offset), int(handle))
+        self.broker.acknowledge(self.who, group, topic, *place)
+        self.broker.when_leases_safe(lambda error: self.say(f"ERR {error}" if error else "OK"))
 
     def writable(self) -> None:
         """The peer reads again."""

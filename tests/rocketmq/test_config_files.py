@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.tables import SNAPSHOT_FILE
@@ -117,7 +118,7 @@ def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     assert len(world.broker.offsets.all()) == 2
     assert world.broker.delay.progress()[3] == (2, 2)
     assert (world.folder / "config" / SNAPSHOT_FILE).exists()
-    world.broker.admin.delete_topic("orders")
+    world.broker.admin.delete_topic(SELF, "orders")
     world.crash()
     assert world.broker.topics.get("orders") is None, "the old files do not count any more"
     world.close()
@@ -155,7 +156,9 @@ def test_no_files_are_no_changes(tmp_path: Path) -> None:
 def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders", 4, order=True, attributes={"k": "v"})
-    world.broker.admin.update_group(GroupConfig("readers", retry_queues=3, consume_enable=False))
+    world.broker.admin.update_group(
+        SELF, GroupConfig("readers", retry_queues=3, consume_enable=False)
+    )
     for _ in range(9):
         world.send("orders", 1)
     world.commit("readers", "orders", 1, 9)

@@ -5,29 +5,40 @@ topics of a group are shown, what a reset may do) are those of RocketMQ's admin 
 
 Questions may take long, and go to the disk for store times, so a worker may ask them: nothing here
 looks at a table for longer than it takes to copy it. Corrections belong to the loop.
+
+It is a part of the door: who asks is the first argument, as everywhere in `broker`.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from onelog.clock import Clock
+from onelog.core.access import Access, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.writer import Writer
-from onelog.core.membership.members import LiveGroup, Members
-from onelog.core.stats import Statistic, Stats
+from onelog.core.durable.tables import DataVersion, Tables, Versions
+from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.filters.tags import Subscription
+from onelog.core.membership.assignment import RequestMode, RequestModes
+from onelog.core.membership.members import Member, Members
+from onelog.core.schedule.levels import Delay
+from onelog.core.schedule.timers import OnCounted, Timers
+from onelog.core.stats import Morning, Statistic, Stats, Totals
+from onelog.core.transactions.checkback import CheckBack
 from onelog.errors import (
-    ConsumersOfflineError,
     GroupNotFoundError,
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
     StatisticNotFoundError,
+    StoreError,
 )
-from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, check_name
+from onelog.message import Message
+from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, TIMER_TOPIC, check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -91,57 +102,118 @@ class ConsumeStats(NamedTuple):
     get_per_second: float
 
 
+class QueueEntries(NamedTuple):
+    """Entries of a queue as they are on disk, and where it begins and ends."""
+
+    data: bytes
+    min_offset: int
+    max_offset: int
+
+
+class LogState(NamedTuple):
+    """The log on its disk; `first_ms` is when its oldest message was stored, -1 if it has none."""
+
+    folder: Path
+    disk_percent: float
+    min_offset: int
+    end: int
+    flushed: int
+    first_ms: int
+
+
+class State(NamedTuple):
+    """How the broker runs: its counters, what waits for its time, what is not as it should be."""
+
+    started_ms: int
+    totals: Totals
+    yesterday_morning: Morning
+    today_morning: Morning
+    rates: dict[str, tuple[float, float, float]]
+    delayed: dict[int, tuple[int, int]]
+    """How far each delay level has been delivered, and where its queue ends."""
+    timed_count: int
+    timed_behind: int
+    """Timed messages that wait, and those that were not looked at yet."""
+    mismatched_groups: list[str]
+    mismatches_total: int
+    damaged_sizes: list[int]
+    """What recovery had to leave out of the log."""
+
+
 @dataclass(slots=True, eq=False)
 class Admin:
     """Questions and corrections."""
 
+    access: Access
+    name: str
+    """The broker's."""
     store: MessageStore
     writer: Writer
     clock: Clock
-    topics: Topics
-    groups: Groups
+    tables: Tables
+    versions: Versions
+    topic_table: Topics
+    group_table: Groups
     members: Members
     offsets: Offsets
     stats: Stats
+    delay: Delay
+    timers: Timers
+    checkback: CheckBack
+    modes: RequestModes
 
     # -- topics --------------------------------------------------------------------------------
 
-    def create_topic(self, config: TopicConfig) -> None:
+    def create_topic(self, who: Principal, config: TopicConfig) -> None:
         """Create a topic, or change its settings."""
-        self.topics.put(config)
+        self.access.check(who, "create", ("topic", config.name))
+        self.topic_table.put(config)
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, who: Principal, topic: str) -> None:
         """Forget a topic, every group's position in it, and its queues."""
-        self.topics.delete(topic, self.offsets.removal(topic=topic))
+        self.access.check(who, "delete", ("topic", topic))
+        self.topic_table.delete(topic, self.offsets.removal(topic=topic))
         self.writer.delete_topic(topic)
         self.stats.forget(topic)
 
-    def delete_unused_topics(self) -> list[str]:
-        """Remove the queues of topics that do not exist any more."""
-        unused = self.unused_topics()
-        for topic in unused:
-            self.writer.delete_topic(topic)
-        return unused
+    def delete_queues(self, who: Principal, topic: str) -> None:
+        """Remove the queues of a topic that does not exist any more."""
+        self.access.check(who, "delete", ("topic", topic))
+        self.writer.delete_topic(topic)
 
-    def unused_topics(self) -> list[str]:
+    def unused_topics(self, who: Principal) -> list[str]:
         """The topics that do not exist any more, but have queues.
 
         The broker's own topics, and light queues, have queues without having settings.
         """
-        kept = (OWN_PREFIX, self.topics.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
+        self.access.check(who, "describe", ("broker", self.name))
+        kept = (OWN_PREFIX, self.topic_table.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         return [
             topic
             for topic in sorted(self.store.queue_table.by_topic)
-            if self.topics.get(topic) is None and not topic.startswith(kept)
+            if self.topic_table.get(topic) is None and not topic.startswith(kept)
         ]
 
-    def system_topics(self) -> list[str]:
-        """The topics that are the broker's own."""
-        return [config.name for config in self.topics.all() if self.topics.is_system(config.name)]
+    def system_topics(self, who: Principal) -> list[str]:
+        """The topics that are the broker's own, also those that are created on demand only."""
+        self.access.check(who, "describe", ("broker", self.name))
+        topics = self.topic_table
+        names = {config.name for config in topics.all() if topics.is_system(config.name)}
+        return sorted(topics.system_names | names)
 
-    def topic_stats(self, topic: str) -> TopicStats:
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether a name is one of the broker's own."""
+        return self.topic_table.is_system(topic)
+
+    def topics(self, who: Principal) -> tuple[DataVersion, list[TopicConfig]]:
+        """Every topic, in the order of creation, and the version of the whole set."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.topic_table.version, self.topic_table.all()
+
+    def topic_stats(self, who: Principal, topic: str) -> TopicStats:
         """Every queue of a topic, the empty ones too."""
-        config = self.topics.require(topic)
+        self.access.check(who, "describe", ("topic", topic))
+        config = self.topic_table.require(topic)
         queues = []
         for queue_id in range(config.queues):
             end = self.store.max_offset(topic, queue_id)
@@ -156,12 +228,14 @@ class Admin:
             return 0
         return self.store.store_time(topic, queue_id, offset) or 0
 
-    def groups_of_topic(self, topic: str) -> list[str]:
+    def groups_of_topic(self, who: Principal, topic: str) -> list[str]:
         """Who consumes a topic, now or by a position it keeps."""
+        self.access.check(who, "describe", ("topic", topic))
         return sorted(self.members.groups_of_topic(topic) | set(self.offsets.groups_of(topic)))
 
-    def unread(self, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    def unread(self, who: Principal, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
         """Of messages that retention just deleted, how many each group had not read yet."""
+        self.access.check(who, "describe", ("broker", self.name))
         lost: dict[str, int] = {}
         for (topic, queue_id), count in deleted.items():
             start = self.store.min_offset(topic, queue_id)
@@ -174,33 +248,64 @@ class Admin:
 
     # -- groups --------------------------------------------------------------------------------
 
-    def update_group(self, config: GroupConfig) -> None:
+    def update_group(self, who: Principal, config: GroupConfig) -> None:
         """Create a group, or change its settings."""
-        self.groups.put(config)
+        self.access.check(who, "create", ("group", config.name))
+        self.group_table.put(config)
 
-    def delete_group(self, group: str, *, clean_offsets: bool) -> None:
-        """Forget a group; with `clean_offsets`, its positions as well."""
-        self.groups.delete(group, self.offsets.removal(group=group) if clean_offsets else [])
-        self.stats.forget(group)
+    def delete_group(self, who: Principal, group: str, *, clean_offsets: bool) -> None:
+        """Forget a group, if there is one; with `clean_offsets`, its positions as well."""
+        self.access.check(who, "delete", ("group", group))
+        positions = self.offsets.removal(group=group) if clean_offsets else []
+        if self.group_table.get(group) is not None:
+            self.group_table.delete(group, positions)
+            self.stats.forget(group)
+        elif positions:
+            self.tables.write(positions)
 
-    def topics_of_group(self, group: str) -> list[str]:
+    def groups(self, who: Principal) -> tuple[DataVersion, list[GroupConfig]]:
+        """Every consumer group, in the order of creation, and the version of the whole set."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.group_table.version, self.group_table.all()
+
+    def topics_of_group(self, who: Principal, group: str) -> list[str]:
         """The topics in which a group has a position."""
+        self.access.check(who, "describe", ("group", group))
         return self.offsets.topics_of(group)
 
-    def connections(self, group: str) -> LiveGroup:
-        """A group's live members, and how they consume."""
-        found = self.members.group(group)
-        if found is None:
-            raise ConsumersOfflineError(f"the consumer group[{group}] not online")
-        return found
+    def subscription(self, who: Principal, group: str, topic: str) -> Subscription | None:
+        """What a live group subscribes to."""
+        self.access.check(who, "describe", ("group", group))
+        return self.members.subscription(group, topic)
+
+    def producers(self, who: Principal) -> dict[str, list[Member]]:
+        """The live members of every producer group, in the order they came."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return {group: self.members.producers(group) for group in self.members.producer_groups()}
+
+    def request_modes(self, who: Principal) -> dict[tuple[str, str], RequestMode]:
+        """How groups consume topics, by topic and group, where that is not the default."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.modes.all()
+
+    def set_request_mode(self, who: Principal, group: str, topic: str, mode: RequestMode) -> None:
+        """Choose how a group consumes a topic from now on."""
+        self.access.check(who, "alter", ("group", group))
+        self.modes.set(group, topic, mode)
 
     def consume_stats(
-        self, group: str, topic: str | None = None, topics: Iterable[str] = ()
+        self, who: Principal, group: str, topic: str | None = None, topics: Iterable[str] = ()
     ) -> ConsumeStats:
         """How far a group is: in `topics`, else in `topic`, else wherever it has a position.
 
         Unless `topics` are named, those are left out to which no live member subscribes any more.
         """
+        self.access.check(who, "describe", ("group", group))
+        return self._consume_stats(group, topic, topics)
+
+    def _consume_stats(
+        self, group: str, topic: str | None = None, topics: Iterable[str] = ()
+    ) -> ConsumeStats:
         wanted = list(topics)
         if not wanted:
             live = self.members.group(group)
@@ -210,7 +315,7 @@ class Admin:
         queues: list[QueueProgress] = []
         rate = 0.0
         for each in wanted:
-            config = self.topics.get(each)
+            config = self.topic_table.get(each)
             if config is not None:
                 queues += [
                     self._progress(group, each, queue_id) for queue_id in range(config.read_queues)
@@ -230,22 +335,26 @@ class Admin:
             self._store_time(topic, queue_id, consumed - 1),
         )
 
-    def all_consume_stats(self, *, ordered_only: bool = False) -> list[ConsumeStats]:
+    def all_consume_stats(
+        self, who: Principal, *, ordered_only: bool = False
+    ) -> list[ConsumeStats]:
         """How far every group is, one entry per group and topic."""
+        self.access.check(who, "describe", ("broker", self.name))
         found = []
         topics = self.offsets.topics_by_group()
-        for group in self.groups.all():
+        for group in self.group_table.all():
             for topic in topics.get(group.name, ()):
-                config = self.topics.get(topic)
+                config = self.topic_table.get(topic)
                 if config is not None and (config.order or not ordered_only):
-                    stats = self.consume_stats(group.name, topic)
+                    stats = self._consume_stats(group.name, topic)
                     if stats.queues:
                         found.append(stats)
         return found
 
-    def consume_time_spans(self, group: str, topic: str) -> list[ConsumeTimeSpan]:
+    def consume_time_spans(self, who: Principal, group: str, topic: str) -> list[ConsumeTimeSpan]:
         """Per queue, from when to when its messages are and how far in time the group is."""
-        config = self.topics.require(topic)
+        self.access.check(who, "describe", ("group", group))
+        config = self.topic_table.require(topic)
         spans = []
         for queue_id in range(config.write_queues):
             start = self.store.min_offset(topic, queue_id)
@@ -268,6 +377,7 @@ class Admin:
 
     def reset_offsets(
         self,
+        who: Principal,
         group: str,
         topic: str,
         time_ms: int,
@@ -281,14 +391,15 @@ class Admin:
         The answer is the new position of each queue. Live members go there with their next pull.
         `places` is what `offsets_at` found, for those who had a worker look.
         """
-        config = self.topics.require(topic)
-        if self.groups.get(group) is None:
+        self.access.check(who, "alter", ("group", group))
+        config = self.topic_table.require(topic)
+        if self.group_table.get(group) is None:
             raise GroupNotFoundError(f"group {group} does not exist")
         if queue_id >= config.queues:
             raise InvalidQueueError(f"queueId[{queue_id}] is illegal, {config}")
         if queue_id < 0 or offset is None or offset == -1:
             queues = range(config.read_queues) if queue_id < 0 else (queue_id,)
-            moved = dict(places or self.offsets_at(topic, queues, time_ms))
+            moved = dict(places or self._offsets_at(topic, queues, time_ms))
         else:
             start = self.store.min_offset(topic, queue_id)
             end = self.store.max_offset(topic, queue_id)
@@ -303,40 +414,69 @@ class Admin:
         log.info("group %s was moved in topic %s to %s", group, topic, moved)
         return moved
 
-    def offsets_at(self, topic: str, queues: Iterable[int], time_ms: int) -> dict[int, int]:
+    def offsets_at(
+        self, who: Principal, topic: str, queues: Iterable[int], time_ms: int
+    ) -> dict[int, int]:
         """Where in each queue a time is; -1 is the end."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self._offsets_at(topic, queues, time_ms)
+
+    def _offsets_at(self, topic: str, queues: Iterable[int], time_ms: int) -> dict[int, int]:
         store = self.store
         if time_ms < 0:
             return {each: store.max_offset(topic, each) for each in queues}
         return {each: store.offset_by_time(topic, each, time_ms) for each in queues}
 
+    def move_back(
+        self, who: Principal, group: str, topic: str, places: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Move queues to these places, except those that are not there yet; where each is then."""
+        self.access.check(who, "alter", ("group", group))
+        if self.group_table.get(group) is None:
+            raise GroupNotFoundError(f"Group {group} does not exist")
+        positions: dict[int, int] = {}
+        for each, wanted in places.items():
+            current = self.offsets.get(group, topic, each)
+            if current is not None and current <= wanted:
+                positions[each] = current
+            else:
+                positions |= self.reset_offsets(who, group, topic, 0, queue_id=each, offset=wanted)
+        return positions
+
     def clone_offsets(
-        self, source: str, target: str, topic: str = "", *, offline: bool = False
+        self, who: Principal, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
-        cloned = self.topics_to_clone(source, target, topic, offline=offline)
+        self.access.check(who, "alter", ("group", target))
+        cloned = self.topics_to_clone(who, source, target, topic, offline=offline)
         for each in cloned:
             self.offsets.clone(source, target, each)
         return cloned
 
     def topics_to_clone(
-        self, source: str, target: str, topic: str = "", *, offline: bool = False
+        self, who: Principal, source: str, target: str, topic: str = "", *, offline: bool = False
     ) -> list[str]:
         """In which topics `clone_offsets` would put a group where another is."""
+        self.access.check(who, "describe", ("group", source))
         check_name(target, "group", InvalidGroupError)
         topics = [topic] if topic else self.offsets.topics_of(source)
         live = self.members.group(source)
         if live is not None and live.subscriptions and not offline:
             topics = [each for each in topics if each in live.subscriptions]
-        return [each for each in topics if self.topics.get(each) is not None]
+        return [each for each in topics if self.topic_table.get(each) is not None]
 
     def least_offsets(
-        self, topic: str, compare_group: str = "", without_groups: Iterable[str] = ()
+        self,
+        who: Principal,
+        topic: str,
+        compare_group: str = "",
+        without_groups: Iterable[str] = (),
     ) -> dict[int, int]:
         """Per queue, the position of the group that is furthest behind.
 
         A queue in which `compare_group` is behind that one gets the largest offset there is.
         """
+        self.access.check(who, "describe", ("topic", topic))
         excluded = set(without_groups)
         least: dict[int, int] = {}
         for group in self.offsets.groups_of(topic):
@@ -349,10 +489,85 @@ class Admin:
                 least[queue_id] = OFFSET_MAX
         return least
 
-    # -- counters ------------------------------------------------------------------------------
+    def positions(
+        self, who: Principal
+    ) -> tuple[DataVersion, dict[tuple[str, str], dict[int, int]]]:
+        """The positions of all groups, by group and topic, and the version of the whole set."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.versions[self.offsets.name], self.offsets.all()
 
-    def statistic(self, name: str, key: str) -> tuple[Statistic, Statistic, Statistic]:
+    # -- messages ------------------------------------------------------------------------------
+
+    def queue_entries(
+        self, who: Principal, topic: str, queue_id: int, offset: int, count: int
+    ) -> QueueEntries | None:
+        """Entries of a queue, none if they would begin outside of it; None if there is no queue."""
+        self.access.check(who, "describe", ("topic", topic))
+        queue = self.store.queue_table.find(topic, queue_id)
+        if queue is None:
+            return None
+        start, end = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
+        data = queue.read_entries(offset, count) if start <= offset < end else b""
+        return QueueEntries(data, start, end)
+
+    def delayed(self, who: Principal) -> tuple[DataVersion, dict[int, tuple[int, int]]]:
+        """How far each delay level has been delivered and where it ends, and their version."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.versions[self.delay.name], self.delay.progress()
+
+    def timer_checkpoint(self, who: Principal) -> tuple[int, int]:
+        """How far timed messages are delivered; see `Timers.checkpoint`."""
+        self.access.check(who, "describe", ("broker", self.name))
+        return self.timers.checkpoint
+
+    def count_timed(self, who: Principal, on_counted: OnCounted) -> None:
+        """Call back with how many timed messages of each topic wait."""
+        self.access.check(who, "describe", ("broker", self.name))
+        self.timers.count_by_topic(on_counted)
+
+    def find_given_up(self, who: Principal, message_id: str) -> Message:
+        """A transaction that was put away; it may have to be read from the disk."""
+        self.access.check(who, "alter", ("broker", self.name))
+        return self.checkback.find_given_up(message_id)
+
+    def resume_check(
+        self, who: Principal, message_id: str, on_stored: OnStored, token: Any = None
+    ) -> None:
+        """Begin again to ask about a transaction that was put away."""
+        self.access.check(who, "alter", ("broker", self.name))
+        self.checkback.resume(message_id, on_stored, token)
+
+    # -- the broker ----------------------------------------------------------------------------
+
+    def state(self, who: Principal) -> State:
+        """How the broker runs."""
+        self.access.check(who, "describe", ("broker", self.name))
+        stats, wheel, members = self.stats, self.timers.wheel, self.members
+        return State(
+            stats.started_ms, stats.totals, stats.yesterday_morning, stats.today_morning,
+            stats.rates(), self.delay.progress(), wheel.count,
+            self.store.max_offset(TIMER_TOPIC, 0) - wheel.end, members.mismatched_groups(),
+            members.mismatches_total, [each.size for each in self.store.damage],
+        )  # fmt: skip
+
+    def log_state(self, who: Principal) -> LogState:
+        """How the log is on its disk."""
+        self.access.check(who, "describe", ("broker", self.name))
+        store = self.store
+        try:
+            first_ms = store.message_at(store.log_min).store_ms
+        except (OffsetOutOfRangeError, StoreError):
+            first_ms = -1
+        percent = store.retention.disk(store.folder)
+        return LogState(
+            store.folder, percent, store.log_min, store.log_end, store.log.flushed, first_ms
+        )
+
+    def statistic(
+        self, who: Principal, name: str, key: str
+    ) -> tuple[Statistic, Statistic, Statistic]:
         """A counter by RocketMQ's name, over a minute, an hour and a day."""
+        self.access.check(who, "describe", ("broker", self.name))
         found = self.stats.find(name, key)
         if found is None:
             raise StatisticNotFoundError(f"the stats <{name}> <{key}> not exist")

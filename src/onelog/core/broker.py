@@ -1,371 +1,106 @@
-"""The broker: every verb that gateways have, over one store.
+"""The broker: the only door for gateways, with every verb that they have, over one store.
 
-It wires the parts and decides who may do what; the parts do it. No method blocks, none is a
-coroutine: an answer that has to wait is given later, by a callback.
-
-Invariant: between `open` and `close` everything runs in one thread. Clock, timers, randomness and
-the way back from other threads come in as arguments, so that a simulation can be in their place.
+The parts do what is asked; here it is decided whether who asks may have it. Whatever is done for a
+peer, or told to one, has `who` as its first argument. No method blocks, none is a coroutine: an
+answer that has to wait is given later, by a callback.
 """
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from onelog.clock import Clock
-from onelog.config import BrokerConfig
-from onelog.core.access import Access
-from onelog.core.admin import Admin
-from onelog.core.catalog.groups import Groups
-from onelog.core.catalog.names import Naming
-from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.fetch import Cursor, Fetches, Limits, OnFetched
-from onelog.core.cursors.forms import MarkedTopics, named_by
-from onelog.core.cursors.looks import Looks
-from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
-from onelog.core.cursors.reading import QueueReader
-from onelog.core.cursors.warming import Warming
-from onelog.core.durable.durability import Durability, Post, WhenSafe
-from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Schedule, Waiting
-from onelog.core.durable.writer import OnStored, Writer
-from onelog.core.filters.filter_time import FilterTime
+from onelog.core.access import Principal
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
+from onelog.core.cursors.forms import named_by
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.waiting import OnEnd, Wait
+from onelog.core.durable.writer import OnStored
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.journal import LEASES_FILE
-from onelog.core.leases.leases import Leases
-from onelog.core.leases.lending import Lending, OnLeased
+from onelog.core.leases.lending import OnLeased
 from onelog.core.leases.supply import LeaseRequest
-from onelog.core.membership.assignment import RequestModes
-from onelog.core.membership.locks import Locks
-from onelog.core.membership.members import Client, ConsumerData, Members
-from onelog.core.publish import Intent, Publisher
-from onelog.core.redelivery.retry import Retry
-from onelog.core.schedule.levels import Delay
-from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
-from onelog.core.schedule.timers import WATCH_MS, Timers
-from onelog.core.stats import Stats
-from onelog.core.transactions.checkback import CheckBack
-from onelog.core.transactions.half import Transactions
-from onelog.core.transactions.prepared_batches import PreparedBatches
-from onelog.core.transactions.staged import StagedParts, StagedTransactions
+from onelog.core.membership.assignment import RequestMode
+from onelog.core.membership.locks import Queue
+from onelog.core.membership.members import Client, ConsumerData, LiveGroup
+from onelog.core.parts import Parts
+from onelog.core.publish import Intent
+from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
     GroupPermissionError,
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
-    OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
 )
-from onelog.jobs import Job
-from onelog.message import LOOPBACK, Message, NewMessage, NewRun
-from onelog.store.dispatch import parse_delay_levels
-from onelog.store.message_store import MessageStore
+from onelog.message import Appended, Message, NewMessage, NewRun
 
 log = logging.getLogger(__name__)
 
-SAMPLE_MS = 10_000
-_MORE_MS = 1
-"""Between the parts of a job that is too long to be done at once."""
 UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
 
-class Predecessor(NamedTuple):
-    """Whoever may have written a store before: what it left is taken over once."""
-
-    tables: Callable[[Path], list[Change]]
-    """What its config files say, in a folder."""
-    leases: Callable[["Broker"], None]
-    """Leases here what it had handed out."""
-
-
-class Broker:
-    """One broker over one store. The parts are public: gateways may ask them, too."""
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        *,
-        clock: Clock,
-        schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
-        post: Post,
-        random: Random,
-        naming: Naming,
-        access: Access | None = None,
-        offload: Callable[[Callable[[], None]], None] = lambda work: work(),
-        store_host: bytes = LOOPBACK,
-        memory_bytes: int | None = None,
-        seconds: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
-
-        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
-        """
-        self.config = config
-        self.store = store
-        self._clock, self._schedule = clock, schedule
-        self._closed = False
-        self._needed_from_on_disk = 0
-        self.naming = naming
-        self.access = access or Access()
-        self.stats = Stats(clock, config.cluster)
-        self.waiting = Waiting(clock, schedule)
-        self.durability = Durability(
-            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
-            timeout_ms=config.flush_timeout_ms,
-        )  # fmt: skip
-        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
-        self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
-        self.versions = Versions(clock)
-        self.topics = Topics(self.tables, self.versions, naming, config)
-        self.marked = MarkedTopics(self.tables, self.topics)
-        self.groups = Groups(self.tables, self.versions, naming, config)
-        self.members = Members(clock, config.client_expiry_ms)
-        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
-        self.locks = Locks(clock, config.lock_expiry_ms)
-        self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
-        self.warming = Warming(store, offload, post)
-        self._wire_fetches(call_soon, seconds)
-        self._wire_delays(offload, store_host)
-        self._wire_transactions(store_host)
-        self.publisher = Publisher(
-            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
-            self.retry.redirect, store.config.body_bytes_max,
-        )  # fmt: skip
-        self._wire_staged(call_soon)
-        self._wire_leases(offload)
-        self.admin = Admin(
-            store, self.writer, clock, self.topics, self.groups, self.members, self.offsets,
-            self.stats,
-        )  # fmt: skip
-        self.on_channel_expired: list[Callable[[Hashable], None]] = []
-        """Called with the channel of a client that was silent for too long."""
-
-    def _wire_fetches(
-        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
-    ) -> None:
-        config = self.config
-        self.filter_time = FilterTime(
-            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
-        )
-        self.reader = QueueReader(
-            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max, self.marked.names,
-        )  # fmt: skip
-        self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
-        self.fetches = Fetches(
-            self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
-            self.stats, self._clock, lambda: self.config,
-        )  # fmt: skip
-
-    def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
-        store, clock, schedule = self.store, self._clock, self._schedule
-        levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(
-            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
-        )
-        self.timers = Timers(
-            self.tables, store, self.writer, clock, schedule, offload, self.warming, host
-        )
-        self.timers.delay_max_ms = self.config.timer_delay_max_ms
-        self.timer_renewal = TimerRenewal(
-            self.timers, store, self.writer, clock, schedule, self.warming
-        )
-
-    def _wire_transactions(self, store_host: bytes) -> None:
-        store, clock, config = self.store, self._clock, self.config
-        self.transactions = Transactions(
-            self.tables, store, self.topics, self.offsets, self.writer, clock,
-            config.transaction_timeout_ms, store_host,
-        )  # fmt: skip
-        self.checkback = CheckBack(
-            self.transactions, store, self.topics, self.members, self.writer, clock,
-            self._schedule, self.warming, config.transaction_check_max,
-        )  # fmt: skip
-
-    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        store, clock = self.store, self._clock
-        parts = StagedParts(self.tables, store, self.writer, clock)
-        self.staged = StagedTransactions(
-            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
-        )
-        self.prepared_batches = PreparedBatches(
-            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
-            self._schedule, call_soon, self.warming,
-        )  # fmt: skip
-
-    def _wire_leases(
-        self,
-        offload: Callable[[Callable[[], None]], None],
-    ) -> None:
-        store, topics, groups = self.store, self.topics, self.groups
-        self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
-        self.lease_tables = Tables(
-            store, self.writer, store.folder / "config", self._clock, offload,
-            topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
-        )  # fmt: skip
-        self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
-            self.waiting, self._clock, self._schedule,
-            self.warming, self.when_durable,
-        )  # fmt: skip
-        self.lending = Lending(
-            self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
-        )
-
-    # -- life ----------------------------------------------------------------------------------
-
-    def open(self, predecessor: Predecessor | None = None) -> None:
-        """Remember everything, and start the jobs that time drives."""
-        kept: tuple[Table, ...] = (
-            self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
-        )  # fmt: skip
-        for table in kept:
-            self.tables.add(table)
-        self.lease_tables.add(self.leases)
-        if self.tables.open():
-            predecessor = None  # What it left was taken over long ago.
-        if predecessor is not None:
-            self.tables.write(predecessor.tables(self.store.folder / "config"))
-            self.tables.snapshot(wait=True)
-        self.staged.open()  # These two first: they may have to complete what a crash cut off.
-        self.prepared_batches.open()
-        self.offsets.come_back()
-        self.topics.add_system_topics()
-        self.groups.add_system_groups()
-        self.delay.open()
-        self.timers.open()
-        self.transactions.open()
-        self.lease_tables.open()
-        if predecessor is not None:
-            predecessor.leases(self)
-        self.leases.open()
-        config = self.config
-        self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
-        self._every(config.client_scan_ms, self._expire, "dropping silent clients")
-        self._every(SAMPLE_MS, self.stats.tick, "counting")
-        self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
-        self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
-        self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
-        self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
-        check_ms = config.transaction_check_interval_ms
-        self._every(check_ms, self.checkback.check, "asking about open transactions")
-        self._every(WATCH_MS, self.timers.watch, "watching timed messages")
-        self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
-        self._keep_what_is_needed()
-
-    def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
-        """Do some work again and again; at once if it says True, because there is more of it."""
-        job = Job(name)
-
-        def run() -> None:
-            if self._closed:
-                return
-            more: object = False
-            with job:
-                more = work()
-            self._schedule(_MORE_MS if more is True else period_ms, run)
-
-        self._schedule(period_ms, run)
-
-    def _expire(self) -> None:
-        self.locks.expire()
-        for channel in self.members.expire():
-            for listener in self.on_channel_expired:
-                listener(channel)
-
-    def close(self) -> None:
-        """Write what is still in memory, all that can be. The store is its owner's to close."""
-        if self._closed:
-            return
-        self._closed = True
-        for part in (
-            self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
-            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
-            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
-        ):  # fmt: skip
-            try:
-                part()
-            except OnelogError as error:
-                log.error("a part of the broker was not closed cleanly: %s", error)
-            except Exception:
-                log.exception("a part of the broker was not closed cleanly")
-
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the broker runs."""
-        self.config = config
-        self.groups.auto_create = config.auto_create_groups
-        self.topics.reconfigure(config)
-        self.reader.cold_count_max = config.pull_cold_count_max
-        self.reader.cold_bytes_max = config.pull_cold_bytes_max
-        self.filter_time.budget_ms = config.filter_budget_ms
-        self.durability.timeout_ms = config.flush_timeout_ms
-        self.publisher.body_bytes_max = self.store.config.body_bytes_max
-        self.transactions.timeout_ms = config.transaction_timeout_ms
-        self.timers.delay_max_ms = config.timer_delay_max_ms
-        self.checkback.checks_max = config.transaction_check_max
-
-    def prepare_retention(self, reach: int | None = None) -> None:
-        """To be called before each round of `store.retain`: what goes is needed by nobody.
-
-        What waits in files that should go is written anew, some at a time, and until that is on
-        disk they are kept. `reach` is what `Retention.reach` says, if a worker has asked it.
-        """
-        if reach is None:
-            reach = self.store.retention.reach(self.topics.retention_ms())
-        self.checkback.prepare_retention(reach)
-        self.timer_renewal.prepare_retention(reach)
-        self.delay.prepare_retention(reach)
-        self.tables.prepare_retention(reach)
-        self.lease_tables.prepare_retention(reach)
-        self._keep_what_is_needed()
-
-    def _keep_what_is_needed(self) -> None:
-        parts = (
-            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
-            self.tables, self.lease_tables,
-        )  # fmt: skip
-        needed_from = min(part.needed_from() for part in parts)
-        # Where it moved to must survive a loss of power before where it was is deleted.
-        self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)
-
-        def flushed(error: OnelogError | None) -> None:
-            if error is None:
-                self._needed_from_on_disk = needed_from
-
-        self.durability.when_on_disk(flushed)
+class Broker(Parts):
+    """One broker. Gateways use its methods, `admin`, `hooks` and `config`; parts are its own."""
 
     # -- sending -------------------------------------------------------------------------------
 
     def publish(
         self,
+        who: Principal,
         message: NewMessage,
         on_stored: OnStored,
         token: Any = None,
         intent: Intent | None = None,
     ) -> None:
         """Store a message with this tick's others; see `Publisher.publish`."""
+        if self._guarded:
+            self.access.check(who, "publish", ("topic", message.topic))
         self.publisher.publish(message, on_stored, token, intent)
 
-    def publish_many(self, run: NewRun, on_stored: OnStored, token: Any = None) -> None:
+    def publish_many(
+        self, who: Principal, run: NewRun, on_stored: OnStored, token: Any = None
+    ) -> None:
         """Store messages of one queue side by side; see `Publisher.publish_many`."""
+        if self._guarded:
+            self.access.check(who, "publish", ("topic", run.topic))
         self.publisher.publish_many(run, on_stored, token)
 
+    def publish_now(self, who: Principal, message: NewMessage) -> Appended | None:
+        """Store a plain message at once; None if that cannot be done for it, or not now.
+
+        It is to be accounted for (`account`) in the same tick.
+        """
+        if self._guarded:
+            self.access.check(who, "publish", ("topic", message.topic))
+        return self.writer.write_alone(message) if self.publisher.is_plain(message) else None
+
+    def account(self, stored: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
+        """Count what `publish_now` stored, and tell those who wait for it."""
+        self.writer.account(stored, appended)
+
+    def admit(self, who: Principal, message: NewMessage) -> NewMessage:
+        """The message as `publish` would store it, or what is wrong with it."""
+        self.access.check(who, "publish", ("topic", message.topic))
+        return self.publisher.admitted(message)
+
+    def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
+        """`MessageTooLargeError` or `PropertiesTooLargeError` if a message may not be so large."""
+        self.publisher.check_sizes(body_bytes, properties_bytes)
+
     def create_topic_for_send(
-        self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
+        self, who: Principal, topic: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig:
         """The topic of a message that could not be sent for want of it, made if that is allowed."""
+        self.access.check(who, "create", ("topic", topic))
         return self.topics.create_for_send(topic, default_topic, queues, sys_flag)
 
     def send_back(
         self,
+        who: Principal,
         group: str,
         log_offset: int,
         delay_level: int,
@@ -380,6 +115,7 @@ class Broker:
 
         Where a record holds many messages of another form, the unique key says which.
         """
+        self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
         message = named_by(self.store.message_at(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
@@ -390,16 +126,140 @@ class Broker:
         self.writer.put(self.publisher.postponed(*again), on_stored, token)
         self.stats.sent_back.add((message.topic, group), 1, message.size)
 
-    def when_durable(self, callback: WhenSafe) -> None:
-        """Call back once everything written so far is as safe as configured."""
-        self.durability.when_safe(self.store.log_end, callback)
+    def find_scheduled(self, who: Principal, topic: str, unique_key: str) -> list[Message]:
+        """Timed messages with a unique key that were meant for a topic; for a worker to ask."""
+        self.access.check(who, "publish", ("topic", topic))
+        return self.timers.find_scheduled(unique_key)
+
+    def recall(
+        self,
+        who: Principal,
+        topic: str,
+        unique_key: str,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        group: str = "",
+    ) -> None:
+        """Take a timed message back; `RecallError` if it is not there, or due already."""
+        self.access.check(who, "publish", ("topic", topic))
+        self.timers.recall(topic, unique_key, on_stored, token, group=group)
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def commit_half(
+        self,
+        who: Principal,
+        group: str,
+        half_offset: int,
+        log_offset: int,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        checked: bool = False,
+        intent_of: Callable[[NewMessage], Intent | None] = lambda message: None,
+    ) -> None:
+        """Deliver a half message, with the intent that is told then; see `Transactions.commit`."""
+        self.access.check(who, "publish", ("group", group))
+
+        def becomes(message: NewMessage) -> NewMessage:
+            intent = intent_of(message)
+            return message if intent is None else self.publisher.postponed(message, intent)
+
+        self.transactions.commit(
+            group, half_offset, log_offset, on_stored, token, checked=checked, becomes=becomes
+        )
+
+    def roll_back_half(
+        self,
+        who: Principal,
+        group: str,
+        half_offset: int,
+        log_offset: int,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Forget a half message; see `Transactions.roll_back`."""
+        self.access.check(who, "publish", ("group", group))
+        self.transactions.roll_back(
+            group, half_offset, log_offset, on_stored, token, checked=checked
+        )
+
+    def begin(self, who: Principal, owner: Hashable, name: str = "") -> None:
+        """Begin a staged transaction of an owner; see `StagedTransactions`."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        self.staged.begin(owner, name)
+
+    def stage(
+        self, who: Principal, owner: Hashable, name: str, messages: Sequence[NewMessage]
+    ) -> None:
+        """Add messages to a staged transaction."""
+        for topic in {message.topic for message in messages}:
+            self.access.check(who, "publish", ("topic", topic))
+        self.staged.stage(owner, name, messages)
+
+    def commit(
+        self, who: Principal, owner: Hashable, name: str, on_committed: OnStored, token: Any = None
+    ) -> None:
+        """Store all that a transaction has staged."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        self.staged.commit(owner, name, on_committed, token)
+
+    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
+        """Forget all that a transaction has staged."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        self.staged.abort(owner, name)
+
+    def stage_batch(
+        self,
+        who: Principal,
+        query: str,
+        batch: int,
+        attempt: str,
+        run: NewRun,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        one_off: bool = False,
+    ) -> None:
+        """Store a part of a batch that a query prepares; see `PreparedBatches.stage`."""
+        self.access.check(who, "publish", ("topic", run.topic))
+        self.prepared_batches.stage(query, batch, attempt, run, on_stored, token, one_off=one_off)
+
+    def commit_batch(
+        self,
+        who: Principal,
+        query: str,
+        batch: int,
+        parts: Sequence[int],
+        on_committed: OnCommitted,
+        token: Any = None,
+        *,
+        note: str = "",
+        one_off: bool = False,
+    ) -> None:
+        """Deliver a prepared batch; see `PreparedBatches.commit`."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        self.prepared_batches.commit(
+            query, batch, parts, on_committed, token, note=note, one_off=one_off
+        )
+
+    def last_batch(self, who: Principal, query: str) -> tuple[int | None, str]:
+        """The last batch that a query has committed, if any, and what it noted with it."""
+        self.access.check(who, "describe", ("broker", self.config.name))
+        return self.prepared_batches.last_batch(query), self.prepared_batches.note(query)
 
     # -- fetching ------------------------------------------------------------------------------
 
     def subscription(
-        self, group: str, topic: str, channel: Hashable = None, version: int = 0
+        self, who: Principal, group: str, topic: str, channel: Hashable = None, version: int = 0
     ) -> Subscription:
         """What a consumer's pull is filtered by; it must be at least as young as the consumer's."""
+        self._check_consumer(who, group, topic)
+        config = self.groups.require(group)
+        self.topics.require(topic)
         found = self.members.subscription(group, topic, channel)
         if found is None:
             raise SubscriptionNotFoundError(
@@ -408,16 +268,24 @@ class Broker:
         if found.version < version:
             raise SubscriptionOutdatedError("the consumer's subscription not latest")
         live = self.members.group(group)
-        if live is not None and live.message_model == "BROADCASTING":
-            config = self.groups.get(group)
-            if config is not None and not config.consume_broadcast_enable:
-                raise GroupPermissionError(
-                    f"the consumer group[{group}] can not consume by broadcast way"
-                )
+        broadcasts = live is not None and live.message_model == "BROADCASTING"
+        if broadcasts and not config.consume_broadcast_enable:
+            raise GroupPermissionError(
+                f"the consumer group[{group}] can not consume by broadcast way"
+            )
         return found
+
+    def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
+        """They must be allowed the group, and the topic; a group's retry topic is its own."""
+        if self._guarded:
+            if group is not None:
+                self.access.check(who, "consume", ("group", group))
+            if group is None or topic != self.naming.retry_topic(group):
+                self.access.check(who, "consume", ("topic", topic))
 
     def fetch(
         self,
+        who: Principal,
         cursors: Sequence[Cursor],
         limits: Limits,
         wait_ms: int,
@@ -426,10 +294,58 @@ class Broker:
         token: Any = None,
     ) -> None:
         """The next messages at some cursors, now or when there are enough; see `Fetches.fetch`."""
+        if self._guarded:
+            for cursor in cursors:
+                self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def may_follow(
+        self, who: Principal, group: str, topic: str, queue_id: int, offset: int
+    ) -> bool:
+        """Whether the next message to come to a queue, at `offset`, may be handed to the group."""
+        self._check_consumer(who, group, topic)
+        config, settings = self.groups.get(group), self.topics.get(topic)
+        return (
+            config is not None
+            and config.consume_enable
+            and settings is not None
+            and settings.readable
+            and 0 <= queue_id < settings.read_queues
+            and not self.offsets.is_reset(group, topic, queue_id)
+            and self.store.max_offset(topic, queue_id) == offset
+        )
+
+    def followed(self, group: str, topic: str, queue_id: int, next_offset: int, size: int) -> None:
+        """Count a message that somebody who follows a queue was given."""
+        self.stats.got(group, topic, 1, size)
+        self.offsets.pulled(group, topic, queue_id, next_offset)
+
+    def watch(
+        self,
+        who: Principal,
+        topic: str,
+        queue_id: int,
+        wait_ms: int,
+        woken: OnEnd,
+        ready: Callable[[], bool],
+    ) -> Wait | None:
+        """Wait until something has come to a queue and `ready` agrees, or the time is up.
+
+        The answer is for `unwatch`; None if too many wait already.
+        """
+        if self._guarded:
+            self.access.check(who, "consume", ("topic", topic))
+        return self.waiting.wait(((topic, queue_id),), wait_ms, woken, ready=ready)
+
+    def unwatch(self, wait: Wait) -> None:
+        """Wait no longer."""
+        self.waiting.cancel(wait)
+
+    # -- leasing -------------------------------------------------------------------------------
 
     def lease(
         self,
+        who: Principal,
         request: LeaseRequest,
         wait_ms: int,
         on_leased: OnLeased,
@@ -437,12 +353,107 @@ class Broker:
         token: Any = None,
     ) -> None:
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
+        if self._guarded:
+            self._check_lease(who, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
+
+    def _check_lease(self, who: Principal, request: LeaseRequest) -> None:
+        """They must be allowed the group, and all topics but those where it tries again."""
+        group, topics = request.group, {topic for topic, _ in request.keys}
+        self.access.check(who, "consume", ("group", group))
+        for topic in topics - {self.naming.lease_retry_topic(group, topic) for topic in topics}:
+            self._check_consumer(who, group, topic)
+
+    def unread(self, who: Principal, request: LeaseRequest) -> tuple[list[Cursor], int]:
+        """Where the messages begin that a request would be given next, and how many there are."""
+        self._check_lease(who, request)
+        store, leases = self.store, self.leases
+        cursors = []
+        left = 0
+        for topic, queue_id in request.places():
+            left += leases.available(request, topic, queue_id)
+            start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            offset = max(start, min(leases.position(request.group, topic, queue_id), end))
+            cursors.append(Cursor(None, topic, queue_id, offset))
+        return cursors, left
+
+    def held(self, who: Principal, group: str, topic: str, queue_id: int) -> int:
+        """How many requests of a group for a queue, or for all queues, are held."""
+        self.access.check(who, "consume", ("group", group))
+        return self.lending.held(group, topic, queue_id)
+
+    def acknowledge(
+        self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
+    ) -> None:
+        """A leased message is done; `LeaseNotFoundError` if it is not out under that handle."""
+        if self._guarded:
+            self.access.check(who, "consume", ("group", group))
+        self.leases.acknowledge(group, topic, queue_id, offset, handle)
+
+    def acknowledge_some(
+        self,
+        who: Principal,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offsets: Iterable[int],
+        handle: int,
+    ) -> int:
+        """Those messages are done that are out under that handle; how many these were."""
+        if self._guarded:
+            self.access.check(who, "consume", ("group", group))
+        return self.leases.acknowledge_some(group, topic, queue_id, offsets, handle)
+
+    def extend(
+        self,
+        who: Principal,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        handle: int,
+        invisible_ms: int,
+    ) -> int:
+        """Lease a message for another time from now on, under the handle that is the answer."""
+        self.access.check(who, "consume", ("group", group))
+        return self.leases.extend(group, topic, queue_id, offset, handle, invisible_ms)
+
+    def release(
+        self,
+        who: Principal,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        handle: int,
+        *,
+        after_ms: int = 0,
+        to_back: bool = False,
+    ) -> None:
+        """Give a message back, for now or for later; see `Leases.release`."""
+        self.access.check(who, "consume", ("group", group))
+        self.leases.release(
+            group, topic, queue_id, offset, handle, after_ms=after_ms, to_back=to_back
+        )
+
+    def reject(
+        self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
+    ) -> None:
+        """A message is useless: it goes where its policy sends such."""
+        self.access.check(who, "consume", ("group", group))
+        self.leases.reject(group, topic, queue_id, offset, handle)
+
+    def when_leases_safe(self, callback: WhenSafe) -> None:
+        """Call back once what was said about leases so far is as safe as configured."""
+        self.leases.when_safe(callback)
 
     # -- positions -----------------------------------------------------------------------------
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_offset(
+        self, who: Principal, group: str, topic: str, queue_id: int, offset: int
+    ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
+        self.access.check(who, "consume", ("group", group))
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
@@ -453,17 +464,29 @@ class Broker:
         self.offsets.commit(group, topic, queue_id, offset)
 
     def query_offset(
-        self, group: str, topic: str, queue_id: int, *, zero_if_missing: bool = True
+        self,
+        who: Principal,
+        group: str,
+        topic: str,
+        queue_id: int,
+        *,
+        zero_if_missing: bool = True,
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
+        self.access.check(who, "consume", ("group", group))
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
     # -- clients -------------------------------------------------------------------------------
 
     def heartbeat(
-        self, client: Client, consumers: Iterable[ConsumerData], producer_groups: Iterable[str]
+        self,
+        who: Principal,
+        client: Client,
+        consumers: Sequence[ConsumerData],
+        producer_groups: Sequence[str],
     ) -> bool:
         """A client is alive, in these groups. True if a consumer group changed by that."""
+        self._check_member(who, [data.group for data in consumers], producer_groups)
         changed = False
         for data in consumers:
             try:
@@ -481,14 +504,32 @@ class Broker:
             self.members.producer_seen(client, name)
         return changed
 
+    def _check_member(
+        self, who: Principal, consumer_groups: Iterable[str], producer_groups: Iterable[str]
+    ) -> None:
+        for group in consumer_groups:
+            self.access.check(who, "consume", ("group", group))
+        for group in producer_groups:
+            self.access.check(who, "publish", ("group", group))
+
     def _is_ordered(self, topic: str) -> bool:
         config = self.topics.get(topic)
         return config is not None and config.order
 
+    def still_there(self, who: Principal, client: Client, group: str) -> bool:
+        """A client is alive, as it was; False if the consumer group does not know it."""
+        self.access.check(who, "consume", ("group", group))
+        return self.members.consumer_still_there(client, group)
+
     def unregister(
-        self, channel: Hashable, consumer_group: str | None, producer_group: str | None
+        self,
+        who: Principal,
+        channel: Hashable,
+        consumer_group: str | None,
+        producer_group: str | None,
     ) -> None:
         """A client leaves its groups."""
+        self._check_member(who, filter(None, [consumer_group]), filter(None, [producer_group]))
         if consumer_group:
             group = self.groups.get(consumer_group)
             notify = group is None or group.notify_members
@@ -502,17 +543,115 @@ class Broker:
         self.staged.owner_gone(channel)
         self.members.channel_closed(channel)
 
+    def live_group(self, who: Principal, group: str) -> LiveGroup | None:
+        """A group's live members and how they consume; None if there are none."""
+        self.access.check(who, "describe", ("group", group))
+        return self.members.group(group)
+
+    def find_client(self, who: Principal, client_id: str) -> Client | None:
+        """A live client by its id: a producer, or one that is only known to consume."""
+        self.access.check(who, "describe", ("broker", self.config.name))
+        member = self.members.producer_by_id(client_id)
+        for group in self.members.live_groups():
+            member = member or group.find(client_id)
+        return None if member is None else member.client
+
+    def lock(
+        self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]
+    ) -> list[Queue]:
+        """Give queues to one member of a group for itself; those that it has then."""
+        self.access.check(who, "consume", ("group", group))
+        return self.locks.lock(group, client_id, queues)
+
+    def unlock(self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]) -> None:
+        """Take queues back from a member."""
+        self.access.check(who, "consume", ("group", group))
+        self.locks.unlock(group, client_id, queues)
+
+    def request_mode(self, who: Principal, group: str, topic: str) -> RequestMode:
+        """How a group shall consume a topic."""
+        self.access.check(who, "consume", ("group", group))
+        return self.request_modes.of(group, topic)
+
     # -- looking up ----------------------------------------------------------------------------
 
-    def find_by_key(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
-    ) -> list[Message]:
-        """Messages with a key or unique key that were stored in a time, newest first."""
-        found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
-        return [self.store.message_at(at) for at in found]
+    def topic(self, who: Principal, name: str) -> TopicConfig:
+        """A topic's settings, or `TopicNotFoundError`."""
+        if self._guarded:
+            self.access.check(who, "describe", ("topic", name))
+        return self.topics.require(name)
 
-    def earliest_time(self, topic: str, queue_id: int) -> int:
+    def find_topic(self, who: Principal, name: str) -> TopicConfig | None:
+        """A topic's settings, if it exists."""
+        if self._guarded:
+            self.access.check(who, "describe", ("topic", name))
+        return self.topics.get(name)
+
+    def group(self, who: Principal, name: str) -> GroupConfig:
+        """A consumer group's settings; created on first use where that is allowed."""
+        self.access.check(who, "describe", ("group", name))
+        return self.groups.require(name)
+
+    def find_group(self, who: Principal, name: str) -> GroupConfig | None:
+        """A consumer group's settings, if it exists."""
+        if self._guarded:
+            self.access.check(who, "describe", ("group", name))
+        return self.groups.get(name)
+
+    def min_offset(self, who: Principal, topic: str, queue_id: int) -> int:
+        """Where a queue begins."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self.store.min_offset(topic, queue_id)
+
+    def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
+        """Where a queue ends."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self.store.max_offset(topic, queue_id)
+
+    def offset_by_time(
+        self, who: Principal, topic: str, queue_id: int, time_ms: int, upper: bool = False
+    ) -> int:
+        """Where in a queue a time is; for a worker to ask."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self.store.offset_by_time(topic, queue_id, time_ms, upper)
+
+    def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored; -1 if it has none."""
+        self.access.check(who, "describe", ("topic", topic))
         start = self.store.min_offset(topic, queue_id)
         stored_ms = self.store.store_time(topic, queue_id, start)
         return -1 if stored_ms is None else stored_ms
+
+    def find_by_key(
+        self, who: Principal, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
+    ) -> list[Message]:
+        """Messages with a key or unique key that were stored in a time, newest first."""
+        self.access.check(who, "consume", ("topic", topic))
+        found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
+        return [self.store.message_at(at) for at in found]
+
+    def message_at(self, who: Principal, log_offset: int) -> Message:
+        """The message whose record starts at a log offset."""
+        message = self.store.message_at(log_offset)
+        self.access.check(who, "consume", ("topic", message.topic))
+        return message
+
+    def message_by_id(self, who: Principal, message_id: str) -> Message:
+        """The message with an offset message id."""
+        message = self.store.message_by_id(message_id)
+        self.access.check(who, "consume", ("topic", message.topic))
+        return message
+
+    def is_warm(self, log_offset: int) -> bool:
+        """Whether the record at a log offset, if there is one, can be read without waiting."""
+        return self.store.is_record_warm(log_offset)
+
+    @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self.store.log_end
+
+    @property
+    def last_append_ms(self) -> int:
+        """When the last message was stored."""
+        return self.store.last_append_ms

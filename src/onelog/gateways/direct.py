@@ -15,17 +15,18 @@ from typing import Protocol
 
 from isal.isal_zlib import crc32
 
-from onelog.core.access import Principal
+from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import Wait
+from onelog.errors import NotPermittedError
 from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
 from onelog.rocketmq.intents import NEEDLES
 
 LOOK_MS = 1_000
-"""How long it may take until a follower learns that its group was changed."""
+"""How long a follower waits at a time."""
 _CRC_MASK = 0x7FFFFFFF
 _DECLINED = ("INNER_", *(needle.decode() for needle in NEEDLES))
 """How the names of properties begin that make a message more than a plain one."""
@@ -54,8 +55,9 @@ class Direct:
         self._stored: list[NewMessage] = []
         self._appended: list[Appended] = []
         self._handed: list[tuple[Follower, int]] = []
-        broker.topics.on_change.append(self._topic_changed)
-        broker.offsets.on_move.append(self._group_moved)
+        broker.hooks.topic_changed.append(self._topic_changed)
+        broker.hooks.group_changed.append(self._group_changed)
+        broker.hooks.group_moved.append(self._group_moved)
 
     def line(self, address: tuple[str, int]) -> "DirectLine":
         """A line for a client at this address."""
@@ -81,7 +83,7 @@ class Direct:
             message
         )
         log_offset, queue_offset, size = appended
-        store_ms = self.broker.store.last_append_ms
+        store_ms = self.broker.last_append_ms
         return Message(
             topic, queue_id, queue_offset, log_offset, memoryview(body), properties, flag, sys_flag,
             born_ms, born_host, store_ms, store_host, 0, 0, crc32(body) & _CRC_MASK, size,
@@ -93,22 +95,24 @@ class Direct:
         handed, self._handed = self._handed, []
         broker = self.broker
         for follower, size in handed:
-            broker.stats.got(follower.group, follower.topic, 1, size)
-            broker.offsets.pulled(
-                follower.group, follower.topic, follower.queue_id, follower.next_offset
+            broker.followed(
+                follower.group, follower.topic, follower.queue_id, follower.next_offset, size
             )
-        broker.writer.account(stored, appended)
+        broker.account(stored, appended)
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         self._end_following(name, None)
 
+    def _group_changed(self, name: str, config: GroupConfig | None) -> None:
+        self._end_following(None, name)
+
     def _group_moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
         self._end_following(topic, group)
 
-    def _end_following(self, topic: str, group: str | None) -> None:
+    def _end_following(self, topic: str | None, group: str | None) -> None:
         for followers in list(self.followers.values()):
             for follower in list(followers):
-                if follower.topic == topic and group in (None, follower.group):
+                if topic in (None, follower.topic) and group in (None, follower.group):
                     follower.end()
 
 
@@ -145,10 +149,10 @@ class DirectLine:
                 born_ms, self._born_host, host.store_host, 0, 0, 1, (),
             ),
         )  # fmt: skip
-        broker = direct.broker
-        if not broker.publisher.is_plain(message):
-            return None
-        appended = broker.writer.write_alone(message)
+        try:
+            appended = direct.broker.publish_now(self.principal, message)
+        except NotPermittedError:
+            return None  # A request of a real protocol says why.
         if appended is None:
             return None
         direct.stored(message, appended)
@@ -158,20 +162,13 @@ class DirectLine:
         self, group: str, topic: str, queue_id: int, offset: int, arrived: Arrived
     ) -> "Follower | None":
         """Hand over the messages of a queue from `offset` on; None if one is there already."""
-        broker = self._direct.broker
-        config = broker.groups.get(group)
-        settings = broker.topics.get(topic)
-        if (
-            config is None
-            or not config.consume_enable
-            or settings is None
-            or not settings.readable
-            or not 0 <= queue_id < settings.read_queues
-            or broker.offsets.is_reset(group, topic, queue_id)
-            or broker.store.max_offset(topic, queue_id) != offset
-        ):
+        direct, who = self._direct, self.principal
+        try:
+            if not direct.broker.may_follow(who, group, topic, queue_id, offset):
+                return None
+        except NotPermittedError:
             return None
-        follower = Follower(self._direct, config, topic, queue_id, offset, arrived, self._following)
+        follower = Follower(direct, who, group, topic, queue_id, offset, arrived, self._following)
         return follower if follower.begin() else None
 
     def close(self) -> None:
@@ -184,26 +181,27 @@ class Follower:
     """A consumer that has everything of a queue, and waits for the next message."""
 
     __slots__ = (
-        "_arrived", "_config", "_direct", "_mates", "_wait", "group", "next_offset", "queue_id",
+        "_arrived", "_direct", "_mates", "_wait", "_who", "group", "next_offset", "queue_id",
         "topic",
     )  # fmt: skip
 
     def __init__(
         self,
         direct: Direct,
-        config: GroupConfig,
+        who: Principal,
+        group: str,
         topic: str,
         queue_id: int,
         offset: int,
         arrived: Arrived,
         mates: "set[Follower]",
     ) -> None:
-        self.group = config.name
+        self.group = group
         self.topic = topic
         self.queue_id = queue_id
         self.next_offset = offset
         self._direct = direct
-        self._config = config
+        self._who = who
         self._arrived = arrived
         self._mates = mates
         self._wait: Wait | None = None
@@ -218,8 +216,8 @@ class Follower:
 
     def _watch(self) -> bool:
         """Wait for what does not come through `Direct.stored`, and look around now and then."""
-        wait = self._direct.broker.waiting.wait(
-            ((self.topic, self.queue_id),), LOOK_MS, self._woken, ready=self._is_behind
+        wait = self._direct.broker.watch(
+            self._who, self.topic, self.queue_id, LOOK_MS, self._woken, self._is_behind
         )
         if wait is None:
             return False
@@ -228,8 +226,7 @@ class Follower:
 
     def take(self, record: Message) -> bool:
         """Hand over a message; False if following had to end instead."""
-        broker = self._direct.broker
-        if record[2] != self.next_offset or broker.groups.get(self.group) is not self._config:
+        if record[2] != self.next_offset:
             self.end()
             return False
         self.next_offset += 1
@@ -245,7 +242,7 @@ class Follower:
         """Hand over nothing more."""
         if self._wait is None:
             return
-        self._direct.broker.waiting.cancel(self._wait)
+        self._direct.broker.unwatch(self._wait)
         self._wait = None
         self._mates.discard(self)
         followers = self._direct.followers
@@ -265,10 +262,9 @@ class Follower:
             log.exception("a follower of %s could not be sent away", self.topic)
 
     def _is_behind(self) -> bool:
-        end = self._direct.broker.store.max_offset(self.topic, self.queue_id)
+        end = self._direct.broker.max_offset(SELF, self.topic, self.queue_id)
         return end != self.next_offset
 
     def _woken(self, _: Wait, timed_out: bool) -> None:
-        broker = self._direct.broker
-        if not timed_out or broker.groups.get(self.group) is not self._config or not self._watch():
+        if not timed_out or not self._watch():
             self.end()

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.cursors.offsets import cursor_key
 from onelog.core.durable.tables import Change, DataVersion
@@ -145,8 +146,8 @@ def export(broker: Broker) -> None:
             data_version=version_body(groups.version),
             subscription_group_table={each.name: group_body(each) for each in groups.all()},
         ),
-        OFFSETS_FILE: offsets_body(broker),
-        DELAY_FILE: delay_body(broker),
+        OFFSETS_FILE: offsets_body(*broker.admin.positions(SELF)),
+        DELAY_FILE: delay_body(*broker.admin.delayed(SELF)),
         MODES_FILE: modes_body(broker.request_modes.all()),
     }
     for name, content in contents.items():

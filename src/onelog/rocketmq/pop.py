@@ -17,7 +17,6 @@ from random import Random
 
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors.fetch import Cursor
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import IN_ORDER, Policy
@@ -109,18 +108,6 @@ class Pop:
         if self._random.randrange(100) < _RETRY_FIRST_PERCENT:
             return again + places
         return places + again
-
-    def unread(self, request: LeaseRequest) -> tuple[list[Cursor], int]:
-        """Where the messages begin that a request would be given next, and how many there are."""
-        store, leases = self._broker.store, self._broker.leases
-        cursors = []
-        left = 0
-        for topic, queue_id in request.places():
-            left += leases.available(request, topic, queue_id)
-            start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            offset = max(start, min(leases.position(request.group, topic, queue_id), end))
-            cursors.append(Cursor(None, topic, queue_id, offset))
-        return cursors, left
 
     # -- where messages go ---------------------------------------------------------------------
 

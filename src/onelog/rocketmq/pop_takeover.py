@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from onelog.core.broker import Broker
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
 from onelog.core.leases.journal import TABLE, place_key
 from onelog.core.leases.queue import QueueLeases
+from onelog.core.parts import Parts
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
@@ -59,7 +59,7 @@ class _Checkpoint:
         self.due_ms = self.popped_ms + int(said["it"])
 
 
-def take_over(broker: Broker) -> None:
+def take_over(broker: Parts) -> None:
     """Lease what RocketMQ had handed out. The positions go first: losing the leases repeats."""
     store, offsets = broker.store, broker.offsets
     checkpoints = _read(store, broker.timers, offsets)

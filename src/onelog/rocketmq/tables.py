@@ -6,7 +6,6 @@ Invariant: `group_from_body(group_body(x))` is `x` again, and so for topics.
 from collections.abc import Mapping
 from typing import Any
 
-from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import cursor_key
@@ -73,19 +72,21 @@ def group_from_body(body: SubscriptionGroupConfig) -> GroupConfig:
     return GroupConfig(**values)
 
 
-def offsets_body(broker: Broker) -> ConsumerOffsets:
+def offsets_body(
+    version: DataVersion, positions: Mapping[tuple[str, str], dict[int, int]]
+) -> ConsumerOffsets:
     """The positions of all groups."""
     return ConsumerOffsets(
-        data_version=version_body(broker.versions[broker.offsets.name]),
-        offset_table={cursor_key(*cursor): at for cursor, at in broker.offsets.all().items()},
+        data_version=version_body(version),
+        offset_table={cursor_key(*cursor): at for cursor, at in positions.items()},
     )
 
 
-def delay_body(broker: Broker) -> DelayOffsets:
+def delay_body(version: DataVersion, progress: Mapping[int, tuple[int, int]]) -> DelayOffsets:
     """How far each delay level has been delivered."""
     return DelayOffsets(
-        data_version=version_body(broker.versions[broker.delay.name]),
-        offset_table={level: at for level, (at, _) in broker.delay.progress().items()},
+        data_version=version_body(version),
+        offset_table={level: at for level, (at, _) in progress.items()},
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.traces import Fate, MessageTrace, Step, StepKind
 from onelog.clock import SystemClock
+from onelog.core.access import SELF
 from onelog.core.publish import Intent
 from onelog.errors import MessageNotFoundError
 from onelog.message import NewMessage, encode_properties
@@ -194,7 +195,7 @@ async def test_delays_and_transactions_are_steps(admin: AsyncAdmin, cluster: Liv
     due_ms = SystemClock().now_ms() + 3_600_000
     timed = "A" * 32
     properties = encode_properties({"UNIQ_KEY": timed, "TIMER_DELIVER_MS": str(due_ms)})
-    cluster.brokers[0].broker.publish(
+    cluster.brokers[0].broker.publish(SELF,
         NewMessage("orders", 0, b"x", properties), lambda token, appended, error: None, None,
         Intent(due_ms),
     )  # fmt: skip

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.errors import GroupNotFoundError, InvalidGroupError
 from onelog.rocketmq.names import SYSTEM_GROUPS
@@ -39,9 +40,9 @@ def test_every_setting_comes_back_after_a_restart(world: World) -> None:
         consume_timeout_minutes=7,
         attributes={"k": "v"},
     )
-    world.broker.admin.update_group(config)
+    world.broker.admin.update_group(SELF, config)
     before = world.broker.groups.version
-    world.broker.admin.update_group(config)
+    world.broker.admin.update_group(SELF, config)
     assert world.broker.groups.version == before
     world.restart()
     assert world.broker.groups.get("readers") == config
@@ -49,7 +50,7 @@ def test_every_setting_comes_back_after_a_restart(world: World) -> None:
 
 
 def test_changed_settings_of_a_system_group_are_kept(world: World) -> None:
-    world.broker.admin.update_group(GroupConfig("TOOLS_CONSUMER", retry_queues=4))
+    world.broker.admin.update_group(SELF, GroupConfig("TOOLS_CONSUMER", retry_queues=4))
     world.restart()
     assert world.broker.groups.require("TOOLS_CONSUMER").retry_queues == 4
 
@@ -59,16 +60,23 @@ def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> N
     world.fill("orders", 0, 5)
     for group in ("kept", "cleaned"):
         world.commit(group, "orders", 0, 5)
-        world.broker.admin.delete_group(group, clean_offsets=group == "cleaned")
+        world.broker.admin.delete_group(SELF, group, clean_offsets=group == "cleaned")
     world.restart()
     assert world.broker.groups.get("kept") is None
-    assert world.broker.query_offset("kept", "orders", 0) == 5
+    assert world.broker.query_offset(SELF, "kept", "orders", 0) == 5
     assert world.broker.offsets.get("cleaned", "orders", 0) is None
 
 
-def test_deleting_an_unknown_group_is_an_error(world: World) -> None:
+def test_deleting_a_group_that_is_gone_takes_its_positions(world: World) -> None:
+    world.topic("orders", 1)
+    world.fill("orders", 0, 1)
+    world.commit("readers", "orders", 0, 1)
+    world.broker.admin.delete_group(SELF, "readers", clean_offsets=False)
+    assert world.broker.admin.topics_of_group(SELF, "readers") == ["orders"]
+    world.broker.admin.delete_group(SELF, "readers", clean_offsets=True)
+    assert world.broker.admin.topics_of_group(SELF, "readers") == []
     with pytest.raises(GroupNotFoundError):
-        world.broker.admin.delete_group("nobody", clean_offsets=True)
+        world.broker.groups.delete("readers", [])
 
 
 def test_a_retry_policy_of_any_length_is_refused(world: World) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.names import Naming
 from onelog.core.membership.assignment import RequestMode
@@ -43,7 +44,7 @@ def _check(world: World, name: str) -> None:
     assert broker.topics.require(name).write_queues == 2
     assert world.bodies(name, 1) == [b"first", b"second"]
     assert pulled(world.pull(0, name, 1, group=name)) == [b"first", b"second"]
-    assert broker.query_offset(name, name, 1) == 1
+    assert broker.query_offset(SELF, name, name, 1) == 1
     assert name in broker.offsets.groups_of(name)
     assert broker.groups.require(name).retry_times_max == 3
     if not NAMING.is_retry(name):
@@ -75,7 +76,7 @@ def test_all_names_live_side_by_side(world: World) -> None:
         assert [bytes(each.body) for each in found] == [b"first", b"second"]
     assert verify(world.folder).clean
     for name in NAMES:
-        world.broker.admin.delete_topic(name)
+        world.broker.admin.delete_topic(SELF, name)
         assert world.messages(name, 1) == []
     world.restart()
     assert not {*NAMES} & {*world.store.queues()}
@@ -87,7 +88,7 @@ def test_a_deletion_forgets_only_what_is_named(world: World) -> None:
         world.fill(topic, 0, 9)
         world.commit(group, topic, 0, len(group))
         world.pull(0, topic, group=group)
-    world.broker.admin.delete_topic("a")
+    world.broker.admin.delete_topic(SELF, "a")
     world.restart()
     assert world.broker.offsets.all() == {("c", "a@b"): {0: 1}}
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from onelog.config import BrokerConfig
+from onelog.core.access import SELF
 from onelog.core.catalog.topics import (
     PERM_READ,
     TopicConfig,
@@ -35,9 +36,9 @@ def test_the_topics_of_rocketmq_exist_from_the_start_without_files(world: World)
 def test_system_topics_can_neither_be_redefined_nor_deleted(world: World) -> None:
     for name in (DEFAULT_TOPIC, "BenchmarkTest", "rmq_sys_anything", "onelog_sys_tables"):
         with pytest.raises(SystemTopicError):
-            world.broker.admin.create_topic(TopicConfig(name))
+            world.broker.admin.create_topic(SELF, TopicConfig(name))
         with pytest.raises(SystemTopicError):
-            world.broker.admin.delete_topic(name)
+            world.broker.admin.delete_topic(SELF, name)
 
 
 def test_a_topic_that_is_made_again_is_known_by_its_time(world: World) -> None:
@@ -50,7 +51,7 @@ def test_a_topic_that_is_made_again_is_known_by_its_time(world: World) -> None:
     assert topics.require("orders").created_ms == born
     world.restart()
     assert world.broker.topics.require("orders").created_ms == born
-    world.broker.admin.delete_topic("orders")
+    world.broker.admin.delete_topic(SELF, "orders")
     world.topic("orders", 8)
     assert world.broker.topics.require("orders").created_ms == born + 1_000
 
@@ -67,7 +68,7 @@ def test_creating_changing_and_deleting_moves_the_version_and_tells_listeners(wo
     world.topic("orders", 8)
     assert heard == [("orders", 4), ("orders", 8)]
     assert topics.version.counter == before + 2
-    world.broker.admin.delete_topic("orders")
+    world.broker.admin.delete_topic(SELF, "orders")
     assert heard[-1] == ("orders", None)
     assert topics.version.counter == before + 3
     assert topics.version.timestamp_ms == world.clock.now_ms()
@@ -79,7 +80,7 @@ def test_every_setting_comes_back_after_a_restart(world: World) -> None:
     config = TopicConfig(
         "orders", 3, 5, PERM_READ, "MULTI_TAG", True, 2, {"message.type": "FIFO", "a": "b"}
     )
-    world.broker.admin.create_topic(config)
+    world.broker.admin.create_topic(SELF, config)
     world.restart()
     assert world.broker.topics.require("orders") == config
 
@@ -96,13 +97,13 @@ def test_every_setting_comes_back_after_a_restart(world: World) -> None:
 )
 def test_settings_out_of_range_are_refused(world: World, config: TopicConfig) -> None:
     with pytest.raises(InvalidTopicError):
-        world.broker.admin.create_topic(config)
+        world.broker.admin.create_topic(SELF, config)
 
 
 def test_a_message_creates_its_topic_with_at_most_the_default_topics_queues(world: World) -> None:
-    created = world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4)
+    created = world.broker.create_topic_for_send(SELF, "new", DEFAULT_TOPIC, 4)
     assert created == TopicConfig("new", 4, 4, 6)
-    assert world.broker.create_topic_for_send("wide", DEFAULT_TOPIC, 100).write_queues == 8
+    assert world.broker.create_topic_for_send(SELF, "wide", DEFAULT_TOPIC, 100).write_queues == 8
     world.restart()
     assert world.broker.topics.require("new") == created
 
@@ -110,31 +111,31 @@ def test_a_message_creates_its_topic_with_at_most_the_default_topics_queues(worl
 def test_a_default_topic_that_lets_nobody_inherit_creates_nothing(world: World) -> None:
     world.topic("parent", 4)
     with pytest.raises(TopicNotFoundError):
-        world.broker.create_topic_for_send("child", "parent", 4)
+        world.broker.create_topic_for_send(SELF, "child", "parent", 4)
     with pytest.raises(TopicNotFoundError):
-        world.broker.create_topic_for_send("child", "nowhere", 4)
+        world.broker.create_topic_for_send(SELF, "child", "nowhere", 4)
 
 
 def test_a_retry_topic_is_created_even_without_a_default_topic(world: World) -> None:
-    assert world.broker.create_topic_for_send("%RETRY%g", "nowhere", 4).write_queues == 1
+    assert world.broker.create_topic_for_send(SELF, "%RETRY%g", "nowhere", 4).write_queues == 1
 
 
 def test_forbidden_and_malformed_topics_are_not_created_by_messages(world: World) -> None:
     topics = world.broker.topics
     for name in topics.unsendable - {config.name for config in topics.all()}:
         with pytest.raises(TopicPermissionError):
-            world.broker.create_topic_for_send(name, DEFAULT_TOPIC, 4)
+            world.broker.create_topic_for_send(SELF, name, DEFAULT_TOPIC, 4)
     with pytest.raises(InvalidTopicError):
-        world.broker.create_topic_for_send("no\tcontrols", DEFAULT_TOPIC, 4)
+        world.broker.create_topic_for_send(SELF, "no\tcontrols", DEFAULT_TOPIC, 4)
 
 
 def test_with_auto_creation_off_only_existing_topics_take_messages(world: World) -> None:
     world.broker.reconfigure(replace(world.broker_config, auto_create_topics=False))
     assert world.broker.topics.get(DEFAULT_TOPIC) is None
     with pytest.raises(TopicNotFoundError):
-        world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4)
+        world.broker.create_topic_for_send(SELF, "new", DEFAULT_TOPIC, 4)
     world.broker.reconfigure(BrokerConfig())
-    assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 4
+    assert world.broker.create_topic_for_send(SELF, "new", DEFAULT_TOPIC, 4).write_queues == 4
 
 
 def test_a_changed_number_of_default_queues_reaches_the_name_servers(world: World) -> None:
@@ -144,7 +145,7 @@ def test_a_changed_number_of_default_queues_reaches_the_name_servers(world: Worl
     world.broker.reconfigure(replace(world.broker_config, default_topic_queues=2))
     assert heard == [DEFAULT_TOPIC]
     assert world.broker.topics.version != before
-    assert world.broker.create_topic_for_send("new", DEFAULT_TOPIC, 4).write_queues == 2
+    assert world.broker.create_topic_for_send(SELF, "new", DEFAULT_TOPIC, 4).write_queues == 2
 
 
 def test_the_topic_of_traces_is_there_while_clients_are_told_to_trace(world: World) -> None:

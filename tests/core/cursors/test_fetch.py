@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.reading import SCAN_MAX, Fetched, FetchStatus
 from onelog.core.filters.filter_time import WAITING_MAX
@@ -96,11 +97,11 @@ def test_who_may_not_pull_is_told_why(orders: World) -> None:
         with pytest.raises(InvalidQueueError):
             orders.pull(0, queue_id=queue_id)
     config = orders.broker.groups.require("readers")
-    orders.broker.admin.update_group(replace(config, consume_enable=False))
+    orders.broker.admin.update_group(SELF, replace(config, consume_enable=False))
     with pytest.raises(GroupPermissionError):
         orders.pull(0)
     topic = orders.broker.topics.require("orders")
-    orders.broker.admin.create_topic(replace(topic, perm=2))
+    orders.broker.admin.create_topic(SELF, replace(topic, perm=2))
     with pytest.raises(TopicPermissionError):
         orders.pull(0, group="others")
 
@@ -121,7 +122,7 @@ def test_a_fetch_counts_for_its_group_if_it_has_one(orders: World) -> None:
     orders.fetch(partitions(), PLENTY)
     totals = orders.broker.stats.totals
     assert (totals.get_count, totals.found) == (2, 1)
-    assert orders.broker.admin.statistic("GROUP_GET_NUMS", "orders@readers")[0].total == 2
+    assert orders.broker.admin.statistic(SELF, "GROUP_GET_NUMS", "orders@readers")[0].total == 2
 
 
 # -- waiting -----------------------------------------------------------------------------------

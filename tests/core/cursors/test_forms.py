@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.cursors.reading import Fetched, FetchStatus
 from onelog.core.filters.tags import subscribe
 from onelog.errors import InvalidRequestError
@@ -90,7 +91,7 @@ def test_a_mark_lasts_as_long_as_its_topic(orders: World) -> None:
     assert orders.broker.marked.names == {"orders"}
     orders.crash()
     assert len(found(orders.pull(3))) == 9
-    orders.broker.admin.delete_topic("orders")
+    orders.broker.admin.delete_topic(SELF, "orders")
     assert orders.broker.marked.names == set()
 
 
@@ -119,7 +120,7 @@ def test_one_message_of_a_batch_is_sent_back_alone(orders: World) -> None:
     failed = found(orders.pull(0))[4]
     assert failed.unique_key is not None
     orders.broker.send_back(
-        "readers", failed.log_offset, -1, orders.on_stored, unique_key=failed.unique_key
+        SELF, "readers", failed.log_offset, -1, orders.on_stored, unique_key=failed.unique_key
     )
     orders.end_tick()
     (dead,) = orders.messages("%DLQ%readers")
@@ -127,7 +128,7 @@ def test_one_message_of_a_batch_is_sent_back_alone(orders: World) -> None:
     assert as_neutral(dead).key is None
     with pytest.raises(InvalidRequestError):
         orders.broker.send_back(
-            "readers", failed.log_offset, -1, orders.on_stored, unique_key="another"
+            SELF, "readers", failed.log_offset, -1, orders.on_stored, unique_key="another"
         )
 
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from onelog.core.access import SELF
 from onelog.core.durable.tables import TABLES_TOPIC
 from onelog.errors import (
     GroupNotFoundError,
@@ -40,7 +41,7 @@ def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> Non
     world.advance(5_000)
     world.commit("readers", "orders", 0, 20)
     world.crash()
-    assert world.broker.query_offset("readers", "orders", 0) == 10
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 10
 
 
 def test_a_clean_stop_loses_nothing(world: World) -> None:
@@ -48,7 +49,7 @@ def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.fill("orders", 1, 20)
     world.commit("readers", "orders", 1, 20)
     world.restart()
-    assert world.broker.query_offset("readers", "orders", 1) == 20
+    assert world.broker.query_offset(SELF, "readers", "orders", 1) == 20
 
 
 def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
@@ -76,15 +77,15 @@ def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
     world.commit("readers", "bad", 0, 6)
     world.advance(5_000)
     world.crash()
-    assert world.broker.query_offset("others", "orders", 0) == 7
-    assert world.broker.query_offset("readers", "bad", 0) == 6
+    assert world.broker.query_offset(SELF, "others", "orders", 0) == 7
+    assert world.broker.query_offset(SELF, "readers", "bad", 0) == 6
 
 
 def test_a_commit_may_go_back(world: World) -> None:
     world.topic("orders")
     world.commit("readers", "orders", 0, 20)
     world.commit("readers", "orders", 0, 10)
-    assert world.broker.query_offset("readers", "orders", 0) == 10
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 10
 
 
 def test_what_cannot_be_a_position_is_refused(world: World) -> None:
@@ -98,15 +99,15 @@ def test_what_cannot_be_a_position_is_refused(world: World) -> None:
     with pytest.raises(TopicNotFoundError):
         world.commit("readers", "nowhere", 0, 1)
     with pytest.raises(GroupNotFoundError):
-        world.broker.commit_offset("strangers", "orders", 0, 1)
+        world.broker.commit_offset(SELF, "strangers", "orders", 0, 1)
 
 
 def test_a_new_group_starts_a_young_queue_at_its_first_message(world: World) -> None:
     world.topic("orders")
-    assert world.broker.query_offset("readers", "orders", 0) is None
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) is None
     world.send("orders")
-    assert world.broker.query_offset("readers", "orders", 0) == 0
-    assert world.broker.query_offset("readers", "orders", 0, zero_if_missing=False) is None
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 0
+    assert world.broker.query_offset(SELF, "readers", "orders", 0, zero_if_missing=False) is None
 
 
 def test_a_new_group_decides_itself_where_the_first_message_is_far_away(world: World) -> None:
@@ -116,8 +117,8 @@ def test_a_new_group_decides_itself_where_the_first_message_is_far_away(world: W
         world.send("orders", 1, b"x" * 10_000)
     world.memory_bytes = 100_000
     world.restart()
-    assert world.broker.query_offset("readers", "orders", 0) is None
-    assert world.broker.query_offset("readers", "orders", 1) is None
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) is None
+    assert world.broker.query_offset(SELF, "readers", "orders", 1) is None
 
 
 def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: World) -> None:
@@ -126,13 +127,13 @@ def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: W
         world.send("orders")
     world.commit("readers", "orders", 0, 5)
     world.broker.offsets.reset("readers", "orders", {0: 2})
-    assert world.broker.query_offset("readers", "orders", 0) == 2
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 2
     first = world.pull(5)
     assert (first.status.name, first.next_offset) == ("OFFSET_RESET", 2)
     assert (first.min_offset, first.max_offset) == (0, 5)
     assert world.pull(2).status.name == "FOUND"
     world.crash()
-    assert world.broker.query_offset("readers", "orders", 0) == 2
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 2
 
 
 def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: World) -> None:
@@ -142,10 +143,10 @@ def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: Wo
     world.commit("readers", "orders", 0, 1)
     world.commit("readers", "orders", 1, 1)
     world.pull(1)
-    assert world.broker.query_offset("readers", "orders", 0) == 0
-    assert world.broker.query_offset("readers", "orders", 1) == 1
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 0
+    assert world.broker.query_offset(SELF, "readers", "orders", 1) == 1
     world.commit("readers", "orders", 0, 1)
-    assert world.broker.query_offset("readers", "orders", 0) == 1
+    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 1
 
 
 def test_a_clone_replaces_the_other_groups_position(world: World) -> None:

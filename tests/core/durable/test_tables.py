@@ -9,6 +9,7 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
+from onelog.core.access import SELF
 from onelog.core.durable.tables import SNAPSHOT_FILE, TABLES_TOPIC, Tables, Versions, in_parts
 from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
@@ -354,9 +355,9 @@ def test_topics_groups_and_positions_survive_a_kill_at_any_moment(world: World) 
     world.advance(world.broker_config.offsets_flush_ms)
     world.crash()
     assert world.broker.groups.get("readers") is not None
-    assert world.broker.query_offset("readers", "orders", 2) == 17
+    assert world.broker.query_offset(SELF, "readers", "orders", 2) == 17
     world.broker.tables.snapshot(wait=True)
-    world.broker.admin.delete_topic("orders")
+    world.broker.admin.delete_topic(SELF, "orders")
     world.crash()
     assert world.broker.topics.get("orders") is None
-    assert world.broker.query_offset("readers", "orders", 2) is None
+    assert world.broker.query_offset(SELF, "readers", "orders", 2) is None

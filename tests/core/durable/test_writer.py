@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import onelog
+from onelog.core.access import SELF
 from onelog.core.durable.tables import LEASES_TOPIC, TABLES_TOPIC
 from onelog.errors import MessageError, OnelogError, StoreFullError
 from onelog.message import Appended, NewMessage, NewRun
@@ -46,7 +47,7 @@ def message(body: bytes = b"x", topic: str = "orders") -> NewMessage:
 
 def publish(world: World, *bodies: bytes) -> None:
     for body in bodies:
-        world.broker.publish(message(body), world.on_stored, body)
+        world.broker.publish(SELF, message(body), world.on_stored, body)
 
 
 def told(world: World) -> list[tuple[Any, type[OnelogError] | None]]:
@@ -91,7 +92,7 @@ def test_who_writes_at_once_comes_behind_what_the_tick_has_so_far(
 def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> None:
     publish(orders, b"1")
     run = NewRun("orders", 0, [(0, b"2", b""), (0, b"", b"")], b"2")
-    orders.broker.publish_many(run, orders.on_stored, "run")
+    orders.broker.publish_many(SELF, run, orders.on_stored, "run")
     orders.broker.writer.write_runs_now([NewRun.of(message(b"4"))])
     assert orders.bodies("orders") == [b"1", b"2", b"", b"4"]
     orders.end_tick()
@@ -124,7 +125,7 @@ def test_a_message_that_cannot_be_stored_spoils_nothing_that_is_written_at_once(
     orders: World,
 ) -> None:
     publish(orders, b"1")
-    orders.broker.publish(message()._replace(born_ms=1 << 70), orders.on_stored, "bad")
+    orders.broker.publish(SELF, message()._replace(born_ms=1 << 70), orders.on_stored, "bad")
     publish(orders, b"2")
     orders.broker.writer.write_now([message(b"3")])
     orders.end_tick()
@@ -158,7 +159,7 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
 
 def test_a_topic_is_deleted_behind_what_was_sent_to_it(orders: World) -> None:
     publish(orders, b"last")
-    orders.broker.admin.delete_topic("orders")
+    orders.broker.admin.delete_topic(SELF, "orders")
     orders.end_tick()
     assert told(orders) == [(b"last", None)]
     assert orders.store.max_offset("orders", 0) == 0

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.leases.leases import Leases
 from onelog.core.leases.queue import IN_PLACE, Handout, Policy, QueueLeases
@@ -80,7 +81,7 @@ def test_the_cursor_is_the_smallest_offset_that_is_not_finished(tmp_path: Path) 
     assert reader.cursor() == 0
     reader.ack(leased[0])
     assert reader.cursor() == 2
-    progress = reader.world.broker.admin.consume_stats(GROUP, TOPIC).queues[0]
+    progress = reader.world.broker.admin.consume_stats(SELF, GROUP, TOPIC).queues[0]
     assert (progress.lag, progress.in_flight) == (3, 3)
     reader.ack(leased[4], leased[2])
     assert reader.cursor() == 5
@@ -574,7 +575,7 @@ def test_a_reset_drops_the_leases_and_goes_on_from_there(tmp_path: Path) -> None
         reader.world.send(body=b"%d" % n)
     leased = reader.pop(4)
     reader.ack(leased[0])
-    reader.world.broker.admin.reset_offsets(GROUP, TOPIC, 0, queue_id=0, offset=2)
+    reader.world.broker.admin.reset_offsets(SELF, GROUP, TOPIC, 0, queue_id=0, offset=2)
     reader.world.end_tick()
     reader.world.crash()
     with pytest.raises(LeaseNotFoundError):
@@ -590,7 +591,7 @@ def test_a_position_that_another_way_of_consuming_committed_counts(tmp_path: Pat
     for n in range(5):
         reader.world.send(body=b"%d" % n)
     reader.pop(2)
-    reader.world.broker.commit_offset(GROUP, TOPIC, 0, 4)
+    reader.world.broker.commit_offset(SELF, GROUP, TOPIC, 0, 4)
     assert bodies(reader.pop()) == [b"4"]
     assert len(reader.leases) == 1
 
@@ -599,7 +600,7 @@ def test_a_topic_that_is_deleted_takes_its_leases_along(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     reader.pop()
-    reader.world.broker.admin.delete_topic(TOPIC)
+    reader.world.broker.admin.delete_topic(SELF, TOPIC)
     reader.world.end_tick()
     assert len(reader.leases) == 0
     reader.world.topic(TOPIC, 1)
@@ -612,7 +613,7 @@ def test_a_group_that_is_deleted_gets_nothing_back(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     reader.pop()
-    reader.world.broker.admin.delete_group(GROUP, clean_offsets=True)
+    reader.world.broker.admin.delete_group(SELF, GROUP, clean_offsets=True)
     reader.world.advance(LEASE_MS + TICK_MS)
     assert len(reader.leases) == 0
     assert reader.world.store.max_offset(RETRY, 0) == 0

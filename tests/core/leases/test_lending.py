@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onelog.config import BrokerConfig
+from onelog.core.access import SELF
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.lending import HELD_MAX, Leased
@@ -197,7 +198,7 @@ def test_a_message_that_is_moved_wakes_who_waits(tmp_path: Path) -> None:
 def test_a_topic_that_goes_ends_the_wait_and_disturbs_nobody_else(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     told: list[Leased | OnelogError] = []
-    reader.world.broker.lease(reader.request(), 60_000, lambda _, leased: told.append(leased))
+    reader.world.broker.lease(SELF, reader.request(), 60_000, lambda _, leased: told.append(leased))
     reader.world.broker.topics.delete(TOPIC, [])
     reader.world.broker.waiting.arrived(TOPIC, 0)
     assert [type(each) for each in told] == [TopicNotFoundError]

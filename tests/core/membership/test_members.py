@@ -5,7 +5,7 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.core.filters.tags import subscribe
-from onelog.core.membership.members import Client, ConsumerData, Member, Members
+from onelog.core.membership.members import Client, ConsumerData, LiveGroup, Member, Members
 
 
 class Crowd:
@@ -17,6 +17,11 @@ class Crowd:
 
     def note(self, group: str, members: list[Member]) -> None:
         self.told.append((group, [member.client.client_id for member in members]))
+
+    def live(self) -> LiveGroup:
+        found = self.members.group("g")
+        assert found is not None
+        return found
 
     def beat(self, client_id: str, *expressions: str, version: int = 1, **data: object) -> bool:
         """A heartbeat of group g on the client's own channel; `topic:expression` per topic."""
@@ -40,7 +45,7 @@ def test_a_new_member_is_told_to_all_and_a_known_one_to_none(crowd: Crowd) -> No
     assert crowd.beat("b") is True
     assert crowd.beat("a") is False
     assert crowd.told == [("g", ["a"]), ("g", ["a", "b"])]
-    assert crowd.members.client_ids("g") == ["a", "b"]
+    assert crowd.live().client_ids() == ["a", "b"]
 
 
 def test_who_leaves_is_told_to_those_who_stay(crowd: Crowd) -> None:
@@ -51,7 +56,7 @@ def test_who_leaves_is_told_to_those_who_stay(crowd: Crowd) -> None:
     assert crowd.told == [("g", ["b"])]
     crowd.members.consumer_left("channel of b", "g")
     assert crowd.members.group("g") is None
-    assert crowd.members.client_ids("g") == []
+    assert crowd.members.group("g") is None
 
 
 def test_a_closed_channel_leaves_all_its_groups(crowd: Crowd) -> None:
@@ -88,7 +93,7 @@ def test_silence_for_longer_than_the_expiry_drops_a_member(crowd: Crowd) -> None
     assert crowd.members.expire() == []
     crowd.clock.advance(1)
     assert crowd.members.expire() == ["channel of a", "producer channel"]
-    assert crowd.members.client_ids("g") == ["b"]
+    assert crowd.live().client_ids() == ["b"]
     assert crowd.members.producers("p") == []
     assert crowd.told[-1] == ("g", ["b"])
 
@@ -210,10 +215,10 @@ def test_who_consumes_a_topic_is_known_while_they_live(crowd: Crowd) -> None:
 def test_a_member_and_a_producer_are_found_by_id(crowd: Crowd) -> None:
     crowd.beat("a")
     crowd.members.producer_seen(Client("p1", "pc"), "p")
-    found = crowd.members.find("g", "a")
+    found = crowd.live().find("a")
     assert found is not None
     assert found.client.channel == "channel of a"
-    assert crowd.members.find("g", "z") is None
+    assert crowd.live().find("z") is None
     producer = crowd.members.producer_by_id("p1")
     assert producer is not None
     assert crowd.members.producer_by_id("p2") is None
@@ -227,5 +232,5 @@ def test_a_channel_that_changes_its_client_id_is_one_member(
     channel: Hashable = "c"
     crowd.members.consumer_seen(Client("old", channel), ConsumerData("g"))
     crowd.members.consumer_seen(Client("new", channel), ConsumerData("g"))
-    assert crowd.members.client_ids("g") == ["new"]
+    assert crowd.live().client_ids() == ["new"]
     assert "changed its client id" in caplog.text

@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.publish import Intent
@@ -25,7 +26,7 @@ def orders(world: World) -> World:
 
 
 def send_back(world: World, log_offset: int, level: int = 0, **how: Any) -> None:
-    world.broker.send_back("readers", log_offset, level, world.on_stored, "token", **how)
+    world.broker.send_back(SELF, "readers", log_offset, level, world.on_stored, "token", **how)
     world.end_tick()
     told = world.told.pop()
     assert (told.token, told.error) == ("token", None)
@@ -101,7 +102,7 @@ CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 250
 def test_the_delay_is_what_the_policy_of_the_group_says(
     orders: World, policy: dict[str, Any]
 ) -> None:
-    orders.broker.admin.update_group(GroupConfig("readers", retry_policy=policy))
+    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_policy=policy))
     log_offset = orders.send("orders", TAGS="a").log_offset
     for times, delay_ms in enumerate((250, 500, 900, 900)):
         send_back(orders, log_offset)
@@ -114,7 +115,7 @@ def test_the_delay_is_what_the_policy_of_the_group_says(
 
 
 def test_a_level_that_the_consumer_names_goes_before_the_policy(orders: World) -> None:
-    orders.broker.admin.update_group(GroupConfig("readers", retry_policy=EXPONENTIAL))
+    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_policy=EXPONENTIAL))
     send_back(orders, failed(orders, 0), 2)
     orders.advance(4_999)
     assert orders.store.max_offset("%RETRY%readers", 0) == 1
@@ -124,7 +125,7 @@ def test_a_level_that_the_consumer_names_goes_before_the_policy(orders: World) -
 
 def test_retries_by_a_policy_end_with_the_dead_letters_too(orders: World) -> None:
     group = GroupConfig("readers", retry_policy=EXPONENTIAL, retry_times_max=1)
-    orders.broker.admin.update_group(group)
+    orders.broker.admin.update_group(SELF, group)
     send_back(orders, orders.send("orders").log_offset)
     orders.advance(1_000)
     send_back(orders, orders.messages("%RETRY%readers")[0].log_offset)
@@ -139,7 +140,7 @@ def test_a_policy_that_makes_no_sense_is_refused_and_one_that_is_there_means_lev
 ) -> None:
     nonsense = GroupConfig("readers", retry_policy={"type": "LINEAR"})
     with pytest.raises(InvalidGroupError, match="LINEAR"):
-        orders.broker.admin.update_group(nonsense)
+        orders.broker.admin.update_group(SELF, nonsense)
     # As it would be after taking over the files of another broker.
     orders.broker.tables.write([("groups", "readers", msgspec.to_builtins(nonsense))])
     send_back(orders, failed(orders, 0))
@@ -203,7 +204,7 @@ def test_the_origin_of_a_message_that_fails_again_stays_the_first(orders: World)
 
 
 def test_retries_spread_over_the_retry_queues_of_the_group(orders: World) -> None:
-    orders.broker.admin.update_group(GroupConfig("readers", retry_queues=3))
+    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_queues=3))
     stored = orders.send("orders")
     for _ in range(30):
         send_back(orders, stored.log_offset, 1)
@@ -214,7 +215,7 @@ def test_retries_spread_over_the_retry_queues_of_the_group(orders: World) -> Non
 
 
 def test_a_group_without_retry_queues_drops_what_it_sends_back(orders: World) -> None:
-    orders.broker.admin.update_group(GroupConfig("readers", retry_queues=0))
+    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_queues=0))
     stored = orders.send("orders")
     send_back(orders, stored.log_offset)
     assert orders.broker.topics.get("%RETRY%readers") is None
@@ -223,32 +224,32 @@ def test_a_group_without_retry_queues_drops_what_it_sends_back(orders: World) ->
 def test_what_cannot_be_sent_back_is_an_error_and_changes_nothing(orders: World) -> None:
     stored = orders.send("orders")
     with pytest.raises(OffsetOutOfRangeError):
-        orders.broker.send_back("readers", 1 << 40, 0, orders.on_stored)
+        orders.broker.send_back(SELF, "readers", 1 << 40, 0, orders.on_stored)
     with pytest.raises(OffsetOutOfRangeError):
-        orders.broker.send_back("readers", -1, 0, orders.on_stored)
+        orders.broker.send_back(SELF, "readers", -1, 0, orders.on_stored)
     orders.broker.reconfigure(replace(orders.broker_config, auto_create_groups=False))
     with pytest.raises(GroupNotFoundError):
-        orders.broker.send_back("strangers", stored.log_offset, 0, orders.on_stored)
+        orders.broker.send_back(SELF, "strangers", stored.log_offset, 0, orders.on_stored)
     orders.broker.topics.ensure(TopicConfig("%RETRY%readers", 1, 1, perm=4))
     with pytest.raises(TopicPermissionError):
-        orders.broker.send_back("readers", stored.log_offset, 0, orders.on_stored)
+        orders.broker.send_back(SELF, "readers", stored.log_offset, 0, orders.on_stored)
     assert orders.soon == []
 
 
 def test_what_is_sent_back_is_counted(orders: World) -> None:
     stored = orders.send("orders")
     send_back(orders, stored.log_offset)
-    assert orders.broker.admin.statistic("SNDBCK_PUT_NUMS", "orders@readers")[0].total == 1
+    assert orders.broker.admin.statistic(SELF, "SNDBCK_PUT_NUMS", "orders@readers")[0].total == 1
 
 
 def own_retry(world: World, times: int, retries_max: int | None = None) -> None:
     """What a consumer does when sending back fails: an ordinary send to its retry topic."""
-    world.broker.create_topic_for_send("%RETRY%readers", "TBW102", 1)
+    world.broker.create_topic_for_send(SELF, "%RETRY%readers", "TBW102", 1)
     message = NewMessage(
         "%RETRY%readers", 0, b"x", encode_properties({"DELAY": "3"}), reconsume_times=times
     )
     intent = Intent(delay_level=3, retries_max=retries_max)
-    world.broker.publish(message, world.on_stored, None, intent)
+    world.broker.publish(SELF, message, world.on_stored, None, intent)
     world.end_tick()
 
 
@@ -277,9 +278,9 @@ def test_the_retry_of_an_orderly_consumer_is_a_dead_letter_at_once(orders: World
 
 
 def test_plain_sends_to_a_retry_topic_keep_the_rules_too(orders: World) -> None:
-    orders.broker.create_topic_for_send("%RETRY%readers", "TBW102", 1)
+    orders.broker.create_topic_for_send(SELF, "%RETRY%readers", "TBW102", 1)
     message = NewMessage("%RETRY%readers", 0, b"x", reconsume_times=17)
     for _ in range(2):
-        orders.broker.publish(message, orders.on_stored)
+        orders.broker.publish(SELF, message, orders.on_stored)
     orders.end_tick()
     assert len(orders.messages("%DLQ%readers")) == 2

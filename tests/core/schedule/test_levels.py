@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from onelog.core.access import SELF
 from onelog.core.publish import Intent
 from onelog.core.schedule.records import restored
 from onelog.errors import MessageError
@@ -107,7 +108,7 @@ def test_what_only_looks_like_a_delay_to_rocketmq_is_none_without_an_intent(orde
     names = {"DELAY": "3", "TIMER_DELAY_MS": "9000", "TRAN_MSG": "true", "PGROUP": "g"}
     for number, headers in enumerate(({"DELAY": "soon"}, names), 1):
         message = NewMessage("orders", 0, b"at once", encode_properties(headers))
-        orders.broker.publish(message, orders.on_stored)
+        orders.broker.publish(SELF, message, orders.on_stored)
         orders.end_tick()
         assert len(orders.bodies("orders")) == number
         assert decode_properties(orders.messages("orders")[-1].properties) == headers
@@ -115,7 +116,7 @@ def test_what_only_looks_like_a_delay_to_rocketmq_is_none_without_an_intent(orde
 
 def test_a_level_is_an_argument_and_needs_no_property(orders: World) -> None:
     message = NewMessage("orders", 2, b"later")
-    orders.broker.publish(message, orders.on_stored, None, Intent(delay_level=1))
+    orders.broker.publish(SELF, message, orders.on_stored, None, Intent(delay_level=1))
     orders.end_tick()
     assert orders.bodies("orders", 2) == []
     orders.advance(1_000)

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from onelog.config import BrokerConfig
+from onelog.core.access import SELF
 from onelog.core.publish import Intent
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.queue import TimerQueue
@@ -150,7 +151,7 @@ def test_a_committed_message_that_waits_stays_a_committed_one(orders: World) -> 
 def test_a_time_is_an_argument_and_one_that_is_past_means_now(orders: World) -> None:
     for body, wait_ms in ((b"later", 70), (b"now", 0), (b"long ago", -9_000)):
         intent = Intent(orders.clock.now_ms() + wait_ms)
-        orders.broker.publish(NewMessage("orders", 0, body), orders.on_stored, None, intent)
+        orders.broker.publish(SELF, NewMessage("orders", 0, body), orders.on_stored, None, intent)
     orders.end_tick()
     assert orders.bodies("orders") == [b"now", b"long ago"]
     orders.advance(80)

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from onelog.config import BrokerConfig
+from onelog.core.access import SELF
 from onelog.core.transactions import half as transactions_module
 from onelog.core.transactions.checkback import Check
 from onelog.errors import (
@@ -238,7 +239,7 @@ def test_the_end_of_a_chosen_immunity_is_the_end_of_unasked_commits(producers: P
 
 def test_a_topic_that_is_gone_keeps_its_transactions_open(producers: Producers) -> None:
     half = producers.begin()
-    producers.world.broker.admin.delete_topic("orders")
+    producers.world.broker.admin.delete_topic(SELF, "orders")
     with pytest.raises(TopicNotFoundError, match="stays open"):
         producers.end(half, commit=True)
     assert producers.open_count() == 1

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.durable.tables import STAGED_TOPIC
 from onelog.core.transactions import prepared_batches
 from onelog.core.transactions.prepared_batches import (
@@ -300,7 +301,7 @@ def test_a_part_that_the_crash_cut_in_two_is_completed_before_anything_else_is_w
 def test_what_the_tick_has_for_the_same_queue_is_not_taken_for_a_part(job: Job) -> None:
     world = job.world
     job.commit(0, job.stage(0, b"a"), job.stage(0, b"b", b"c"))
-    world.broker.publish(NewMessage("orders", 0, b"between"), world.on_stored)
+    world.broker.publish(SELF, NewMessage("orders", 0, b"between"), world.on_stored)
     world.end_tick()
     assert world.bodies("orders") == [b"a", b"between", b"b", b"c"]
     tear(world, 3)

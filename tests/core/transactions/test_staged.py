@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.config import StoreConfig
+from onelog.core.access import SELF
 from onelog.core.transactions import staged
 from onelog.core.transactions.staged import AGE_MS_MAX
 from onelog.errors import (
@@ -213,7 +214,7 @@ def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
     world = session.world
     session.begin()
     session.stage(*SEVERAL)
-    world.broker.publish(NewMessage("orders", 0, b"before"), world.on_stored)
+    world.broker.publish(SELF, NewMessage("orders", 0, b"before"), world.on_stored)
     session.commit()
     cut(world, lost)
     world.crash()
@@ -280,7 +281,7 @@ def test_a_message_that_could_not_be_staged_is_not_part_of_the_transaction(
 def test_a_topic_that_was_deleted_meanwhile_fails_the_commit(session: Session) -> None:
     session.begin()
     session.stage(*SEVERAL)
-    session.world.broker.admin.delete_topic("payments")
+    session.world.broker.admin.delete_topic(SELF, "payments")
     session.commit()
     ((_, error),) = session.committed
     assert isinstance(error, TopicNotFoundError)

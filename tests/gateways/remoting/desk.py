@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from onelog.config import Config, Loaded, TlsConfig
+from onelog.core.access import SELF
 from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import OnelogError
@@ -97,6 +98,7 @@ class Desk:
         address = session.connection.remote_address
         subscriptions = tuple(subscribe(topic, expression, kind, 9) for topic in topics)
         self.world.broker.heartbeat(
+            SELF,
             Client(client_id, session, language, version, address),
             [ConsumerData(group, subscriptions=subscriptions)],
             [group],

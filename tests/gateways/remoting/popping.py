@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onelog.config import Value
+from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.message import Message
 from onelog.server import BrokerServer
@@ -106,6 +107,6 @@ async def popping(
     """A broker with a topic, and a member of a group."""
     async with broker(folder, broker__name=BROKER, **settings) as server, client(server) as words:
         if server.broker.topics.get(TOPIC) is None:
-            server.broker.admin.create_topic(TopicConfig(TOPIC, queues, queues))
+            server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, queues, queues))
             server.broker.groups.require(GROUP)
         yield server, Popper(words)

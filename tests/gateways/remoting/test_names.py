@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -68,7 +69,7 @@ async def test_pulls_heartbeats_retries_and_modes_keep_to_the_rules_too(tmp_path
 async def test_what_other_protocols_named_can_be_used(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
         assert (await one.send("a.b/c", b"x")).code == ResponseCode.INVALID_PARAMETER
-        server.broker.admin.create_topic(TopicConfig("a.b/c", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("a.b/c", 1, 1))
         server.broker.groups.put(GroupConfig("my group@home"))
         assert (await one.send("a.b/c", b"x")).code == ResponseCode.SUCCESS
         assert bodies(await one.pull("a.b/c", 0, consumerGroup="my group@home")) == [b"x"]

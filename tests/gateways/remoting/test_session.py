@@ -12,6 +12,7 @@ import pytest
 import onelog
 from onelog import errors
 from onelog.clock import SystemClock
+from onelog.core.access import SELF
 from onelog.errors import OnelogError, PeerClosedError, StoreClosedError
 from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.gateways.remoting.session import (
@@ -234,9 +235,9 @@ def _commits_go_on(server: BrokerServer) -> None:
     broker = server.broker
     assert broker.offsets.all() == {}
     broker.groups.require(GROUP)
-    broker.commit_offset(GROUP, TOPIC, 0, 1)
+    broker.commit_offset(SELF, GROUP, TOPIC, 0, 1)
     broker.offsets.flush()
-    broker.admin.reset_offsets(GROUP, TOPIC, -1)
+    broker.admin.reset_offsets(SELF, GROUP, TOPIC, -1)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, InputPartition, LessThan
 
+from onelog.core.access import SELF
 from onelog.errors import ConfigError, DataLossError
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.record.inner_batch import encode_batch
@@ -117,8 +118,8 @@ def test_messages_without_a_body_are_rows(orders: ThreadedCluster, place: dict[s
     async def publish() -> None:
         broker = orders.broker().broker
         run = NewRun("orders", 0, [(0, b"", b""), (0, b"y", b"")], b"y")
-        broker.publish(NewMessage("orders", 0, b""), lambda token, where, error: None)
-        broker.publish_many(run, lambda token, where, error: None)
+        broker.publish(SELF, NewMessage("orders", 0, b""), lambda token, where, error: None)
+        broker.publish_many(SELF, run, lambda token, where, error: None)
 
     orders.run(publish())
     found = reader(orders, startingOffsets='{"orders": {"0": 50, "1": -1}}', **place)

@@ -7,7 +7,7 @@ Invariant: what `get` answers is recorded in the log or follows from the configu
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,9 @@ def _check_settings(config: GroupConfig) -> None:
         )
 
 
+GroupListener = Callable[[str, GroupConfig | None], None]
+
+
 class Groups:
     """The table of consumer groups."""
 
@@ -78,6 +81,8 @@ class Groups:
         self.auto_create = config.auto_create_groups
         self._groups: dict[str, GroupConfig] = {}
         self._system = {name: GroupConfig(name) for name in naming.system_groups}
+        self.on_change: list[GroupListener] = []
+        """Called after a group was created, changed or deleted (then with None)."""
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
@@ -145,11 +150,17 @@ class Groups:
         _check_settings(config)
         change = (self.name, config.name, msgspec.to_builtins(config))
         self._tables.write([change, self._versions.next(self.name)])
-        log.info("consumer group %s: %s", config.name, config)
+        self._tell(config.name)
 
     def delete(self, name: str, also: list[Change]) -> None:
         """Forget the group, and make the changes `also` that follow from it, in one record."""
         if name not in self._groups:
             raise GroupNotFoundError(f"subscription group [{name}] does not exist")
         self._tables.write([(self.name, name, None), *also, self._versions.next(self.name)])
-        log.info("consumer group %s: deleted", name)
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        config = self._groups.get(name)
+        log.info("consumer group %s: %s", name, config or "deleted")
+        for listener in self.on_change:
+            listener(name, config)

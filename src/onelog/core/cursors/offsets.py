@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 Cursor = tuple[str, str]
 """A group and a topic."""
+MoveListener = Callable[[str, str, Mapping[int, int]], None]
+"""Called with a group, a topic and where the group is now."""
 
 
 def cursor_key(group: str, topic: str) -> str:
@@ -48,7 +50,7 @@ class Offsets:
         """What of that is being recorded, part by part."""
         self._resets: dict[Cursor, dict[int, int]] = {}
         self._pulled: dict[Cursor, dict[int, int]] = {}
-        self.on_move: list[Callable[[str, str, Mapping[int, int]], None]] = []
+        self.on_move: list[MoveListener] = []
         """Called with a group, a topic and the new positions, after somebody corrected them."""
 
     def apply(self, key: str, value: Any) -> None:

@@ -27,6 +27,8 @@ TIMEOUT_MAX_MS = 3_600_000
 ROUND_COUNT = 500
 """Waits that are ended one after the other, before anything else has its turn."""
 
+OnEnd = Callable[["Wait", bool], None]
+"""Called with what has waited, and whether its time was up."""
 Schedule = Callable[[int, Callable[[], None]], None]
 """Calls a function after so many milliseconds, in the thread of the core."""
 
@@ -39,7 +41,7 @@ class Wait:
     def __init__(
         self,
         keys: Sequence[Key],
-        on_end: Callable[["Wait", bool], None],
+        on_end: OnEnd,
         owner: Hashable,
         ready: Callable[[], bool] | None,
         tick: int,
@@ -82,7 +84,7 @@ class Waiting:
         self,
         keys: Sequence[Key],
         timeout_ms: int,
-        on_end: Callable[[Wait, bool], None],
+        on_end: OnEnd,
         owner: Hashable = None,
         ready: Callable[[], bool] | None = None,
     ) -> Wait | None:

@@ -78,6 +78,20 @@ class LiveGroup:
     mismatch: dict[str, Wishes] = field(default_factory=dict)
     """Client ids and what each subscribes to, while they differ; empty while they agree."""
 
+    def client_ids(self) -> list[str]:
+        """The members' ids, in the order they joined."""
+        return [member.client.client_id for member in self.members.values()]
+
+    def subscriber_ids(self, topic: str) -> list[str]:
+        """The ids of those members that subscribe to the topic, in the order they joined."""
+        members = self.members.values()
+        return [member.client.client_id for member in members if topic in member.subscriptions]
+
+    def find(self, client_id: str) -> Member | None:
+        """The member with this id."""
+        members = self.members.values()
+        return next((member for member in members if member.client.client_id == client_id), None)
+
     def unite(self) -> bool:
         """Work out the group's subscriptions from the members'. True if topics came or went."""
         united: dict[str, Subscription] = {}
@@ -108,7 +122,7 @@ class LiveGroup:
         self.mismatch = wishes if differ else {}
 
 
-GroupListener = Callable[[str, list[Member]], None]
+MembersListener = Callable[[str, list[Member]], None]
 
 
 @dataclass(slots=True)
@@ -128,7 +142,7 @@ class Members:
         self._groups: dict[str, LiveGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
         self._channels: dict[Hashable, _Channel] = {}
-        self.on_group_change: list[GroupListener] = []
+        self.on_group_change: list[MembersListener] = []
         """Called with a group and its members when one came or left, or topics came or went."""
         self.mismatches_total = 0
         """How often members of a group began to subscribe differently."""
@@ -285,23 +299,6 @@ class Members:
     def mismatched_groups(self) -> list[str]:
         """The groups whose members subscribe differently now."""
         return [group.name for group in self._groups.values() if group.mismatch]
-
-    def client_ids(self, group: str) -> list[str]:
-        """The members' ids, in the order they joined."""
-        found = self._groups.get(group)
-        return [member.client.client_id for member in found.members.values()] if found else []
-
-    def subscriber_ids(self, group: str, topic: str) -> list[str]:
-        """The ids of those members that subscribe to the topic, in the order they joined."""
-        found = self._groups.get(group)
-        members = found.members.values() if found else ()
-        return [member.client.client_id for member in members if topic in member.subscriptions]
-
-    def find(self, group: str, client_id: str) -> Member | None:
-        """The consumer with this id."""
-        found = self._groups.get(group)
-        members = found.members.values() if found else ()
-        return next((member for member in members if member.client.client_id == client_id), None)
 
     def subscription(self, group: str, topic: str, channel: Hashable = None) -> Subscription | None:
         """What the client on this channel subscribes to; else what the group does."""

@@ -60,10 +60,6 @@ AskProducer = Callable[[Client, Check], bool]
 """Sends a question to a client; False if that is not possible now."""
 
 
-def _nobody(client: Client, check: Check) -> bool:
-    return False
-
-
 def _sliced(offsets: list[int]) -> Iterator[list[int]]:
     for at in range(0, len(offsets), _SLICE_COUNT):
         yield offsets[at : at + _SLICE_COUNT]
@@ -85,8 +81,8 @@ class CheckBack:
         checks_max: int,
     ) -> None:
         self.checks_max = checks_max
-        self.ask: AskProducer = _nobody
-        """Set by the gateway that producers are connected through."""
+        self.asks: list[AskProducer] = []
+        """Those of the gateways that producers are connected through."""
         self._transactions = transactions
         self._places = transactions.places
         self._store = store
@@ -226,7 +222,7 @@ class CheckBack:
         for _ in range(min(len(producers), _TRIES_MAX)):
             turn = self._turns.get(group, 0) % len(producers)
             self._turns[group] = turn + 1
-            if self.ask(producers[turn].client, check):
+            if any(ask(producers[turn].client, check) for ask in self.asks):
                 return True
         if not producers:
             self._turns.pop(group, None)

@@ -40,9 +40,9 @@ class RemotingGateway(Gateway):
     def __init__(self, house: House) -> None:
         super().__init__(house, HANDLERS)
         broker = self.broker
-        broker.members.on_group_change.append(clients.notify_members)
-        broker.on_channel_expired.append(_drop)
-        broker.checkback.ask = transactions.ask_producer
+        broker.hooks.members_changed.append(clients.notify_members)
+        broker.hooks.channel_expired.append(_drop)
+        broker.hooks.ask_producer.append(transactions.ask_producer)
         self._house = house
         self._registrar: Registrar | None = None
 

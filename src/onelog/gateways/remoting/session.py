@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeVar
 
 from onelog.config import Loaded
-from onelog.core.access import Principal
+from onelog.core.access import SELF, Principal
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -295,10 +295,10 @@ class BrokerSession(RemotingSession):
         self, command: Command, log_offset: int, act: Callable[[], Answer | None]
     ) -> Answer | None:
         """Do what needs the record at a log offset: now, or when a worker has read it."""
-        store = self.broker.store
-        if store.is_record_warm(log_offset):
+        broker = self.broker
+        if broker.is_warm(log_offset):
             return act()
-        self.look_up(command, lambda: store.message_at(log_offset), lambda _: act())
+        self.look_up(command, lambda: broker.message_at(SELF, log_offset), lambda _: act())
         return None
 
     def refuse(self, reason: str) -> NoReturn:

@@ -10,6 +10,7 @@ import pytest
 from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.hooks import ConsumeContext
 from onelog.client.message import Queue
+from onelog.core.access import SELF
 from onelog.errors import (
     ClientClosedError,
     ConfigError,
@@ -55,7 +56,7 @@ async def test_the_messages_of_a_topic_come_in_the_order_of_their_queues(
 async def test_messages_without_a_body_are_messages(cluster: LiveCluster) -> None:
     broker = cluster.brokers[0].broker
     for body in (b"", b"x", b""):
-        broker.publish(NewMessage("orders", 0, body), lambda token, where, error: None)
+        broker.publish(SELF, NewMessage("orders", 0, body), lambda token, where, error: None)
     async with consumer(cluster) as reading:
         reading.subscribe("orders")
         assert bodies(await polled(reading, 3)) == [b"", b"x", b""]

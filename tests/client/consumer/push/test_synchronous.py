@@ -274,7 +274,7 @@ async def test_a_signal_ends_a_program_after_what_is_in_hand(
             _, errors = await process.communicate()
         assert (process.returncode, errors.decode()) == (0, "")
     assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 1
-    assert cluster.brokers[0].broker.members.client_ids("billing") == []
+    assert cluster.brokers[0].broker.members.group("billing") is None
 
 
 async def test_a_second_ctrl_c_does_not_wait_for_listeners(cluster: LiveCluster) -> None:

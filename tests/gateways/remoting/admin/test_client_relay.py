@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.gateways.remoting.admin import client_relay
 from onelog.message import message_id
@@ -53,7 +54,10 @@ async def test_a_client_may_say_no(desk: Desk) -> None:
 async def test_who_is_not_there_cannot_be_asked(desk: Desk) -> None:
     await desk.member("old", "readers", "orders", version=61)
     desk.world.broker.heartbeat(
-        Client("kafka", "a channel of another protocol", version=99), [ConsumerData("readers")], []
+        SELF,
+        Client("kafka", "a channel of another protocol", version=99),
+        [ConsumerData("readers")],
+        [],
     )
     for client_id, reason in (("c1", "not online"), ("old", "too low"), ("kafka", "protocol")):
         answer = await desk.ask(INFO, consumerGroup="readers", clientId=client_id)

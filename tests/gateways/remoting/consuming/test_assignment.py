@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -45,7 +46,7 @@ async def set_mode(words: Client, mode: str = "POP", share: int = 0, **changed: 
 
 
 def prepare(server: BrokerServer, queues: int = 5) -> None:
-    server.broker.admin.create_topic(TopicConfig(TOPIC, queues, queues))
+    server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, queues, queues))
 
 
 async def test_members_that_pull_share_the_queues(tmp_path: Path) -> None:

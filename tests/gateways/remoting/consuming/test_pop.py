@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.leases import lending
 from onelog.errors import StoreFullError
 from onelog.net.peer import Peer
@@ -415,7 +416,7 @@ async def test_a_topic_that_is_deleted_ends_the_requests_for_it(tmp_path: Path) 
     async with popping(tmp_path) as (server, member):
         held = asyncio.create_task(member.ask_pop(pollTime=1_000))
         await asyncio.sleep(0.05)
-        server.broker.admin.delete_topic(TOPIC)
+        server.broker.admin.delete_topic(SELF, TOPIC)
         assert (await held).code == ResponseCode.TOPIC_NOT_EXIST
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from onelog.clock import SystemClock
 from onelog.config import NameserverConfig, TlsConfig, Value
+from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.nameserver.routes import Endpoint
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -51,7 +52,7 @@ async def test_a_broker_registers_with_every_name_server_and_leaves_cleanly(tmp_
 async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path: Path) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
-        server.broker.admin.create_topic(TopicConfig("fresh", 3, 5))
+        server.broker.admin.create_topic(SELF, TopicConfig("fresh", 3, 5))
         assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
         route = names.registry.routes.route("fresh")
         assert route is not None
@@ -73,7 +74,7 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
         for _ in range(3):
             await registrar.register()
         assert bodies.call_count == 0
-        server.broker.admin.create_topic(TopicConfig("fresh", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("fresh", 1, 1))
         assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
         assert bodies.call_count == 1
         names.registry.routes.unregister(
@@ -100,9 +101,9 @@ async def test_a_bug_does_not_end_the_registrations(
             return body()
 
         monkeypatch.setattr(registrar, "body", failing)
-        server.broker.admin.create_topic(TopicConfig("unlucky", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("unlucky", 1, 1))
         assert await eventually(lambda: not failures)
-        server.broker.admin.create_topic(TopicConfig("lucky", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("lucky", 1, 1))
         assert await eventually(lambda: names.registry.routes.route("lucky") is not None)
     await names.close()
 
@@ -117,7 +118,7 @@ async def test_a_name_server_that_comes_back_is_told_again(
         tmp_path, broker__nameservers=where, broker__register_interval_ms=1_000
     ) as server:
         await names.close()
-        server.broker.admin.create_topic(TopicConfig("meanwhile", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("meanwhile", 1, 1))
         assert await eventually(lambda: "cannot be told" in caplog.text)
         names = await nameserver(tmp_path, port)
         assert await eventually(lambda: names.registry.routes.route("meanwhile") is not None)
@@ -149,7 +150,7 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
         tmp_path, broker__nameservers=where, broker__register_timeout_ms=300
     ) as server:
         assert names.registry.routes.route("TBW102") is not None
-        server.broker.admin.create_topic(TopicConfig("t", 1, 1))
+        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
         assert await eventually(lambda: names.registry.routes.route("t") is not None)
     await names.close()
     await mute.close()

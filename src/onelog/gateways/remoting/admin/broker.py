@@ -12,20 +12,17 @@ from functools import partial
 
 from onelog import __version__
 from onelog.config import SETTINGS
-from onelog.core.broker import Broker
+from onelog.core.admin import LogState, State
 from onelog.core.stats import Statistic
 from onelog.errors import (
     ConfigError,
     NotPermittedError,
-    OffsetOutOfRangeError,
     OnelogError,
-    StoreError,
     WireError,
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
 from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
 from onelog.message import Buffer
-from onelog.names import TIMER_TOPIC
 from onelog.rocketmq.tables import modes_body
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
@@ -65,30 +62,30 @@ are handled as they are read, and a peer that is too fast is not read from."""
 def runtime_info(session: BrokerSession, command: Command) -> None:
     """GET_BROKER_RUNTIME_INFO."""
     session.look_up(
-        command, lambda: _disk(session.broker), lambda disk: _runtime_info(session, disk)
+        command,
+        lambda: _disk(session.broker.admin.log_state(session.principal)),
+        lambda disk: _runtime_info(session, disk),
     )
 
 
 def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
-    broker = session.broker
+    state = session.broker.admin.state(session.principal)
     table = {
-        **_state(session.gateway),
-        **_traffic(broker),
+        **_life(session.gateway, state),
+        **_traffic(state),
         **disk,
         **_waiting_requests(),
-        **_delayed(broker),
-        **_mismatches(broker),
-        **_damage(broker),
+        **_delayed(state),
+        **_troubles(state),
         **_stalls(session.gateway),
     }
     return Answer(body=KVTable(table=table).encode())
 
 
-def _state(gateway: Gateway) -> dict[str, str]:
-    started_ms = gateway.broker.stats.started_ms
+def _life(gateway: Gateway, state: State) -> dict[str, str]:
     return {
-        "bootTimestamp": str(started_ms),
-        "runtime": _span(gateway.clock.now_ms() - started_ms),
+        "bootTimestamp": str(state.started_ms),
+        "runtime": _span(gateway.clock.now_ms() - state.started_ms),
         "brokerActive": "true",
         "brokerVersionDesc": VERSION_NAME,
         "onelogVersion": __version__,
@@ -104,10 +101,8 @@ def _span(ms: int) -> str:
     )
 
 
-def _traffic(broker: Broker) -> dict[str, str]:
-    stats = broker.stats
-    totals = stats.totals
-    rates = stats.rates()
+def _traffic(state: State) -> dict[str, str]:
+    totals, rates = state.totals, state.rates
     asked = [found + missed for found, missed in zip(rates["found"], rates["missed"], strict=True)]
     transferred = _numbers(rates["transferred"])
     return {
@@ -123,11 +118,11 @@ def _traffic(broker: Broker) -> dict[str, str]:
         "getTotalTps": _numbers(asked),
         "getTransferredTps": transferred,
         "getTransferedTps": transferred,  # What tools up to 4.9 read, and cannot do without.
-        "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.put_count),
-        "msgPutTotalTodayMorning": str(stats.today_morning.put_count),
+        "msgPutTotalYesterdayMorning": str(state.yesterday_morning.put_count),
+        "msgPutTotalTodayMorning": str(state.today_morning.put_count),
         "msgPutTotalTodayNow": str(totals.put_count),
-        "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.get_count),
-        "msgGetTotalTodayMorning": str(stats.today_morning.get_count),
+        "msgGetTotalYesterdayMorning": str(state.yesterday_morning.get_count),
+        "msgGetTotalTodayMorning": str(state.today_morning.get_count),
         "msgGetTotalTodayNow": str(totals.get_count),
     }
 
@@ -136,35 +131,26 @@ def _numbers(rates: tuple[float, ...] | list[float]) -> str:
     return " ".join(str(rate) for rate in rates)
 
 
-def _disk(broker: Broker) -> dict[str, str]:
-    store = broker.store
-    usage = shutil.disk_usage(store.folder)
-    ratio = str(store.retention.disk(store.folder) / 100)
+def _disk(log: LogState) -> dict[str, str]:
+    usage = shutil.disk_usage(log.folder)
+    ratio = str(log.disk_percent / 100)
     free = usage.total - usage.used  # As Java counts it: with what is reserved for the system.
     return {
         "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{store.folder / 'commitlog'}": ratio,
+        f"commitLogDiskRatio_{log.folder / 'commitlog'}": ratio,
         "consumeQueueDiskRatio": ratio,
         "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(free)}.",
-        "commitLogMinOffset": str(store.log_min),
-        "commitLogMaxOffset": str(store.log_end),
-        "earliestMessageTimeStamp": str(_earliest_ms(broker)),
+        "commitLogMinOffset": str(log.min_offset),
+        "commitLogMaxOffset": str(log.end),
+        "earliestMessageTimeStamp": str(log.first_ms),
         # Queues are entered in the same tick as the log, which is written without a lock.
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
         "pageCacheLockTimeMills": "0",
-        "remainHowManyDataToFlush": _size(store.log_end - store.log.flushed),
+        "remainHowManyDataToFlush": _size(log.end - log.flushed),
         "remainHowManyDataToCommit": _size(0),
         "remainTransientStoreBufferNumbs": str(BUFFERS_UNLIMITED),
     }
-
-
-def _earliest_ms(broker: Broker) -> int:
-    """When the oldest message of the log was stored; -1 if there is none."""
-    try:
-        return broker.store.message_at(broker.store.log_min).store_ms
-    except (OffsetOutOfRangeError, StoreError):
-        return -1
 
 
 def _size(count: int) -> str:
@@ -187,38 +173,32 @@ def _waiting_requests() -> dict[str, str]:
     return found
 
 
-def _delayed(broker: Broker) -> dict[str, str]:
+def _delayed(state: State) -> dict[str, str]:
     levels = {
         f"scheduleMessageOffset_{level}": f"{position},{end}"
-        for level, (position, end) in broker.delay.progress().items()
+        for level, (position, end) in state.delayed.items()
         if end
     }
-    wheel = broker.timers.wheel
-    behind = int(broker.store.max_offset(TIMER_TOPIC, 0)) - wheel.end
     return {
         **levels,
         "timerReadBehind": "0",
-        "timerOffsetBehind": str(behind),
-        "timerCongestNum": str(wheel.count),
+        "timerOffsetBehind": str(state.timed_behind),
+        "timerCongestNum": str(state.timed_count),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }
 
 
-def _mismatches(broker: Broker) -> dict[str, str]:
-    """Consumer groups whose members subscribe differently: now, and how often they began to."""
-    return {
-        "onelogMismatchedGroups": " ".join(sorted(broker.members.mismatched_groups())),
-        "onelogMismatchesTotal": str(broker.members.mismatches_total),
-    }
+def _troubles(state: State) -> dict[str, str]:
+    """Consumer groups whose members subscribe differently: now, and how often they began to.
 
-
-def _damage(broker: Broker) -> dict[str, str]:
-    """What recovery had to leave out of the log; `onelog store inspect` says why."""
-    damage = broker.store.damage
+    And what recovery had to leave out of the log; `onelog store inspect` says why.
+    """
     return {
-        "onelogDamagedRanges": str(len(damage)),
-        "onelogDamagedBytes": str(sum(each.size for each in damage)),
+        "onelogMismatchedGroups": " ".join(sorted(state.mismatched_groups)),
+        "onelogMismatchesTotal": str(state.mismatches_total),
+        "onelogDamagedRanges": str(len(state.damaged_sizes)),
+        "onelogDamagedBytes": str(sum(state.damaged_sizes)),
     }
 
 
@@ -235,7 +215,8 @@ def _stalls(gateway: Gateway) -> dict[str, str]:
 def statistic(session: BrokerSession, command: Command) -> Answer:
     """VIEW_BROKER_STATS_DATA."""
     name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
-    minute, hour, day = map(_statistic_body, session.broker.admin.statistic(name, key))
+    found = session.broker.admin.statistic(session.principal, name, key)
+    minute, hour, day = map(_statistic_body, found)
     data = BrokerStatsData(stats_day=day, stats_hour=hour, stats_minute=minute)
     return Answer(body=data.encode())
 
@@ -317,19 +298,19 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_HA_STATUS."""
     broker = session.broker
     status = HaStatus(
-        master=broker.config.broker_id == 0, master_commit_log_max_offset=broker.store.log_end
+        master=broker.config.broker_id == 0, master_commit_log_max_offset=broker.log_end
     )
     return Answer(body=status.encode())
 
 
 def request_modes(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
-    return Answer(body=modes_body(session.broker.request_modes.all()).encode())
+    return Answer(body=modes_body(session.broker.admin.request_modes(session.principal)).encode())
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
     """GET_TIMER_CHECK_POINT: how far timed messages are delivered, as RocketMQ's slaves ask."""
-    read_ms, position = session.broker.timers.checkpoint
+    read_ms, position = session.broker.admin.timer_checkpoint(session.principal)
     return Answer(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
 
 
@@ -347,7 +328,7 @@ def timer_metrics(session: BrokerSession, command: Command) -> None:
         )
         session.answer(command, Answer(body=metrics.encode()))
 
-    session.broker.timers.count_by_topic(counted)
+    session.broker.admin.count_timed(session.principal, counted)
 
 
 def pop_rollback(session: BrokerSession, command: Command) -> Answer:

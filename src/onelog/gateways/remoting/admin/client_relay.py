@@ -9,6 +9,7 @@ Invariant: each request is answered exactly once, also when the client goes away
 import logging
 from functools import partial
 
+from onelog.core.access import SELF
 from onelog.core.cursors.forms import records_of
 from onelog.core.membership.members import Member
 from onelog.errors import (
@@ -48,7 +49,7 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
     broker, ext = session.broker, dict(command.ext)
     group, topic = fields.text(ext, "consumerGroup"), ext.get("topic", "")
     ext["brokerName"] = broker.config.name
-    topic_config, group_config = broker.topics.get(topic), broker.groups.get(group)
+    topic_config, group_config = broker.find_topic(SELF, topic), broker.find_group(SELF, group)
     if topic_config is not None:
         ext["topicSysFlag"] = str(topic_config.sys_flag)
     if group_config is not None:
@@ -57,7 +58,7 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
 
     def find() -> Message:
         try:
-            return broker.store.message_by_id(message_id)
+            return broker.message_by_id(session.principal, message_id)
         except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
             raise InvalidRequestError(str(error)) from None
 
@@ -72,7 +73,8 @@ def _relay(
     session: BrokerSession, command: Command, code: RequestCode, ext: dict[str, str], body: Buffer
 ) -> Answer | None:
     group, client_id = fields.text(ext, "consumerGroup"), ext.get("clientId", "")
-    member = session.broker.members.find(group, client_id)
+    live = session.broker.live_group(session.principal, group)
+    member = None if live is None else live.find(client_id)
     if member is None:
         return _failed(f"The Consumer <{group}> <{client_id}> not online")
     if member.client.version < VERSION_WITH_RUNNING_INFO:
@@ -137,7 +139,7 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
     """
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
     wanted = command.ext.get("clientAddr", "").strip()
-    live = session.broker.members.group(group)
+    live = session.broker.live_group(session.principal, group)
     if live is None:
         return _failed(f"No Any Consumer online in the consumer group: [{group}]")
     asked: list[tuple[Member, BrokerSession]] = []

@@ -7,12 +7,20 @@ because one whose buffers are full of what is to be skipped does not pull.
 
 import logging
 from dataclasses import replace
+from functools import partial
 
+from onelog.core.access import SELF
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
+from onelog.core.durable.tables import DataVersion
 from onelog.core.membership.members import LiveGroup
-from onelog.errors import GroupNotFoundError, InvalidGroupError, InvalidRequestError
+from onelog.errors import (
+    ConsumersOfflineError,
+    GroupNotFoundError,
+    InvalidGroupError,
+    InvalidRequestError,
+)
 from onelog.gateways.remoting.admin.attributes import GROUP_ATTRIBUTES, alter
 from onelog.gateways.remoting.bodies import (
     broker_address,
@@ -47,7 +55,6 @@ from onelog.wire.remoting.groups import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import TopicList
 from onelog.wire.remoting.stats import ConsumeStats as WireStats
 from onelog.wire.remoting.stats import (
@@ -74,7 +81,7 @@ def update_group(session: BrokerSession, command: Command) -> Answer:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
     if command.body:
         body = SubscriptionGroupConfig.decode(command.body)
-        session.broker.admin.update_group(_group_config(session.broker, body))
+        session.broker.admin.update_group(session.principal, _group_config(session.broker, body))
     return Answer()
 
 
@@ -82,12 +89,14 @@ def update_groups(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
     configs = [_group_config(session.broker, body) for body in wanted]
-    return session.in_turns(command, configs, session.broker.admin.update_group)
+    return session.in_turns(
+        command, configs, partial(session.broker.admin.update_group, session.principal)
+    )
 
 
 def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
     check_group(body.group_name)
-    current = broker.groups.get(body.group_name)
+    current = broker.find_group(SELF, body.group_name)
     before = None if current is None else current.attributes
     attributes = alter(GROUP_ATTRIBUTES, before, body.attributes)
     return replace(group_from_body(body), attributes=attributes)
@@ -95,12 +104,13 @@ def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
 
 def all_groups(session: BrokerSession, command: Command) -> None:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    version = version_body(session.broker.groups.version)
-    session.look_up(command, lambda: _all_groups(session.broker, command.ext, version), same)
+    found = session.broker.admin.groups(session.principal)
+    session.look_up(command, lambda: _all_groups(command.ext, *found), same)
 
 
-def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
-    configs = {config.name: config for config in broker.groups.all()}
+def _all_groups(ext: dict[str, str], known: DataVersion, groups: list[GroupConfig]) -> Answer:
+    version = version_body(known)
+    configs = {config.name: config for config in groups}
     names = page(configs, ext, "groupSeq", "maxGroupNum", version)
     table = SubscriptionGroupTable(
         data_version=version,
@@ -112,8 +122,8 @@ def _all_groups(broker: Broker, ext: dict[str, str], version: DataVersion) -> An
 def group_config(session: BrokerSession, command: Command) -> Answer:
     """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
     try:
-        config = session.broker.groups.require(
-            usable_group(session.broker, fields.text(command.ext, "group"))
+        config = session.broker.group(
+            session.principal, usable_group(session.broker, fields.text(command.ext, "group"))
         )
     except InvalidGroupError as error:
         raise GroupNotFoundError(f"No group in this broker: {error}") from None
@@ -122,13 +132,9 @@ def group_config(session: BrokerSession, command: Command) -> Answer:
 
 def delete_group(session: BrokerSession, command: Command) -> Answer:
     """DELETE_SUBSCRIPTIONGROUP. Tools ask every broker of a cluster, also those without it."""
-    broker = session.broker
     group = fields.text(command.ext, "groupName")
     clean_offsets = fields.flag(command.ext, "cleanOffset")
-    if broker.groups.get(group) is not None:
-        broker.admin.delete_group(group, clean_offsets=clean_offsets)
-    elif clean_offsets:
-        broker.tables.write(broker.offsets.removal(group=group))
+    session.broker.admin.delete_group(session.principal, group, clean_offsets=clean_offsets)
     return Answer()
 
 
@@ -137,7 +143,10 @@ def delete_group(session: BrokerSession, command: Command) -> Answer:
 
 def consumer_connections(session: BrokerSession, command: Command) -> Answer:
     """GET_CONSUMER_CONNECTION_LIST."""
-    group = session.broker.admin.connections(fields.text(command.ext, "consumerGroup"))
+    name = fields.text(command.ext, "consumerGroup")
+    group = session.broker.live_group(session.principal, name)
+    if group is None:
+        raise ConsumersOfflineError(f"the consumer group[{name}] not online")
     connections = ConsumerConnection(
         connection_set=[connection_body(member.client) for member in group.members.values()],
         consume_from_where=group.consume_from,
@@ -164,7 +173,7 @@ def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]]
 def producer_connections(session: BrokerSession, command: Command) -> Answer:
     """GET_PRODUCER_CONNECTION_LIST."""
     group = fields.text(command.ext, "producerGroup")
-    members = session.broker.members.producers(group)
+    members = session.broker.admin.producers(session.principal).get(group)
     if not members:
         raise InvalidRequestError(f"the producer group[{group}] not exist")
     connections = [connection_body(member.client) for member in members]
@@ -173,7 +182,7 @@ def producer_connections(session: BrokerSession, command: Command) -> Answer:
 
 def all_producers(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_PRODUCER_INFO."""
-    members = session.broker.members
+    producers = session.broker.admin.producers(session.principal)
     table = ProducerTable(
         data={
             group: [
@@ -184,9 +193,9 @@ def all_producers(session: BrokerSession, command: Command) -> Answer:
                     remote_ip=member.client.address,
                     version=member.client.version,
                 )
-                for member in members.producers(group)
+                for member in members
             ]
-            for group in members.producer_groups()
+            for group, members in producers.items()
         }
     )
     return Answer(body=table.encode())
@@ -195,7 +204,7 @@ def all_producers(session: BrokerSession, command: Command) -> Answer:
 def subscription_of_group(session: BrokerSession, command: Command) -> Answer:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     group, topic = fields.text(command.ext, "group"), command.ext.get("topic")
-    found = session.broker.members.subscription(group, topic or "")
+    found = session.broker.admin.subscription(session.principal, group, topic or "")
     data = None if found is None else subscription_body(found)
     answer = GroupSubscription(group=group, subscription_data=data, topic=topic)
     return Answer(body=answer.encode())
@@ -203,7 +212,8 @@ def subscription_of_group(session: BrokerSession, command: Command) -> Answer:
 
 def topics_of_group(session: BrokerSession, command: Command) -> Answer:
     """QUERY_TOPICS_BY_CONSUMER: those in which the group has a position."""
-    topics = session.broker.admin.topics_of_group(fields.text(command.ext, "group"))
+    group = fields.text(command.ext, "group")
+    topics = session.broker.admin.topics_of_group(session.principal, group)
     answer = TopicList(broker_addr=broker_address(session.broker), topic_list=topics)
     return Answer(body=answer.encode())
 
@@ -218,11 +228,12 @@ def consume_stats(session: BrokerSession, command: Command) -> None:
     topic = ext.get("topic", "").strip() or None
     group = fields.text(ext, "consumerGroup")
     broker = session.broker
-    session.look_up(
-        command,
-        lambda: _stats_body(broker, broker.admin.consume_stats(group, topic, topics)).encode(),
-        lambda body: Answer(body=body),
-    )
+
+    def find() -> Answer:
+        stats = broker.admin.consume_stats(session.principal, group, topic, topics)
+        return Answer(body=_stats_body(broker, stats).encode())
+
+    session.look_up(command, find, same)
 
 
 def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
@@ -243,12 +254,14 @@ def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
 def all_consume_stats(session: BrokerSession, command: Command) -> None:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
     ordered_only = fields.flag(command.ext, "isOrder")
-    session.look_up(command, lambda: _all_consume_stats(session.broker, ordered_only), same)
+    session.look_up(command, lambda: _all_consume_stats(session, ordered_only), same)
 
 
-def _all_consume_stats(broker: Broker, ordered_only: bool) -> Answer:
-    found = broker.admin.all_consume_stats(ordered_only=ordered_only)
-    by_group: dict[str, list[WireStats]] = {group.name: [] for group in broker.groups.all()}
+def _all_consume_stats(session: BrokerSession, ordered_only: bool) -> Answer:
+    broker, who = session.broker, session.principal
+    found = broker.admin.all_consume_stats(who, ordered_only=ordered_only)
+    _, groups = broker.admin.groups(who)
+    by_group: dict[str, list[WireStats]] = {group.name: [] for group in groups}
     for stats in found:
         by_group.setdefault(stats.group, []).append(_stats_body(broker, stats))
     queues = [queue for stats in found for queue in stats.queues]
@@ -270,40 +283,26 @@ def reset_offsets(session: BrokerSession, command: Command) -> None:
     Without isForce a time moves no queue forward. RocketMQ 5 ignores that field; 4 obeys it, and
     whoever sets it to false wants to see messages again, not to miss some.
     """
-    ext, broker = command.ext, session.broker
+    ext, broker, who = command.ext, session.broker, session.principal
     group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
     time_ms = fields.number(ext, "timestamp")
     queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
     is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
-    config = broker.topics.require(topic)
+    config = broker.topic(SELF, topic)
     queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
 
     def reset(places: dict[int, int]) -> Answer:
         if is_forced:
             moved = broker.admin.reset_offsets(
-                group, topic, time_ms, queue_id=queue_id, offset=offset, places=places
+                who, group, topic, time_ms, queue_id=queue_id, offset=offset, places=places
             )
         else:
-            moved = _move_back(broker, group, topic, places)
+            moved = broker.admin.move_back(who, group, topic, places)
         table = {queue_body(broker, topic, each): at for each, at in moved.items()}
         _tell_old_members(session, command, table)
         return Answer(body=ResetOffsets(offset_table=table).encode())
 
-    session.look_up(command, lambda: broker.admin.offsets_at(topic, queues, time_ms), reset)
-
-
-def _move_back(broker: Broker, group: str, topic: str, places: dict[int, int]) -> dict[int, int]:
-    """Move queues to these places, except those that are not there yet; where each is then."""
-    if broker.groups.get(group) is None:
-        raise GroupNotFoundError(f"Group {group} does not exist")
-    positions: dict[int, int] = {}
-    for each, wanted in places.items():
-        current = broker.offsets.get(group, topic, each)
-        if current is not None and current <= wanted:
-            positions[each] = current
-        else:
-            positions |= broker.admin.reset_offsets(group, topic, 0, queue_id=each, offset=wanted)
-    return positions
+    session.look_up(command, lambda: broker.admin.offsets_at(who, topic, queues, time_ms), reset)
 
 
 def _tell_old_members(
@@ -311,7 +310,7 @@ def _tell_old_members(
 ) -> None:
     named = ("topic", "group", "timestamp")
     ext = {"isForce": "true", **{name: command.ext[name] for name in named}}
-    live = session.broker.members.group(ext["group"])
+    live = session.broker.live_group(SELF, ext["group"])
     for member in live.members.values() if live is not None else ():
         client = member.client
         if not isinstance(client.channel, BrokerSession):
@@ -339,26 +338,28 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
 
 def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
     """CLONE_GROUP_OFFSET."""
-    ext, broker = command.ext, session.broker
+    ext, broker, who = command.ext, session.broker, session.principal
     source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
     check_group(target)
     topics = broker.admin.topics_to_clone(
-        source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
+        who, source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )
-    return session.in_turns(
-        command, topics, lambda topic: broker.offsets.clone(source, target, topic)
-    )
+
+    def clone(topic: str) -> None:
+        broker.admin.clone_offsets(who, source, target, topic, offline=True)
+
+    return session.in_turns(command, topics, clone)
 
 
 def all_offsets(session: BrokerSession, command: Command) -> None:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
-    broker = session.broker
-    session.look_up(command, lambda: Answer(body=offsets_body(broker).encode()), same)
+    found = session.broker.admin.positions(session.principal)
+    session.look_up(command, lambda: Answer(body=offsets_body(*found).encode()), same)
 
 
 def delay_offsets(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_DELAY_OFFSET, which slaves ask."""
-    return Answer(body=delay_body(session.broker).encode())
+    return Answer(body=delay_body(*session.broker.admin.delayed(session.principal)).encode())
 
 
 HANDLERS: dict[int, Handler] = {

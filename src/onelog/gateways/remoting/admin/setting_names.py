@@ -119,18 +119,18 @@ _ignored: set[str] = set()
 
 def as_properties(config: Config) -> dict[str, str]:
     """Everything that is set: first under RocketMQ's names, then under our own keys."""
-    broker = config.broker
+    section = config.broker
     found = {
         name: translation.show(value_of(config, key)) for name, (key, translation) in NAMES.items()
     }
     found |= {
-        "brokerIP1": broker.client_host,
+        "brokerIP1": section.client_host,
         "brokerPermission": "6",
-        "brokerRole": "SLAVE" if broker.broker_id else "ASYNC_MASTER",
-        "haListenPort": str(broker.port + 1),
-        "storePathCommitLog": f"{broker.store_path}/commitlog",
+        "brokerRole": "SLAVE" if section.broker_id else "ASYNC_MASTER",
+        "haListenPort": str(section.port + 1),
+        "storePathCommitLog": f"{section.store_path}/commitlog",
         "defaultQueryMaxNum": str(UNIQUE_KEY_COUNT_MAX),
-        "traceTopicEnable": _show(broker.trace),
+        "traceTopicEnable": _show(section.trace),
         "timerWheelEnable": "true",
         "timerPrecisionMs": "1",
     }

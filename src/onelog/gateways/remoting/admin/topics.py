@@ -4,10 +4,14 @@ Names, limits and answers are RocketMQ 5.5's, except that a question about a que
 """
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.tables import DataVersion as Version
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -85,15 +89,15 @@ def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -
             return _NO_MIXED_TYPE
         check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)
-        current = broker.topics.get(body.topic_name)
+        current = broker.find_topic(SELF, body.topic_name)
         before = None if current is None else current.attributes
         attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
         configs.append(replace(topic_from_body(body), attributes=attributes))
-    return session.in_turns(command, configs, broker.admin.create_topic)
+    return session.in_turns(command, configs, partial(broker.admin.create_topic, session.principal))
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
-    if broker.topics.is_system(topic):
+    if broker.admin.is_system_topic(topic):
         raise SystemTopicError(f"The topic[{topic}] is conflict with system topic.")
 
 
@@ -103,15 +107,15 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     if not topic.strip():
         raise InvalidTopicError("The specified topic is blank.")
     _refuse_system_topic(session.broker, topic)
-    if session.broker.topics.get(topic) is not None:
-        session.broker.admin.delete_topic(topic)
+    if session.broker.find_topic(SELF, topic) is not None:
+        session.broker.admin.delete_topic(session.principal, topic)
     return Answer()
 
 
 def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    broker = session.broker
-    return session.in_turns(command, broker.admin.unused_topics(), broker.store.delete_topic)
+    admin, who = session.broker.admin, session.principal
+    return session.in_turns(command, admin.unused_topics(who), partial(admin.delete_queues, who))
 
 
 # -- listing -------------------------------------------------------------------------------------
@@ -119,12 +123,13 @@ def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | No
 
 def all_topics(session: BrokerSession, command: Command) -> None:
     """GET_ALL_TOPIC_CONFIG."""
-    version = version_body(session.broker.topics.version)
-    session.look_up(command, lambda: _all_topics(session.broker, command.ext, version), same)
+    found = session.broker.admin.topics(session.principal)
+    session.look_up(command, lambda: _all_topics(command.ext, *found), same)
 
 
-def _all_topics(broker: Broker, ext: dict[str, str], version: DataVersion) -> Answer:
-    configs = {config.name: config for config in broker.topics.all()}
+def _all_topics(ext: dict[str, str], known: Version, topics: list[TopicConfig]) -> Answer:
+    version = version_body(known)
+    configs = {config.name: config for config in topics}
     names = page(configs, ext, "topicSeq", "maxTopicNum", version)
     table = TopicTable(
         data_version=version,
@@ -138,19 +143,20 @@ def _all_topics(broker: Broker, ext: dict[str, str], version: DataVersion) -> An
 
 def topic_config(session: BrokerSession, command: Command) -> Answer:
     """GET_TOPIC_CONFIG."""
-    config = session.broker.topics.require(fields.text(command.ext, "topic"))
+    config = session.broker.topic(session.principal, fields.text(command.ext, "topic"))
     return Answer(body=topic_body(config).encode())
 
 
 def system_topics(session: BrokerSession, command: Command) -> Answer:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: also those that are created on demand only."""
-    names = {*session.broker.topics.system_names, *session.broker.admin.system_topics()}
-    return Answer(body=TopicList(topic_list=sorted(names)).encode())
+    names = session.broker.admin.system_topics(session.principal)
+    return Answer(body=TopicList(topic_list=names).encode())
 
 
 def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
     """QUERY_TOPIC_CONSUME_BY_WHO."""
-    groups = session.broker.admin.groups_of_topic(fields.text(command.ext, "topic"))
+    topic = fields.text(command.ext, "topic")
+    groups = session.broker.admin.groups_of_topic(session.principal, topic)
     return Answer(body=GroupList(group_list=groups).encode())
 
 
@@ -160,12 +166,13 @@ def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
 def topic_stats(session: BrokerSession, command: Command) -> None:
     """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
     topic = fields.text(command.ext, "topic")
-    session.broker.topics.require(topic)
-    session.look_up(command, lambda: _topic_stats(session.broker, topic), same)
+    config = session.broker.topic(session.principal, topic)
+    session.look_up(command, lambda: _topic_stats(session, config), same)
 
 
-def _topic_stats(broker: Broker, topic: str) -> Answer:
-    stats = broker.admin.topic_stats(topic)
+def _topic_stats(session: BrokerSession, config: TopicConfig) -> Answer:
+    broker, topic = session.broker, config.name
+    stats = broker.admin.topic_stats(session.principal, topic)
     table = TopicStatsTable(
         offset_table={
             queue_body(broker, topic, queue.queue_id): TopicOffset(
@@ -177,17 +184,18 @@ def _topic_stats(broker: Broker, topic: str) -> Answer:
         },
         topic_put_tps=stats.put_per_second,
     )
-    created_ms = broker.topics.require(topic).created_ms
-    return Answer({TOPIC_CREATED_MS: str(created_ms)} if created_ms else {}, table.encode())
+    created = {TOPIC_CREATED_MS: str(config.created_ms)} if config.created_ms else {}
+    return Answer(created, table.encode())
 
 
 def consume_time_spans(session: BrokerSession, command: Command) -> None:
     """QUERY_CONSUME_TIME_SPAN. A time that there is not, because there is no message, is -1."""
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
-    session.look_up(command, lambda: _time_spans(session.broker, group, topic), same)
+    session.look_up(command, lambda: _time_spans(session, group, topic), same)
 
 
-def _time_spans(broker: Broker, group: str, topic: str) -> Answer:
+def _time_spans(session: BrokerSession, group: str, topic: str) -> Answer:
+    broker = session.broker
     spans = ConsumeTimeSpans(
         consume_time_span_set=[
             QueueTimeSpan(
@@ -197,7 +205,7 @@ def _time_spans(broker: Broker, group: str, topic: str) -> Answer:
                 message_queue=queue_body(broker, topic, span.queue_id),
                 min_time_stamp=span.min_ms or -1,
             )
-            for span in broker.admin.consume_time_spans(group, topic)
+            for span in broker.admin.consume_time_spans(session.principal, group, topic)
         ]
     )
     return Answer(body=spans.encode())
@@ -207,6 +215,7 @@ def correction_offsets(session: BrokerSession, command: Command) -> Answer:
     """QUERY_CORRECTION_OFFSET: where the slowest group is, queue by queue."""
     ext = command.ext
     least = session.broker.admin.least_offsets(
+        session.principal,
         fields.text(ext, "topic"),
         fields.text(ext, "compareGroup"),
         ext.get("filterGroups", "").split(","),
@@ -214,39 +223,37 @@ def correction_offsets(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=CorrectionOffsets(correction_offsets=least).encode())
 
 
-def queue_entries(session: BrokerSession, command: Command) -> Answer | None:
+def queue_entries(session: BrokerSession, command: Command) -> None:
     """QUERY_CONSUME_QUEUE: entries of a queue as they are on disk."""
-    ext, store = command.ext, session.broker.store
+    ext, admin, who = command.ext, session.broker.admin, session.principal
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     index = fields.number(ext, "index")
     count = max(0, min(fields.int32(ext, "count"), QUEUE_ENTRIES_MAX))
-    queue = store.queue_table.find(topic, queue_id)
-    if queue is None:
-        raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
-    start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-    if not start <= index < end:
-        return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
     subscription, filter_data = None, None
     group = ext.get("consumerGroup")
     if group is not None:
-        subscription = session.broker.members.subscription(group, topic)
+        subscription = admin.subscription(who, group, topic)
         filter_data = _filter_data(group, topic, subscription)
 
     def find() -> Answer:
+        found = admin.queue_entries(who, topic, queue_id, index, count)
+        if found is None:
+            raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
+        if not found.min_offset <= index < found.max_offset:
+            return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
         entries = QueueEntries(
             filter_data=filter_data,
-            max_queue_index=end,
-            min_queue_index=start,
+            max_queue_index=found.max_offset,
+            min_queue_index=found.min_offset,
             queue_data=[
                 QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
-                for at, size, code in ENTRY.iter_unpack(queue.read_entries(index, count))
+                for at, size, code in ENTRY.iter_unpack(found.data)
             ],
             subscription_data=None if subscription is None else subscription_body(subscription),
         )
         return Answer(body=entries.encode())
 
     session.look_up(command, find, same)
-    return None
 
 
 def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from onelog.core.access import SELF
 from onelog.core.membership.assignment import STRATEGIES, Mode, RequestMode, shared
 from onelog.errors import InvalidRequestError
 from onelog.gateways.remoting.names import usable_group
@@ -24,20 +25,23 @@ _MODES: dict[str, Mode] = {"PULL": "PULL", "POP": "POP"}
 def query_assignment(session: BrokerSession, command: Command) -> None:
     """QUERY_ASSIGNMENT: which queues of a topic a member shall consume, and how."""
     request = AssignmentRequest.decode(command.body)
-    if request.topic.startswith(LIGHT_QUEUE_PREFIX):
+    group, topic = request.consumer_group, request.topic
+    mode = session.broker.request_mode(session.principal, group, topic)
+    answer = partial(_answer, session, command, request, mode)
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
         name = session.broker.config.name
-        _answer(session, command, request, [MessageQueue(broker_name=name, topic=request.topic)])
+        answer([MessageQueue(broker_name=name, topic=topic)])
     else:
-        session.gateway.routes.find(request.topic, partial(_answer, session, command, request))
+        session.gateway.routes.find(topic, answer)
 
 
 def _answer(
     session: BrokerSession,
     command: Command,
     request: AssignmentRequest,
+    mode: RequestMode,
     queues: list[MessageQueue],
 ) -> None:
-    mode = session.broker.request_modes.of(request.consumer_group, request.topic)
     assigned = _assigned(session, request, mode, queues) if queues else None
     if assigned is None:
         # No list at all: the member keeps what it has. An empty one would take it away.
@@ -58,16 +62,15 @@ def _assigned(
     """The queues of the member that asks; None if that cannot be said now."""
     if request.message_model == "BROADCASTING":
         return queues
-    known = session.broker.members.client_ids(request.consumer_group)
+    live = session.broker.live_group(SELF, request.consumer_group)
     strategy = STRATEGIES.get(request.strategy_name or "")
-    if not known or strategy is None:
+    if live is None or strategy is None:
         return None
-    if request.client_id not in known:
+    if live.find(request.client_id) is None:
         return []
     # Queues of members without this topic would be read by nobody. Whoever asks wants it, even if
     # its heartbeat does not say so yet.
-    wanted = session.broker.members.subscriber_ids(request.consumer_group, request.topic)
-    members = sorted({*wanted, request.client_id})
+    members = sorted({*live.subscriber_ids(request.topic), request.client_id})
     number = members.index(request.client_id)
     if mode.mode == "PULL":
         return strategy(queues, number, len(members))
@@ -86,7 +89,8 @@ def set_request_mode(session: BrokerSession, command: Command) -> Answer:
     mode = _MODES.get(request.mode)
     if mode is None:
         raise InvalidRequestError(f"there is no mode {request.mode[:40]!r}; there are PULL and POP")
-    session.broker.request_modes.set(
+    session.broker.admin.set_request_mode(
+        session.principal,
         usable_group(session.broker, request.consumer_group),
         request.topic,
         RequestMode(mode, request.pop_share_queue_num),

@@ -67,16 +67,16 @@ def heartbeat(session: BrokerSession, command: Command) -> Answer:
         command.version,
         session.connection.remote_address,
     )
-    changed = False
+    changed, who = False, session.principal
     if data.without_sub:
         for consumer in data.consumer_data_set:
-            known = session.broker.members.consumer_still_there(client, consumer.group_name)
+            known = session.broker.still_there(who, client, consumer.group_name)
             changed = changed or not known
     else:
         usable = [each for each in data.consumer_data_set if _is_usable(session, data, each)]
         consumers = [_consumer(each) for each in usable]
         producers = [each.group_name for each in data.producer_data_set]
-        changed = session.broker.heartbeat(client, consumers, producers)
+        changed = session.broker.heartbeat(who, client, consumers, producers)
     return Answer(
         {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     )
@@ -127,8 +127,9 @@ def unregister(session: BrokerSession, command: Command) -> Answer:
     """UNREGISTER_CLIENT."""
     fields.text(command.ext, "clientID")
     session.broker.unregister(
-        session, command.ext.get("consumerGroup"), command.ext.get("producerGroup")
-    )
+        session.principal, session, command.ext.get("consumerGroup"),
+        command.ext.get("producerGroup"),
+    )  # fmt: skip
     return Answer()
 
 
@@ -143,10 +144,10 @@ def notify_members(group: str, members: list[Member]) -> None:
 def consumer_list(session: BrokerSession, command: Command) -> Answer:
     """GET_CONSUMER_LIST_BY_GROUP."""
     group = fields.text(command.ext, "consumerGroup")
-    ids = session.broker.members.client_ids(group)
-    if not ids:
+    live = session.broker.live_group(session.principal, group)
+    if live is None:
         return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
-    return Answer(body=ConsumerList(consumer_id_list=ids).encode())
+    return Answer(body=ConsumerList(consumer_id_list=live.client_ids()).encode())
 
 
 def check_client(session: BrokerSession, command: Command) -> Answer:
@@ -174,7 +175,8 @@ def lock_queues(session: BrokerSession, command: Command) -> Answer:
     """LOCK_BATCH_MQ: for orderly consumers, one of a group at a time."""
     request = LockRequest.decode(command.body)
     queues = {_queue(each): each for each in request.mq_set}
-    locked = session.broker.locks.lock(request.consumer_group, request.client_id, queues)
+    who, group = session.principal, request.consumer_group
+    locked = session.broker.lock(who, group, request.client_id, queues)
     return Answer(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
 
 
@@ -182,7 +184,8 @@ def unlock_queues(session: BrokerSession, command: Command) -> Answer:
     """UNLOCK_BATCH_MQ."""
     request = LockRequest.decode(command.body)
     queues = [_queue(each) for each in request.mq_set]
-    session.broker.locks.unlock(request.consumer_group, request.client_id, queues)
+    who, group = session.principal, request.consumer_group
+    session.broker.unlock(who, group, request.client_id, queues)
     return Answer()
 
 
@@ -198,6 +201,7 @@ def query_offset(session: BrokerSession, command: Command) -> Answer:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     offset = session.broker.query_offset(
+        session.principal,
         group,
         topic,
         fields.int32(ext, "queueId"),
@@ -212,21 +216,21 @@ def update_offset(session: BrokerSession, command: Command) -> Answer:
     """UPDATE_CONSUMER_OFFSET."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    offset = fields.number(ext, "commitOffset")
-    session.broker.commit_offset(group, topic, fields.int32(ext, "queueId"), offset)
+    offset, who = fields.number(ext, "commitOffset"), session.principal
+    session.broker.commit_offset(who, group, topic, fields.int32(ext, "queueId"), offset)
     return Answer()
 
 
 def max_offset(session: BrokerSession, command: Command) -> Answer:
     """GET_MAX_OFFSET."""
     topic, queue_id = _topic_queue(command)
-    return Answer({"offset": str(session.broker.store.max_offset(topic, queue_id))})
+    return Answer({"offset": str(session.broker.max_offset(session.principal, topic, queue_id))})
 
 
 def min_offset(session: BrokerSession, command: Command) -> Answer:
     """GET_MIN_OFFSET."""
     topic, queue_id = _topic_queue(command)
-    return Answer({"offset": str(session.broker.store.min_offset(topic, queue_id))})
+    return Answer({"offset": str(session.broker.min_offset(session.principal, topic, queue_id))})
 
 
 def offset_by_time(session: BrokerSession, command: Command) -> None:
@@ -236,7 +240,7 @@ def offset_by_time(session: BrokerSession, command: Command) -> None:
     upper = command.ext.get("boundaryType", "lower").lower() == "upper"
     session.look_up(
         command,
-        lambda: session.broker.store.offset_by_time(topic, queue_id, time_ms, upper),
+        lambda: session.broker.offset_by_time(session.principal, topic, queue_id, time_ms, upper),
         lambda offset: Answer({"offset": str(offset)}),
     )
 
@@ -246,7 +250,7 @@ def earliest_time(session: BrokerSession, command: Command) -> None:
     topic, queue_id = _topic_queue(command)
     session.look_up(
         command,
-        lambda: session.broker.earliest_time(topic, queue_id),
+        lambda: session.broker.earliest_time(session.principal, topic, queue_id),
         lambda stored_ms: Answer({"timestamp": str(stored_ms)}),
     )
 
@@ -261,10 +265,9 @@ def _topic_queue(command: Command) -> tuple[str, int]:
 def view_message(session: BrokerSession, command: Command) -> None:
     """VIEW_MESSAGE_BY_ID: one record, by its place in the log."""
     offset = fields.number(command.ext, "offset")
-    store = session.broker.store
     session.look_up(
         command,
-        lambda: store.message_at(offset),
+        lambda: session.broker.message_at(session.principal, offset),
         lambda message: Answer(body=records_of(message)[:1]),
     )
 
@@ -281,15 +284,15 @@ def query_message(session: BrokerSession, command: Command) -> None:
     count_max = max(0, min(count_max, broker.config.query_count_max))
     session.look_up(
         command,
-        lambda: broker.find_by_key(topic, key, begin_ms, end_ms, count_max),
+        lambda: broker.find_by_key(session.principal, topic, key, begin_ms, end_ms, count_max),
         lambda found: _found_by_key(broker, found),
     )
 
 
 def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
     latest = {
-        "indexLastUpdateTimestamp": str(broker.store.last_append_ms),
-        "indexLastUpdatePhyoffset": str(broker.store.log_end),
+        "indexLastUpdateTimestamp": str(broker.last_append_ms),
+        "indexLastUpdatePhyoffset": str(broker.log_end),
     }
     if not found:
         return Answer(

@@ -7,6 +7,7 @@ says, and are believed only where they fit a lease that exists.
 from collections.abc import Sequence
 from functools import partial
 
+from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Limits, Result
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.lending import Leased
@@ -69,7 +70,8 @@ def pop_message(session: BrokerSession, command: Command) -> None:
         from_last=fields.int32(ext, "initMode") == FROM_LAST,
     )
     token = (session, command, invisible_ms, ordered)
-    session.broker.lease(request, fields.number(ext, "pollTime"), _popped, session, token)
+    wait_ms = fields.number(ext, "pollTime")
+    session.broker.lease(session.principal, request, wait_ms, _popped, session, token)
 
 
 def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | OnelogError) -> None:
@@ -102,13 +104,16 @@ def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | On
 def peek_message(session: BrokerSession, command: Command) -> None:
     """PEEK_MESSAGE: what the group would be given next, without a lease."""
     ext = command.ext
-    pop, bytes_max = session.gateway.pop, session.broker.config.pull_bytes_max
+    broker, who = session.broker, session.principal
+    bytes_max = broker.config.pull_bytes_max
     count_max = max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX))
-    group = usable_group(session.broker, fields.text(ext, "consumerGroup"))
-    topic = fields.text(ext, "topic")
-    cursors, left = pop.unread(pop.request(group, topic, fields.int32(ext, "queueId"), count_max))
+    group = usable_group(broker, fields.text(ext, "consumerGroup"))
+    topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
+    request = session.gateway.pop.request(group, topic, queue_id, count_max)
+    cursors, left = broker.unread(who, request)
     limits = Limits(count_max, bytes_max, bytes_max)
-    session.broker.fetch(cursors, limits, 0, _peeked, session, (session, command, left))
+    # That they may have these, was asked already; the group's retry topic is among them.
+    broker.fetch(SELF, cursors, limits, 0, _peeked, session, (session, command, left))
 
 
 def _peeked(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
@@ -147,7 +152,8 @@ def notification(session: BrokerSession, command: Command) -> None:
         attempt_id=ext.get("attemptId"),
     )
     wait_ms = fields.number(ext, "pollTime")
-    session.broker.lease(request, wait_ms, _notified, session, (session, command))
+    who, token = session.principal, (session, command)
+    session.broker.lease(who, request, wait_ms, _notified, session, token)
 
 
 def _notified(token: tuple[BrokerSession, Command], leased: Leased | OnelogError) -> None:
@@ -168,8 +174,9 @@ def polling_info(session: BrokerSession, command: Command) -> Answer:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     queue_id = fields.int32(ext, "queueId")
     usable_group(session.broker, group)
+    held = session.broker.held(session.principal, group, topic, queue_id)
     session.gateway.pop.admit(group, topic, queue_id)
-    return Answer({"pollingNum": str(session.broker.lending.held(group, topic, queue_id))})
+    return Answer({"pollingNum": str(held)})
 
 
 # -- acknowledging -----------------------------------------------------------------------------
@@ -180,9 +187,10 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, command, topic)
-    broker = session.broker
-    broker.leases.acknowledge(group, topic, receipt.queue_id, offset, receipt.popped_ms)
-    broker.leases.when_safe(partial(_tell, session, command, Answer()))
+    session.broker.acknowledge(
+        session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
+    )
+    session.broker.when_leases_safe(partial(_tell, session, command, Answer()))
 
 
 def _tell(
@@ -213,7 +221,7 @@ def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Rece
 
 
 def _check_queue(session: BrokerSession, topic: str, queue_id: int) -> None:
-    config = session.broker.topics.require(topic)
+    config = session.broker.topic(SELF, topic)
     if not 0 <= queue_id < config.read_queues:
         raise InvalidReceiptError(
             f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
@@ -230,13 +238,13 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Answer(remark=remark)
-    session.broker.leases.when_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(_tell, session, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
     topic = real_topic(ack.topic, ack.group, ack.retry)
-    return session.broker.leases.acknowledge_some(
-        ack.group, topic, ack.queue_id, ack.offsets, ack.popped_ms
+    return session.broker.acknowledge_some(
+        session.principal, ack.group, topic, ack.queue_id, ack.offsets, ack.popped_ms
     )
 
 
@@ -246,8 +254,8 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, command, topic)
     invisible_ms = fields.number(ext, "invisibleTime")
-    popped_ms = session.broker.leases.extend(
-        group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
+    popped_ms = session.broker.extend(
+        session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
     )
     if receipt.revive_queue == ORDERED_QUEUE:
         # Its pop time stays, so the time that it is invisible counts from there.
@@ -259,7 +267,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(receipt.revive_queue),
         }
     )
-    session.broker.leases.when_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(_tell, session, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

@@ -56,9 +56,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         expression = ext.get("subscription", "*")
         subscription = _subscription(topic, expression, ext.get("expressionType", "TAG"), version)
     else:
-        broker.groups.require(group)
-        broker.topics.require(topic)
-        subscription = broker.subscription(group, topic, session, version)
+        subscription = broker.subscription(session.principal, group, topic, session, version)
     offset = fields.number(ext, "queueOffset")
     limits = allowed(
         config, fields.int32(ext, "maxMsgNums"), fields.int32(ext, "maxMsgBytes", 0),
@@ -73,7 +71,8 @@ def pull_message(session: BrokerSession, command: Command) -> None:
     cursor = Cursor(
         group, topic, queue_id, offset, subscription, committed if flags & COMMIT_FLAG else -1
     )
-    broker.fetch((cursor,), limits, wait_ms, _fetched, session, (session, command, offset))
+    token = (session, command, offset)
+    broker.fetch(session.principal, (cursor,), limits, wait_ms, _fetched, session, token)
 
 
 def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import PERM_READ
 from onelog.errors import OnelogError, PeerClosedError
@@ -64,7 +65,7 @@ class Routes:
 
     def _queues(self, topic: str) -> list[MessageQueue]:
         _, queues = self._known.get(topic, (0, {}))
-        own = self._broker.topics.get(topic)
+        own = self._broker.find_topic(SELF, topic)
         if own is not None:
             name = self._broker.config.name
             queues = {**queues, name: own.read_queues if own.readable else 0}

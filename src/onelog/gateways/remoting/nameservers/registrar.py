@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import OnelogError, PeerClosedError
@@ -45,7 +46,7 @@ class Registrar:
         self._silent: set[Address] = set()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        broker.topics.on_change.append(self._topic_changed)
+        broker.hooks.topic_changed.append(self._topic_changed)
 
     async def start(self) -> None:
         """Register once, then go on by itself."""
@@ -78,8 +79,8 @@ class Registrar:
     async def register(self) -> None:
         """Register with all name servers, at the same time."""
         self._changed.clear()
-        version = version_body(self._broker.topics.version)
-        is_large = len(self._broker.topics) > LARGE_COUNT
+        known, topics = self._broker.admin.topics(SELF)
+        version, is_large = version_body(known), len(topics) > LARGE_COUNT
         body = b"" if is_large else encode_registration(self.body())
 
         async def tell(peer: Peer) -> None:
@@ -155,11 +156,10 @@ class Registrar:
 
     def body(self) -> RegisterBrokerBody:
         """All topics of this broker."""
+        version, topics = self._broker.admin.topics(SELF)
         return RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicTable(
-                data_version=version_body(self._broker.topics.version),
-                topic_config_table={
-                    topic.name: topic_body(topic) for topic in self._broker.topics.all()
-                },
+                data_version=version_body(version),
+                topic_config_table={topic.name: topic_body(topic) for topic in topics},
             )
         )

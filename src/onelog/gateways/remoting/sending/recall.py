@@ -7,6 +7,7 @@ refused, and yes means that it will not be delivered.
 
 from typing import Any
 
+from onelog.core.access import SELF
 from onelog.errors import (
     FlushTimeoutError,
     OnelogError,
@@ -27,8 +28,8 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     topic = fields.text(ext, "topic")
     text = fields.text(ext, "recallHandle")
-    broker = session.broker
-    if broker.topics.get(topic) is None:
+    broker, who = session.broker, session.principal
+    if broker.find_topic(SELF, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     try:
         handle = RecallHandle.decode(text)
@@ -47,10 +48,10 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     token = (session, command, handle.unique_key)
 
     def recall(_: object) -> None:
-        broker.timers.recall(topic, handle.unique_key, _recalled, token, group=group)
+        broker.recall(who, topic, handle.unique_key, _recalled, token, group=group)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
-    session.look_up(command, lambda: broker.timers.find_scheduled(handle.unique_key), recall)
+    session.look_up(command, lambda: broker.find_scheduled(who, topic, handle.unique_key), recall)
 
 
 def _recalled(

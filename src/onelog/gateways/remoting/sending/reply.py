@@ -11,7 +11,7 @@ so) leaves nothing behind.
 Invariant: each reply is acknowledged or refused exactly once.
 """
 
-from onelog.core.membership.members import Member
+from onelog.core.access import SELF
 from onelog.errors import (
     EmptyMessageError,
     OnelogError,
@@ -48,8 +48,9 @@ def send_reply(session: BrokerSession, command: Command) -> Answer | None:
     if client_id is None:
         return _failed(f"reply message properties[{REPLY_TO}] is null")
     message = _admitted(session, command, header, properties)
-    member = _find(session, client_id)
-    if member is None or not isinstance(member.client.channel, BrokerSession):
+    # Who may send to the topic of replies may reply.
+    client = session.broker.find_client(SELF, client_id)
+    if client is None or not isinstance(client.channel, BrokerSession):
         return _failed(f"push reply message fail, channel of <{client_id}> not found.")
 
     def answered(result: Command | OnelogError) -> None:
@@ -59,7 +60,7 @@ def send_reply(session: BrokerSession, command: Command) -> Answer | None:
             session.answer(command, _failed(_reason(client_id, result)))
 
     ext = _push_fields(session, header, properties)
-    member.client.channel.request(
+    client.channel.request(
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, command.body, PUSH_TIMEOUT_MS, answered
     )
     return None
@@ -86,22 +87,13 @@ def _admitted(
         header.reconsume_times,
     )
     try:
-        return session.broker.publisher.admitted(message)
+        return session.broker.admit(session.principal, message)
     except TopicNotFoundError:
         create_topic(
-            session.broker, header.topic, header.default_topic, header.default_topic_queues
-        )
-        return session.broker.publisher.admitted(message)
-
-
-def _find(session: BrokerSession, client_id: str) -> Member | None:
-    """The requester: a producer, or a client that is only known to consume."""
-    members = session.broker.members
-    found = members.producer_by_id(client_id)
-    if found is not None:
-        return found
-    consumers = (members.find(group.name, client_id) for group in members.live_groups())
-    return next((member for member in consumers if member is not None), None)
+            session.broker, session.principal, header.topic, header.default_topic,
+            header.default_topic_queues,
+        )  # fmt: skip
+        return session.broker.admit(session.principal, message)
 
 
 def _push_fields(session: BrokerSession, header: SendHeader, properties: bytes) -> dict[str, str]:
@@ -149,7 +141,7 @@ def _store(session: BrokerSession, command: Command, message: NewMessage) -> Non
     """The requester has the reply: keep a copy, and tell the replier."""
     token = (session, command, message.queue_id)
     try:
-        session.broker.publish(message, _stored, token)
+        session.broker.publish(session.principal, message, _stored, token)
     except OnelogError as error:
         _stored(token, None, error)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
+from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import (
@@ -104,7 +105,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
     token: Token = (session, command, queue_id, unique.decode())
     try:
         if intent is None:
-            session.broker.publisher.publish(message, _stored, token)
+            session.broker.publish(session.principal, message, _stored, token)
         else:
             _publish(session, message, token, intent)
     except TopicNotFoundError:
@@ -115,15 +116,15 @@ def send_message(session: BrokerSession, command: Command) -> None:
 def _publish(
     session: BrokerSession, message: NewMessage, token: Token, intent: Intent | None
 ) -> None:
-    publish = session.broker.publish
+    publish, who = session.broker.publish, session.principal
     if intent is not None and message.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, message.topic.removeprefix(RETRY_PREFIX))
-        publish(message, _stored, token, intent._replace(half=False))
+        publish(who, message, _stored, token, intent._replace(half=False))
     elif intent is None or intent.deliver_at_ms is None:
-        publish(message, _stored, token, intent)
+        publish(who, message, _stored, token, intent)
     else:
         timed: TimedToken = (token, message.topic, intent.deliver_at_ms)
-        publish(message, _timed_stored, timed, intent)
+        publish(who, message, _timed_stored, timed, intent)
 
 
 def _looked_through(gateway: Gateway, properties: bytes) -> tuple[bytes, bytes]:
@@ -163,7 +164,7 @@ def _may_have_reserved(properties: bytes) -> bool:
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
-    config = session.broker.topics.get(header.topic) or _create_topic(session, header)
+    config = session.broker.find_topic(SELF, header.topic) or _create_topic(session, header)
     return session.gateway.random.randrange(config.write_queues) if config.write_queues else -1
 
 
@@ -171,8 +172,9 @@ def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
     if header.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, header.topic.removeprefix(RETRY_PREFIX))
     return create_topic(
-        session.broker, header.topic, header.default_topic, header.default_topic_queues
-    )
+        session.broker, session.principal, header.topic, header.default_topic,
+        header.default_topic_queues,
+    )  # fmt: skip
 
 
 def _stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
@@ -244,7 +246,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     gateway = session.gateway
     body = command.body
     # As in RocketMQ, a batch may be as large as a message. Before it is taken apart, or kept.
-    session.broker.publisher.check_sizes(len(body), len(header.properties))
+    session.broker.check_sizes(len(body), len(header.properties))
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
@@ -259,10 +261,10 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     )  # fmt: skip
     token = (session, command, queue_id, "")
     try:
-        session.broker.publish_many(run, _batch_stored, token)
+        session.broker.publish_many(session.principal, run, _batch_stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
-        session.broker.publish_many(run, _batch_stored, token)
+        session.broker.publish_many(session.principal, run, _batch_stored, token)
 
 
 @functools.lru_cache(maxsize=256)
@@ -327,6 +329,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
 
     def act() -> None:
         session.broker.send_back(
+            session.principal,
             usable_group(session.broker, fields.text(ext, "group")),
             offset,
             fields.int32(ext, "delayLevel"),

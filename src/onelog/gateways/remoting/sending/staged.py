@@ -55,7 +55,7 @@ def stage(session: BrokerSession, command: Command) -> None:
         session.born_host, gateway.store_host,
     )  # fmt: skip
     stage_run = partial(
-        session.broker.prepared_batches.stage, fields.text(ext, "query"),
+        session.broker.stage_batch, session.principal, fields.text(ext, "query"),
         fields.number(ext, "batch"), ext.get("attempt", ""), run, _staged,
         (session, command, len(parts)), one_off=fields.flag(ext, "oneOff"),
     )  # fmt: skip
@@ -63,7 +63,8 @@ def stage(session: BrokerSession, command: Command) -> None:
         stage_run()
     except TopicNotFoundError:
         queues = fields.int32(ext, "defaultTopicQueueNums", _QUEUES)
-        create_topic(session.broker, run.topic, ext.get("defaultTopic", DEFAULT_TOPIC), queues)
+        default_topic = ext.get("defaultTopic", DEFAULT_TOPIC)
+        create_topic(session.broker, session.principal, run.topic, default_topic, queues)
         stage_run()
 
 
@@ -85,7 +86,8 @@ def commit(session: BrokerSession, command: Command) -> None:
         offsets = _offsets.decode(command.body)
     except msgspec.MsgspecError as error:
         raise InvalidRequestError(f"the body is no JSON list of offsets: {error}") from None
-    session.broker.prepared_batches.commit(
+    session.broker.commit_batch(
+        session.principal,
         fields.text(command.ext, "query"),
         fields.number(command.ext, "batch"),
         offsets,
@@ -107,9 +109,9 @@ def _committed(token: Any, committed: Committed | None, error: OnelogError | Non
 
 def query(session: BrokerSession, command: Command) -> Answer:
     """QUERY_STAGED."""
-    name, batches = fields.text(command.ext, "query"), session.broker.prepared_batches
-    last = batches.last_batch(name)
-    return Answer({"batch": str(-1 if last is None else last), "note": batches.note(name)})
+    name = fields.text(command.ext, "query")
+    last, note = session.broker.last_batch(session.principal, name)
+    return Answer({"batch": str(-1 if last is None else last), "note": note})
 
 
 HANDLERS: dict[int, Handler] = {

@@ -9,7 +9,8 @@ import logging
 from functools import partial
 
 from onelog.core.membership.members import Client
-from onelog.core.transactions.checkback import Check, CheckBack
+from onelog.core.publish import Intent
+from onelog.core.transactions.checkback import Check
 from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import UNIQUE_KEY, Appended, NewMessage, SysFlag, message_id, property_value
@@ -34,14 +35,14 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
     log_offset = fields.number(ext, "commitLogOffset")
     outcome = fields.int32(ext, "commitOrRollback")
     checked = fields.flag(ext, "fromTransactionCheck")
-    transactions = session.broker.transactions
+    broker, who = session.broker, session.principal
     if outcome in (_COMMIT, _ROLL_BACK):
-        end = transactions.roll_back
+        end = broker.roll_back_half
         if outcome == _COMMIT:
-            end = partial(transactions.commit, becomes=partial(_becomes, session))
+            end = partial(broker.commit_half, intent_of=partial(_intent, session))
 
         def act() -> None:
-            end(group, half_offset, log_offset, _ended, (session, command), checked=checked)
+            end(who, group, half_offset, log_offset, _ended, (session, command), checked=checked)
 
         return session.when_warm(command, log_offset, act)
     if outcome == _UNKNOWN:
@@ -53,28 +54,26 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
     )
 
 
-def _becomes(session: BrokerSession, message: NewMessage) -> NewMessage:
+def _intent(session: BrokerSession, message: NewMessage) -> Intent | None:
     """What a committed message is to become: its sender said so in its properties."""
-    intent = intent_of(message.properties, session.gateway.clock.now_ms())
-    return message if intent is None else session.broker.publisher.postponed(message, intent)
+    return intent_of(message.properties, session.gateway.clock.now_ms())
 
 
 def resume_check(session: BrokerSession, command: Command) -> None:
     """RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was put away."""
     wanted = fields.text(command.ext, "msgId")
-    checkback = session.broker.checkback
+    admin = session.broker.admin
+
+    def find() -> object:
+        try:
+            return admin.find_given_up(session.principal, wanted)
+        except MessageError as error:
+            raise InvalidRequestError(str(error)) from None
 
     def resume(_: object) -> None:
-        checkback.resume(wanted, _ended, (session, command))
+        admin.resume_check(session.principal, wanted, _ended, (session, command))
 
-    session.look_up(command, lambda: _given_up(checkback, wanted), resume)
-
-
-def _given_up(checkback: CheckBack, wanted: str) -> object:
-    try:
-        return checkback.find_given_up(wanted)
-    except MessageError as error:
-        raise InvalidRequestError(str(error)) from None
+    session.look_up(command, find, resume)
 
 
 def _ended(

@@ -1,0 +1,357 @@
+"""The parts of a broker: how they are wired, opened, kept going and closed.
+
+What gateways do with them, they do through `broker`.
+
+Invariant: between `open` and `close` everything runs in one thread. Clock, timers, randomness and
+the way back from other threads come in as arguments, so that a simulation can be in their place.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from onelog.clock import Clock
+from onelog.config import BrokerConfig
+from onelog.core.access import Access
+from onelog.core.admin import Admin
+from onelog.core.catalog.groups import GroupListener, Groups
+from onelog.core.catalog.names import Naming
+from onelog.core.catalog.topics import TopicListener, Topics
+from onelog.core.cursors.fetch import Fetches
+from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.cursors.looks import Looks
+from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
+from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.durability import Durability, Post, WhenSafe
+from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
+from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.writer import Writer
+from onelog.core.filters.filter_time import FilterTime
+from onelog.core.leases.journal import LEASES_FILE
+from onelog.core.leases.leases import Leases
+from onelog.core.leases.lending import Lending
+from onelog.core.membership.assignment import RequestModes
+from onelog.core.membership.locks import Locks
+from onelog.core.membership.members import Members, MembersListener
+from onelog.core.publish import Publisher
+from onelog.core.redelivery.retry import Retry
+from onelog.core.schedule.levels import Delay
+from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.stats import Stats
+from onelog.core.transactions.checkback import AskProducer, CheckBack
+from onelog.core.transactions.half import Transactions
+from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.staged import StagedParts, StagedTransactions
+from onelog.errors import OnelogError
+from onelog.jobs import Job
+from onelog.message import LOOPBACK
+from onelog.store.dispatch import parse_delay_levels
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+SAMPLE_MS = 10_000
+_MORE_MS = 1
+"""Between the parts of a job that is too long to be done at once."""
+
+
+class Predecessor(NamedTuple):
+    """Whoever may have written a store before: what it left is taken over once."""
+
+    tables: Callable[[Path], list[Change]]
+    """What its config files say, in a folder."""
+    leases: Callable[["Parts"], None]
+    """Leases here what it had handed out."""
+
+
+class Hooks(NamedTuple):
+    """Whom the broker calls when something has happened; gateways add themselves."""
+
+    topic_changed: list[TopicListener]
+    """With a topic that was created, changed or deleted (then with None)."""
+    group_changed: list[GroupListener]
+    """With the name of a consumer group; the same."""
+    group_moved: list[MoveListener]
+    """With a group, a topic, and where somebody has put the group in its queues."""
+    members_changed: list[MembersListener]
+    """With a group and its members when one came or left, or topics came or went."""
+    channel_expired: list[Callable[[Hashable], None]]
+    """With the channel of a client that was silent for too long."""
+    ask_producer: list[AskProducer]
+    """With a client and a transaction to ask it about, until one says that it has asked."""
+
+
+class Parts:
+    """All parts of one broker, over one store."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        clock: Clock,
+        schedule: Schedule,
+        call_soon: Callable[[Callable[[], None]], None],
+        post: Post,
+        random: Random,
+        naming: Naming,
+        access: Access | None = None,
+        offload: Callable[[Callable[[], None]], None] = lambda work: work(),
+        store_host: bytes = LOOPBACK,
+        memory_bytes: int | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
+
+        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        """
+        self.config = config
+        self.store = store
+        self._clock, self._schedule = clock, schedule
+        self._closed = False
+        self._needed_from_on_disk = 0
+        self.naming = naming
+        self.access = access or Access()
+        self._guarded = not self.access.is_open
+        self.stats = Stats(clock, config.cluster)
+        self.waiting = Waiting(clock, schedule)
+        self.durability = Durability(
+            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
+            timeout_ms=config.flush_timeout_ms,
+        )  # fmt: skip
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
+        self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
+        self.versions = Versions(clock)
+        self.topics = Topics(self.tables, self.versions, naming, config)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, naming, config)
+        self.members = Members(clock, config.client_expiry_ms)
+        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
+        self.locks = Locks(clock, config.lock_expiry_ms)
+        self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
+        self.warming = Warming(store, offload, post)
+        self._wire_fetches(call_soon, seconds)
+        self._wire_delays(offload, store_host)
+        self._wire_transactions(store_host)
+        self.publisher = Publisher(
+            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
+            self.retry.redirect, store.config.body_bytes_max,
+        )  # fmt: skip
+        self._wire_staged(call_soon)
+        self._wire_leases(offload)
+        self._wire_door()
+
+    def _wire_door(self) -> None:
+        self.admin = Admin(
+            self.access, self.config.name, self.store, self.writer, self._clock, self.tables,
+            self.versions, self.topics, self.groups, self.members, self.offsets, self.stats,
+            self.delay, self.timers, self.checkback, self.request_modes,
+        )  # fmt: skip
+        self.hooks = Hooks(
+            self.topics.on_change, self.groups.on_change, self.offsets.on_move,
+            self.members.on_group_change, [], self.checkback.asks,
+        )  # fmt: skip
+
+    def _wire_fetches(
+        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
+    ) -> None:
+        config = self.config
+        self.filter_time = FilterTime(
+            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+        )
+        self.reader = QueueReader(
+            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            config.pull_cold_bytes_max, self.marked.names,
+        )  # fmt: skip
+        self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
+        self.fetches = Fetches(
+            self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
+            self.stats, self._clock, lambda: self.config,
+        )  # fmt: skip
+
+    def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
+        store, clock, schedule = self.store, self._clock, self._schedule
+        levels_ms = parse_delay_levels(store.config.delay_levels)
+        self.delay = Delay(
+            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
+        )
+        self.timers = Timers(
+            self.tables, store, self.writer, clock, schedule, offload, self.warming, host
+        )
+        self.timers.delay_max_ms = self.config.timer_delay_max_ms
+        self.timer_renewal = TimerRenewal(
+            self.timers, store, self.writer, clock, schedule, self.warming
+        )
+
+    def _wire_transactions(self, store_host: bytes) -> None:
+        store, clock, config = self.store, self._clock, self.config
+        self.transactions = Transactions(
+            self.tables, store, self.topics, self.offsets, self.writer, clock,
+            config.transaction_timeout_ms, store_host,
+        )  # fmt: skip
+        self.checkback = CheckBack(
+            self.transactions, store, self.topics, self.members, self.writer, clock,
+            self._schedule, self.warming, config.transaction_check_max,
+        )  # fmt: skip
+
+    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        store, clock = self.store, self._clock
+        parts = StagedParts(self.tables, store, self.writer, clock)
+        self.staged = StagedTransactions(
+            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
+        )
+        self.prepared_batches = PreparedBatches(
+            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
+            self._schedule, call_soon, self.warming,
+        )  # fmt: skip
+
+    def _wire_leases(
+        self,
+        offload: Callable[[Callable[[], None]], None],
+    ) -> None:
+        store, topics, groups = self.store, self.topics, self.groups
+        self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
+        self.lease_tables = Tables(
+            store, self.writer, store.folder / "config", self._clock, offload,
+            topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
+        )  # fmt: skip
+        self.leases = Leases(
+            self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
+            self.waiting, self._clock, self._schedule,
+            self.warming, self.when_durable,
+        )  # fmt: skip
+        self.lending = Lending(
+            self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self, predecessor: Predecessor | None = None) -> None:
+        """Remember everything, and start the jobs that time drives."""
+        kept: tuple[Table, ...] = (
+            self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
+            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
+        )  # fmt: skip
+        for table in kept:
+            self.tables.add(table)
+        self.lease_tables.add(self.leases)
+        if self.tables.open():
+            predecessor = None  # What it left was taken over long ago.
+        if predecessor is not None:
+            self.tables.write(predecessor.tables(self.store.folder / "config"))
+            self.tables.snapshot(wait=True)
+        self.staged.open()  # These two first: they may have to complete what a crash cut off.
+        self.prepared_batches.open()
+        self.offsets.come_back()
+        self.topics.add_system_topics()
+        self.groups.add_system_groups()
+        self.delay.open()
+        self.timers.open()
+        self.transactions.open()
+        self.lease_tables.open()
+        if predecessor is not None:
+            predecessor.leases(self)
+        self.leases.open()
+        config = self.config
+        self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
+        self._every(config.client_scan_ms, self._expire, "dropping silent clients")
+        self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
+        self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
+        self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
+        self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
+        check_ms = config.transaction_check_interval_ms
+        self._every(check_ms, self.checkback.check, "asking about open transactions")
+        self._every(WATCH_MS, self.timers.watch, "watching timed messages")
+        self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
+        self._keep_what_is_needed()
+
+    def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
+        """Do some work again and again; at once if it says True, because there is more of it."""
+        job = Job(name)
+
+        def run() -> None:
+            if self._closed:
+                return
+            more: object = False
+            with job:
+                more = work()
+            self._schedule(_MORE_MS if more is True else period_ms, run)
+
+        self._schedule(period_ms, run)
+
+    def _expire(self) -> None:
+        self.locks.expire()
+        for channel in self.members.expire():
+            for listener in self.hooks.channel_expired:
+                listener(channel)
+
+    def close(self) -> None:
+        """Write what is still in memory, all that can be. The store is its owner's to close."""
+        if self._closed:
+            return
+        self._closed = True
+        for part in (
+            self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
+            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
+            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+        ):  # fmt: skip
+            try:
+                part()
+            except OnelogError as error:
+                log.error("a part of the broker was not closed cleanly: %s", error)
+            except Exception:
+                log.exception("a part of the broker was not closed cleanly")
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the broker runs."""
+        self.config = config
+        self.groups.auto_create = config.auto_create_groups
+        self.topics.reconfigure(config)
+        self.reader.cold_count_max = config.pull_cold_count_max
+        self.reader.cold_bytes_max = config.pull_cold_bytes_max
+        self.filter_time.budget_ms = config.filter_budget_ms
+        self.durability.timeout_ms = config.flush_timeout_ms
+        self.publisher.body_bytes_max = self.store.config.body_bytes_max
+        self.transactions.timeout_ms = config.transaction_timeout_ms
+        self.timers.delay_max_ms = config.timer_delay_max_ms
+        self.checkback.checks_max = config.transaction_check_max
+
+    def prepare_retention(self, reach: int | None = None) -> None:
+        """To be called before each round of `store.retain`: what goes is needed by nobody.
+
+        What waits in files that should go is written anew, some at a time, and until that is on
+        disk they are kept. `reach` is what `Retention.reach` says, if a worker has asked it.
+        """
+        if reach is None:
+            reach = self.store.retention.reach(self.topics.retention_ms())
+        self.checkback.prepare_retention(reach)
+        self.timer_renewal.prepare_retention(reach)
+        self.delay.prepare_retention(reach)
+        self.tables.prepare_retention(reach)
+        self.lease_tables.prepare_retention(reach)
+        self._keep_what_is_needed()
+
+    def _keep_what_is_needed(self) -> None:
+        parts = (
+            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
+            self.tables, self.lease_tables,
+        )  # fmt: skip
+        needed_from = min(part.needed_from() for part in parts)
+        # Where it moved to must survive a loss of power before where it was is deleted.
+        self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)
+
+        def flushed(error: OnelogError | None) -> None:
+            if error is None:
+                self._needed_from_on_disk = needed_from
+
+        self.durability.when_on_disk(flushed)
+
+    def when_durable(self, callback: WhenSafe) -> None:
+        """Call back once everything written so far is as safe as configured."""
+        self.durability.when_safe(self.store.log_end, callback)
