@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onelog.clock import ManualClock
 from onelog.errors import WireError
 from onelog.net.capacity import Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, Limits, Outbox
@@ -203,8 +204,8 @@ async def test_writing_to_a_peer_that_does_not_read_is_no_sign_of_life() -> None
     assert wire.ended == ["aborted"]
 
 
-async def test_slow_readers_of_all_connections_have_a_limit() -> None:
-    capacity = Capacity(unsent_bytes_max=1_000)
+async def test_slow_readers_of_all_connections_have_a_limit(clock: ManualClock) -> None:
+    capacity = Capacity(unsent_bytes_max=1_000, clock=clock)
     ends = [connected(Limits(capacity=capacity)) for _ in range(3)]
     for connection, wire, _ in ends[:2]:
         wire.unsent = 400
