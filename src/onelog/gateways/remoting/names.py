@@ -1,14 +1,30 @@
 """RocketMQ's rules for names, where a request may bring a topic or a group into being."""
 
+from functools import lru_cache
+
 from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import InvalidGroupError
 from onelog.rocketmq.names import check_group, check_topic
+
+
+@lru_cache(1024)
+def _is_legal(group: str) -> bool:
+    try:
+        check_group(group)
+    except InvalidGroupError:
+        return False
+    return True
 
 
 def usable_group(broker: Broker, name: str) -> str:
     """The name of a group that is there, or may come into being by being used."""
-    if broker.find_group(SELF, name) is None and broker.config.auto_create_groups:
+    if (
+        not _is_legal(name)
+        and broker.config.auto_create_groups
+        and broker.find_group(SELF, name) is None
+    ):
         check_group(name)
     return name
 

@@ -66,16 +66,22 @@ def text(ext: dict[str, str], name: str) -> str:
 def number(ext: dict[str, str], name: str, default: int | None = None) -> int:
     """A field that is a 64-bit integer; it must be there unless a default is given."""
     value = ext.get(name)
-    if value is not None and len(value) < 19 and value.isdecimal() and value.isascii():
-        return int(value)
+    if value:
+        if len(value) < 19 and value.isdecimal() and value.isascii():
+            return int(value)
+    elif default is not None:
+        return default
     return _integer(ext, name, default, INT64_MAX)
 
 
 def int32(ext: dict[str, str], name: str, default: int | None = None) -> int:
     """A field that is a 32-bit integer; it must be there unless a default is given."""
     value = ext.get(name)
-    if value is not None and len(value) < 10 and value.isdecimal() and value.isascii():
-        return int(value)
+    if value:
+        if len(value) < 10 and value.isdecimal() and value.isascii():
+            return int(value)
+    elif default is not None:
+        return default
     return _integer(ext, name, default, INT32_MAX)
 
 
