@@ -129,6 +129,8 @@ class Fetches:
         self, cursors: Sequence[Cursor], limits: Limits, cold_ok: bool, last: bool
     ) -> list[Result] | Lack:
         """What is there now, or what is lacking; in the end (`last`) nothing but time can be."""
+        if len(cursors) == 1:
+            return self._look_at_one(cursors[0], limits, cold_ok, last)
         count, cursor_bytes, room, bytes_min, bulk = limits
         results: list[Result] = []
         cold: list[tuple[int, int]] = []
@@ -167,6 +169,29 @@ class Fetches:
         if size:
             self._count(cursors, results)
         return results
+
+    def _look_at_one(
+        self, cursor: Cursor, limits: Limits, cold_ok: bool, last: bool
+    ) -> list[Result] | Lack:
+        """`look` for one cursor, which most have."""
+        count, cursor_bytes, room, bytes_min, bulk = limits
+        try:
+            result = self._read(
+                cursor, count, cursor_bytes if cursor_bytes < room else room, bulk, cold_ok
+            )
+        except OnelogError as error:
+            return [error]
+        status, size, messages = result.status, result.size, result.messages
+        if status is _FOUND:
+            if size < bytes_min and messages < count and not last:
+                return Lack(size=size)
+            if cursor.group is not None:
+                self.stats.got(cursor.group, cursor.topic, messages, size)
+        elif status is _COLD or status is _LATER:
+            return Lack(result.ranges, status is _LATER)
+        elif not last and (status is _AT_END or (not cursor.offset and status in _EMPTY)):
+            return Lack()
+        return [result]
 
     def _count(self, cursors: Sequence[Cursor], results: Sequence[Result]) -> None:
         """What leaves counts for the groups that get it."""

@@ -10,7 +10,8 @@ from onelog.rocketmq.names import check_group, check_topic
 
 
 @lru_cache(1024)
-def _is_legal(group: str) -> bool:
+def is_legal_group(group: str) -> bool:
+    """Whether RocketMQ would let a group be called so."""
     try:
         check_group(group)
     except InvalidGroupError:
@@ -21,7 +22,7 @@ def _is_legal(group: str) -> bool:
 def usable_group(broker: Broker, name: str) -> str:
     """The name of a group that is there, or may come into being by being used."""
     if (
-        not _is_legal(name)
+        not is_legal_group(name)
         and broker.config.auto_create_groups
         and broker.find_group(SELF, name) is None
     ):

@@ -7,7 +7,7 @@ from onelog.core.cursors.fetch import Cursor, Result, allowed
 from onelog.core.cursors.reading import FetchStatus
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import OnelogError
-from onelog.gateways.remoting.names import usable_group
+from onelog.gateways.remoting.names import is_legal_group, usable_group
 from onelog.gateways.remoting.session import BrokerSession, Handler
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -48,7 +48,8 @@ def pull_message(session: BrokerSession, command: Command) -> None:
     broker = session.broker
     config = broker.config
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    usable_group(broker, group)
+    if not is_legal_group(group):
+        usable_group(broker, group)
     queue_id = fields.int32(ext, "queueId")
     flags = fields.int32(ext, "sysFlag")
     version = fields.number(ext, "subVersion")
