@@ -13,6 +13,7 @@ Invariant: any thread may call any method, and whoever waits can be interrupted 
 """
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -31,15 +32,15 @@ class _Closable(Protocol):
 C = TypeVar("C", bound=_Closable)
 
 
-class Waiter(Generic[A]):
+class Waiter(ABC, Generic[A]):
     """An object for threads; `_core`, which belongs to the background loop, does its work."""
 
     def __init__(self, core: A) -> None:
         self._core = core
 
+    @abstractmethod
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the core, and return what it returns."""
-        raise NotImplementedError
 
     def _call(self, do: Callable[[], T]) -> T:
         """Do something on the loop that does not wait."""
@@ -86,9 +87,9 @@ class SyncClient(Waiter[C]):
             self._begin()
             self._home = background.home()
 
+    @abstractmethod
     def _begin(self) -> None:
         """Start the core."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Wait for what is on its way, then leave. Closing twice does no harm."""

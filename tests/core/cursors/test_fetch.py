@@ -303,8 +303,9 @@ def test_what_there_is_leaves_when_the_longest_wait_is_over(orders: World) -> No
     assert orders.broker.stats.totals.get_count == 0, "it has no group"
 
 
-def test_a_fetch_without_a_minimum_never_waits(orders: World) -> None:
-    assert len(orders.fetch(partitions(), PLENTY._replace(bytes_min=0))) == 1
+@pytest.mark.parametrize("count", [1, PARTITIONS])
+def test_a_fetch_without_a_minimum_never_waits(orders: World, count: int) -> None:
+    assert len(orders.fetch(partitions(count), PLENTY._replace(bytes_min=0))) == 1
 
 
 def test_each_partition_and_all_together_have_their_limit_of_bytes(orders: World) -> None:

@@ -189,7 +189,11 @@ class Fetches:
                 self.stats.got(cursor.group, cursor.topic, messages, size)
         elif status is _COLD or status is _LATER:
             return Lack(result.ranges, status is _LATER)
-        elif not last and (status is _AT_END or (not cursor.offset and status in _EMPTY)):
+        elif (
+            not last
+            and (status is _AT_END or (not cursor.offset and status in _EMPTY))
+            and bytes_min > 0 < count
+        ):
             return Lack()
         return [result]
 
