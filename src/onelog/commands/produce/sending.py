@@ -359,6 +359,7 @@ def _send_all(
 ) -> None:
     pace = Pace(plan.rate)
     in_order: dict[str, Future[Receipt]] = {}
+    reached: set[str] = set()
     read_bytes = 0
     shown = 0.0
     for number, item in enumerate(source, 1):
@@ -366,7 +367,11 @@ def _send_all(
             sent.fail(item.place, item.reason)
         else:
             pace.wait()
-            _send_one(producer, item, sent, in_order)
+            future = _send_one(producer, item, sent, in_order)
+            if item.message.topic not in reached:
+                # The next one could overtake it while the route and the connection are made.
+                reached.add(item.message.topic)
+                future.exception()
             read_bytes += item.size
         if sent.trouble is not None or (sent.failed and not plan.keep_going):
             return
@@ -380,7 +385,7 @@ def _send_all(
 
 def _send_one(
     producer: Producer, item: Item, sent: _Sent, in_order: dict[str, Future[Receipt]]
-) -> None:
+) -> Future[Receipt]:
     key = item.order_key
     if key is not None and (before := in_order.get(key)) is not None:
         before.exception()  # Waits: a message that is tried again must not be overtaken.
@@ -391,6 +396,7 @@ def _send_one(
             for done in [each for each, future in in_order.items() if future.done()]:
                 del in_order[done]
         in_order[key] = future
+    return future
 
 
 def _summarize(session: ClientSession, plan: Plan, sent: _Sent, seconds: float) -> None:
