@@ -11,6 +11,7 @@ pull, and following ends.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from isal.isal_zlib import crc32
@@ -177,34 +178,19 @@ class DirectLine:
             follower.end()
 
 
+@dataclass(slots=True, eq=False)
 class Follower:
     """A consumer that has everything of a queue, and waits for the next message."""
 
-    __slots__ = (
-        "_arrived", "_direct", "_mates", "_wait", "_who", "group", "next_offset", "queue_id",
-        "topic",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        direct: Direct,
-        who: Principal,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        arrived: Arrived,
-        mates: "set[Follower]",
-    ) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next_offset = offset
-        self._direct = direct
-        self._who = who
-        self._arrived = arrived
-        self._mates = mates
-        self._wait: Wait | None = None
+    _direct: Direct
+    _who: Principal
+    group: str
+    topic: str
+    queue_id: int
+    next_offset: int
+    _arrived: Arrived
+    _mates: "set[Follower]"
+    _wait: Wait | None = field(init=False, default=None)
 
     def begin(self) -> bool:
         """Begin; False if too many wait already."""

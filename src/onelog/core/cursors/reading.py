@@ -16,6 +16,7 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 
 import enum
 from collections.abc import Collection, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -79,27 +80,20 @@ class Fetched(NamedTuple):
     """Of each slice the offset of its message, where records were converted."""
 
 
+@dataclass(eq=False)
 class QueueReader:
     """Reads queues for consumers."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        clock: Clock,
-        filter_time: FilterTime,
-        cold_count_max: int = 8,
-        cold_bytes_max: int = 64 << 10,
-        marked: Set[str] = frozenset(),
-    ) -> None:
-        """`marked` are the topics with records of other forms than RocketMQ's (`forms`)."""
-        self._store = store
-        self._clock = clock
-        self.filter_time = filter_time
+    _store: MessageStore
+    _clock: Clock
+    filter_time: FilterTime
+    cold_count_max: int = 8
+    cold_bytes_max: int = 64 << 10
+    _marked: Set[str] = frozenset()
+
+    def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
-        self._marked = marked
         self._conversions = Conversions()
-        self.cold_count_max = cold_count_max
-        self.cold_bytes_max = cold_bytes_max
 
     def read(
         self,

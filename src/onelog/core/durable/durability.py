@@ -10,6 +10,7 @@ Invariant: each callback is called exactly once: with None, with the flush's err
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from onelog.clock import Clock
 from onelog.core.durable.waiting import Schedule
@@ -22,15 +23,13 @@ Post = Callable[[Callable[[], None]], None]
 """Calls a function in the thread of the core, soon; may be called from any thread."""
 
 
+@dataclass(slots=True, eq=False)
 class _Ticket:
     """One callback on its way."""
 
-    __slots__ = ("_durability", "deadline_ms", "when_safe")
-
-    def __init__(self, durability: "Durability", deadline_ms: int, when_safe: WhenSafe) -> None:
-        self._durability = durability
-        self.deadline_ms = deadline_ms
-        self.when_safe: WhenSafe | None = when_safe
+    _durability: "Durability"
+    deadline_ms: int
+    when_safe: WhenSafe | None
 
     def flushed(self, error: StoreError | None) -> None:
         """Called by the flush thread."""

@@ -15,6 +15,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 from onelog.clock import Clock
 
@@ -33,25 +34,16 @@ Schedule = Callable[[int, Callable[[], None]], None]
 """Calls a function after so many milliseconds, in the thread of the core."""
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """One wait. `on_end` is called with it, and with whether its time was up."""
 
-    __slots__ = ("keys", "on_end", "open", "owner", "ready", "tick")
-
-    def __init__(
-        self,
-        keys: Sequence[Key],
-        on_end: OnEnd,
-        owner: Hashable,
-        ready: Callable[[], bool] | None,
-        tick: int,
-    ) -> None:
-        self.keys = keys
-        self.on_end = on_end
-        self.owner = owner
-        self.ready = ready
-        self.tick = tick
-        self.open = True
+    keys: Sequence[Key]
+    on_end: OnEnd
+    owner: Hashable
+    ready: Callable[[], bool] | None
+    tick: int
+    open: bool = field(init=False, default=True)
 
 
 class Waiting:

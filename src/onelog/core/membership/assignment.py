@@ -37,22 +37,18 @@ class RequestMode:
     share: int = 0
 
 
+@dataclass(eq=False)
 class RequestModes:
     """The table of groups that do not consume by the default, which is the broker's to set."""
 
     name = "request_modes"
 
-    def __init__(
-        self,
-        tables: Tables,
-        topics: Topics,
-        groups: Groups,
-        config: Callable[[], BrokerConfig] = BrokerConfig,
-    ) -> None:
-        self._config = config
-        self._tables = tables
-        self._topics = topics
-        self._groups = groups
+    _tables: Tables
+    _topics: Topics
+    _groups: Groups
+    _config: Callable[[], BrokerConfig] = BrokerConfig
+
+    def __post_init__(self) -> None:
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def apply(self, key: str, value: Any) -> None:

@@ -21,6 +21,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -71,34 +72,26 @@ _FOR_EVER = (1 << 62) - 1
 OnCounted = Callable[[dict[str, int]], None]
 
 
+@dataclass(eq=False)
 class Timers:
     """Postpones messages, delivers them in time, and takes them back."""
 
     name = "timers"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        offload: Callable[[Callable[[], None]], None],
-        warming: Warming,
-        store_host: bytes,
-    ) -> None:
+    _tables: Tables
+    _store: MessageStore
+    _writer: Writer
+    _clock: Clock
+    _schedule: Schedule
+    _offload: Callable[[Callable[[], None]], None]
+    _warming: Warming
+    _store_host: bytes
+
+    def __post_init__(self) -> None:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
-        self.queue = TimerQueue(store)
-        self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
-        self._tables = tables
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._schedule = schedule
-        self._offload = offload
-        self._warming = warming
-        self._store_host = store_host
+        self.queue = TimerQueue(self._store)
+        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, self._store.barrier)
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
         self._recalling: dict[str, list[Entry]] = {}

@@ -24,6 +24,7 @@ most once.
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
@@ -81,33 +82,25 @@ def _as_it_is(message: NewMessage) -> NewMessage:
     return message
 
 
+@dataclass(eq=False)
 class Transactions:
     """The half messages that are open: begins them and ends them."""
 
     name = "transactions"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        topics: Topics,
-        offsets: Offsets,
-        writer: Writer,
-        clock: Clock,
-        timeout_ms: int,
-        store_host: bytes,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        """The least immunity: a younger half message is nobody's business but its producer's."""
+    _tables: Tables
+    _store: MessageStore
+    _topics: Topics
+    _offsets: Offsets
+    _writer: Writer
+    _clock: Clock
+    timeout_ms: int
+    """The least immunity: a younger half message is nobody's business but its producer's."""
+    _store_host: bytes
+
+    def __post_init__(self) -> None:
         self.places: dict[int, int] = {}
         """Open half messages, by queue offset: where each is in the log."""
-        self._tables = tables
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._writer = writer
-        self._clock = clock
-        self._store_host = store_host
         self._endings: list[_Ending] = []
         self._known_end = 0
         """Half messages from here on are not stored, or not yet safely so."""
