@@ -248,8 +248,8 @@ class Parts:
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
         self.offsets.come_back()
-        self.topics.add_system_topics()
-        self.groups.add_system_groups()
+        self.topics.add_system()
+        self.groups.add_system()
         self.delay.open()
         self.timers.open()
         self.transactions.open()

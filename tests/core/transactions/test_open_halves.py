@@ -17,7 +17,7 @@ from onelog.rocketmq.config_files import with_quoted_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadResult, StoreReader
 from tests.core.transacting import GROUP, Producers
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, World, entries_of
 
 ROUND_MS = 30_000
 
@@ -29,7 +29,7 @@ def producers(world: World) -> Producers:
 
 
 def entries(producers: Producers) -> dict[str, Any]:
-    return producers.world.broker.transactions.entries()
+    return entries_of(producers.world.broker.transactions)
 
 
 def open_offsets(producers: Producers) -> list[int]:

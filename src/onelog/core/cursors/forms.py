@@ -51,9 +51,9 @@ class MarkedTopics:
         else:
             self.names.add(key)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """Every marked topic."""
-        return dict.fromkeys(self.names, True)
+        return [dict.fromkeys(self.names, True)]
 
     def mark(self, topic: str) -> None:
         """To be called before a record of another form is written into the topic."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -68,19 +68,11 @@ class Table(Protocol):
         """Make one change; `value` is plain JSON, or None to forget the key."""
         ...
 
-    def entries(self) -> dict[str, Any]:
-        """Changes that rebuild the present state from an empty one."""
-        ...
+    def parts(self) -> Iterable["Part"]:
+        """Changes that rebuild the present state from an empty one.
 
-
-@runtime_checkable
-class LargeTable(Table, Protocol):
-    """A table that may have so many entries that to list them at once would hold the loop."""
-
-    def parts(self) -> Iterator["Part"]:
-        """`entries`, some at a time; what changes meanwhile is in them or not.
-
-        None is a pause: there was much to look at.
+        Some at a time, if to list all at once would hold the loop; what changes meanwhile is in
+        them or not. None is a pause: there was much to look at.
         """
         ...
 
@@ -90,17 +82,6 @@ def in_parts(table: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]
     keys = list(table)
     for at in range(0, len(keys), PART_ENTRIES):
         yield [(key, table[key]) for key in keys[at : at + PART_ENTRIES] if key in table]
-
-
-def joined(parts: Iterable["Part"]) -> dict[str, Any]:
-    """All entries of a table that has them in parts."""
-    found: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part, list):
-            found |= msgspec.json.decode(b"{%b}" % b"".join(part))
-        else:
-            found |= part or {}
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +104,8 @@ class _Foreign:
         else:
             self._entries[key] = value
 
-    def entries(self) -> dict[str, Any]:
-        return self._entries
+    def parts(self) -> list[dict[str, Any]]:
+        return [self._entries]
 
 
 class Tables:
@@ -332,7 +313,7 @@ class Tables:
         for name, table in list(self._tables.items()):
             text.append(b"%b%b:{" % (b"," if len(text) > 1 else b"", self._encode(name)))
             comma = b""
-            for part in table.parts() if isinstance(table, LargeTable) else [table.entries()]:
+            for part in table.parts():
                 if part:
                     text.append(comma)
                     text += [self._encode(part)[1:-1]] if isinstance(part, dict) else part
@@ -439,6 +420,6 @@ class Versions:
         """Make one change."""
         self._versions[key] = msgspec.convert(value, DataVersion)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """All versions."""
-        return {key: msgspec.to_builtins(version) for key, version in self._versions.items()}
+        return [{key: msgspec.to_builtins(version) for key, version in self._versions.items()}]

@@ -33,7 +33,7 @@ from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Part, Tables, in_parts, joined
+from onelog.core.durable.tables import Part, Tables, in_parts
 from onelog.core.durable.waiting import Schedule, Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
@@ -141,12 +141,8 @@ class Leases:
             queue = self._queues[place] = QueueLeases(*place)
         queue.apply(value, self.policies)
 
-    def entries(self) -> dict[str, Any]:
-        """Every lease, and every place from which a group goes on."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[Part]:
-        """The same, some at a time; after many leases comes a pause."""
+        """Every lease, and every place from which a group goes on; a pause after many leases."""
         found: dict[str, Any] = {}
         leases = 0
         for part in in_parts(self._queues):

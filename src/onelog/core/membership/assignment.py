@@ -59,12 +59,12 @@ class RequestModes:
         else:
             self._modes[group, topic] = msgspec.convert(value, RequestMode)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """Every mode that was set."""
-        return {
-            join_key(topic, group): msgspec.to_builtins(mode)
-            for (group, topic), mode in self._modes.items()
-        }
+        modes = self._modes.items()
+        return [
+            {join_key(topic, group): msgspec.to_builtins(mode) for (group, topic), mode in modes}
+        ]
 
     def set(self, group: str, topic: str, mode: RequestMode) -> None:
         """From now on the group, which is made if using it would make it, consumes so."""

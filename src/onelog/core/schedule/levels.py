@@ -73,9 +73,9 @@ class Delay:
         else:
             self._positions[int(key)] = int(value)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """The position of every level."""
-        return {str(level): offset for level, offset in self._positions.items()}
+        return [{str(level): offset for level, offset in self._positions.items()}]
 
     def open(self) -> None:
         """Deliver what fell due while nobody was here."""

@@ -116,9 +116,9 @@ class Timers:
         self._recorded = (int(value["position"]), progress)
         self.wheel.progress = progress
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """The progress, once there is any."""
-        return {} if self._recorded is None else {_KEY: _as_json(*self._recorded)}
+        return [] if self._recorded is None else [{_KEY: _as_json(*self._recorded)}]
 
     # -- life ----------------------------------------------------------------------------------
 

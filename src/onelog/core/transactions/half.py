@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.tables import Change, Tables, in_parts, joined
+from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions import half_records
@@ -123,12 +123,8 @@ class Transactions:
         else:
             self._recorded[int(key)] = int(value)
 
-    def entries(self) -> dict[str, Any]:
-        """The open transactions that are recorded, and up to where."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
+        """The open transactions that are recorded, and up to where; some at a time."""
         # The position of the beginning: what is recorded meanwhile is replayed, and its own after.
         position = self._position
         for part in in_parts(self._recorded):

@@ -40,7 +40,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability
-from onelog.core.durable.tables import Change, Tables, in_parts, joined
+from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
@@ -166,12 +166,8 @@ class PreparedBatches:
             if batch == found.batch:
                 found.begun = (int(part), int(base))
 
-    def entries(self) -> dict[str, Any]:
-        """Every query; of those that are being published, also how far."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
+        """Every query; of those that are being published, also how far."""
         for part in in_parts(self._queries):
             found: dict[str, Any] = {}
             for query, state in part:

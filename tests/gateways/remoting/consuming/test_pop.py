@@ -14,6 +14,7 @@ from onelog.core.leases import lending
 from onelog.errors import StoreFullError
 from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from tests.core.world import entries_of
 from tests.gateways.remoting.live import bodies, client
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popped, Popper, popping
 
@@ -255,7 +256,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             await member.send(b"%d" % n)
         one, two = await member.pop()
         await member.ack(one)
-        state = server.broker.leases.entries()
+        state = entries_of(server.broker.leases)
         token = two.receipt.split(" ")
 
         def forged(place: int, value: object) -> str:
@@ -284,7 +285,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             assert (answer.code, changed) == (code, changed)
         refused = await member.change(two, -1)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert server.broker.leases.entries() == state
+        assert entries_of(server.broker.leases) == state
         assert (await member.ack(two)).code == ResponseCode.SUCCESS
 
 
