@@ -26,9 +26,10 @@ from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE

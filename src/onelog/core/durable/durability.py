@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onelog.clock import Clock
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.deadlines import Schedule
 from onelog.errors import FlushTimeoutError, OnelogError, StoreError
 from onelog.message import LogOffset
 from onelog.store.message_store import MessageStore

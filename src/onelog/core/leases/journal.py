@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.queue import QueueLeases
 from onelog.errors import OnelogError, StoreError

@@ -31,10 +31,10 @@ from onelog.core.cursors.looks import Lack
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Part, Tables, in_parts
-from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
 from onelog.core.leases.queue import (

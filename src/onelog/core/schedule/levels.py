@@ -24,8 +24,8 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError

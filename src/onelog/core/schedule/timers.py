@@ -30,8 +30,8 @@ import numpy as np
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Change, Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Entry, Progress

@@ -22,7 +22,7 @@ from typing import Any
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.membership.members import Client, Members
 from onelog.core.transactions import half_records

@@ -39,9 +39,9 @@ from typing import Any, NamedTuple
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
 from onelog.core.transactions.staged import Part, StagedParts, told_as
