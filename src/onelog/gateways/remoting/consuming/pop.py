@@ -12,7 +12,6 @@ from onelog.core.cursors.fetch import Limits, Result
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.lending import Leased
 from onelog.errors import (
-    FlushTimeoutError,
     InvalidReceiptError,
     LeaseNotFoundError,
     OnelogError,
@@ -190,17 +189,7 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     session.broker.acknowledge(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
     )
-    session.broker.when_leases_safe(partial(_tell, session, command, Answer()))
-
-
-def _tell(
-    session: BrokerSession, command: Command, answer: Answer, error: OnelogError | None
-) -> None:
-    # A slow disk takes nothing back: the message is done, as after a send that was too late.
-    if error is None or isinstance(error, FlushTimeoutError):
-        session.answer(command, answer)
-    else:
-        session.fail(command, error)
+    session.broker.when_leases_safe(partial(session.conclude, command, Answer()))
 
 
 def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Receipt, int]:
@@ -238,7 +227,7 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Answer(remark=remark)
-    session.broker.when_leases_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
@@ -267,7 +256,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(receipt.revive_queue),
         }
     )
-    session.broker.when_leases_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

@@ -35,6 +35,7 @@ from onelog.gateways.remoting.session import (
     BrokerSession,
     Gateway,
     Handler,
+    answer_stored,
     response_code,
 )
 from onelog.message import (
@@ -333,7 +334,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
             usable_group(session.broker, fields.text(ext, "group")),
             offset,
             fields.int32(ext, "delayLevel"),
-            _sent_back,
+            answer_stored,
             (session, command),
             retries_max=times if times >= 0 else None,
             unit_mode=fields.flag(ext, "unitMode"),
@@ -341,16 +342,6 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
         )
 
     return session.when_warm(command, offset, act)
-
-
-def _sent_back(
-    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
-) -> None:
-    session, command = token
-    if error is None or isinstance(error, FlushTimeoutError):
-        session.answer(command, Answer())
-    else:
-        session.fail(command, error)
 
 
 # -- ids ---------------------------------------------------------------------------------------
