@@ -99,7 +99,7 @@ class ManualTimer:
 def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
     """A writer for parts that are tested without a broker; nobody ends its ticks."""
     timer = ManualTimer(clock)
-    durability = Durability(store, clock, timer.schedule, lambda call: call(), sync_flush=False)
+    durability = Durability(store, clock, timer.schedule, lambda call: call(), immediate=True)
     waiting = Waiting(clock, timer.schedule)
     return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
 

@@ -36,6 +36,7 @@ from onelog.errors import (
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import ReadStatus
+from onelog.store.retention import space_usage
 from tests.client.forking import in_a_child
 from tests.store.conftest import SMALL, OpenStore
 
@@ -329,7 +330,7 @@ def test_space_is_accounted_by_part(open_store: OpenStore) -> None:
     for _ in range(50):
         store.append([NewMessage("t", 0, b"x" * 1000, encode_properties({"KEYS": "k"}))])
     store.flush()
-    usage = store.usage()
+    usage = space_usage(store.folder)
     assert usage.log_bytes >= 50_000
     assert usage.queue_bytes > 0
     assert usage.index_bytes > 0

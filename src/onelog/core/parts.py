@@ -122,7 +122,7 @@ class Parts:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, immediate=store.config.flush != "sync",
             timeout_ms=config.flush_timeout_ms,
         )  # fmt: skip
         self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)

@@ -8,7 +8,7 @@ once the file is written.
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -46,8 +46,7 @@ from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicRouteData
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
+class Switches(msgspec.Struct, frozen=True, rename="camel"):
     """What can be changed while running, under RocketMQ's names."""
 
     order_message_enable: bool = False
@@ -56,12 +55,7 @@ class Switches:
     delete_topic_with_broker_registration: bool = False
 
 
-SWITCH_NAMES = {
-    "orderMessageEnable": "order_message_enable",
-    "returnOrderTopicConfigToBroker": "return_order_topic_config_to_broker",
-    "supportActingMaster": "support_acting_master",
-    "deleteTopicWithBrokerRegistration": "delete_topic_with_broker_registration",
-}
+SWITCH_NAMES = dict(zip(Switches.__struct_encode_fields__, Switches.__struct_fields__, strict=True))
 FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 """Settings that nobody may change over the network: they name files."""
 
@@ -76,7 +70,7 @@ class Registry:
     broker_expiry_ms: int
     save_kv: Callable[[Callable[[NotSavedError | None], None]], None]
     """Write the key-value file, then call back."""
-    switches: Switches = Switches()
+    switches: Switches = field(default_factory=Switches)
     config_updates: bool = False
     """Whether UPDATE_NAMESRV_CONFIG is obeyed at all."""
     remote_admin: bool = False
@@ -338,7 +332,7 @@ def update_config(session: NameserverSession, command: Command) -> Answer:
         for name, value in properties.items()
         if name in SWITCH_NAMES
     }
-    registry.switch(replace(registry.switches, **changes))
+    registry.switch(msgspec.structs.replace(registry.switches, **changes))
     log.info("%s changed %s", session.connection, ", ".join(changes) or "nothing")
     return Answer()
 

@@ -93,7 +93,7 @@ def test_a_group_gets_no_more_than_it_may_hold(
 ) -> None:
     reader = reading(tmp_path)
     leases: Leases = reader.leases
-    leases._queue_leases_max, leases._group_leases_max = limits
+    leases.queue_leases_max, leases.group_leases_max = limits
     for _ in range(10):
         reader.world.send()
     leased = reader.pop()

@@ -16,7 +16,7 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 
 import enum
 from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -457,26 +457,20 @@ def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscripti
     return subscription.predicate(decode_properties(decode_message(record).properties))
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """Looks at what arrived since it looked last, until something matches the subscription."""
 
-    __slots__ = ("_began", "_offset", "_queue_id", "_store", "_subscription", "_time", "_topic")
+    _store: MessageStore
+    _topic: str
+    _queue_id: int
+    _offset: int
+    _subscription: Subscription
+    _time: FilterTime
+    _began: int = field(init=False)
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        subscription: Subscription,
-        filter_time: FilterTime,
-    ) -> None:
-        self._store = store
-        self._topic = topic
-        self._queue_id = queue_id
-        self._began = self._offset = offset
-        self._subscription = subscription
-        self._time = filter_time
+    def __post_init__(self) -> None:
+        self._began = self._offset
 
     def __call__(self) -> bool:
         """True if something matches, or if so much did not that the consumer should move on.

@@ -10,7 +10,7 @@ Invariant: each callback is called exactly once: with None, with the flush's err
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from onelog.clock import Clock
 from onelog.core.durable.deadlines import Schedule
@@ -42,26 +42,20 @@ class _Ticket:
             when_safe(error)
 
 
+@dataclass(eq=False)
 class Durability:
     """Who waits for the disk."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        clock: Clock,
-        schedule: Schedule,
-        post: Post,
-        *,
-        sync_flush: bool,
-        timeout_ms: int = 5_000,
-    ) -> None:
-        self.immediate = not sync_flush
-        """Whether everything may be acknowledged as soon as it is written."""
-        self.post = post
-        self._store = store
-        self._clock = clock
-        self._schedule = schedule
-        self.timeout_ms = timeout_ms
+    _store: MessageStore
+    _clock: Clock
+    _schedule: Schedule
+    post: Post
+    _: KW_ONLY
+    immediate: bool
+    """Whether everything may be acknowledged as soon as it is written."""
+    timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
         self._tickets: deque[_Ticket] = deque()
         self._armed = False
 

@@ -105,7 +105,8 @@ class Timers:
         self._counting: list[OnCounted] = []
         self._counting_job = Job("counting timed messages")
         self._is_reading = False
-        self._closed = False
+        self.is_closed = False
+        """Whether nothing more is delivered."""
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -157,9 +158,9 @@ class Timers:
 
     def close(self) -> None:
         """Deliver nothing more, and leave little to do for the next start."""
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
+        self.is_closed = True
         try:
             self.collect_all()
             self.wheel.close()
@@ -167,11 +168,6 @@ class Timers:
                 self._tables.write([self._change(self.wheel.progress)])
         except StoreError as error:
             log.error("the next start has to read timed messages again: %s", error)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is delivered."""
-        return self._closed
 
     @property
     def checkpoint(self) -> tuple[int, int]:
@@ -220,13 +216,13 @@ class Timers:
         return timed_messages.scheduled(message, due_ms, deletes)
 
     def _expect_more(self) -> None:
-        if not self._collecting and not self._closed:
+        if not self._collecting and not self.is_closed:
             self._collecting = True
             self._schedule(COLLECT_MS, self._collect_soon)
 
     def _collect_soon(self) -> None:
         self._collecting = False
-        if not self._closed:
+        if not self.is_closed:
             with self._delivering:  # What fails is tried again by `watch`.
                 self.collect()
 
@@ -331,7 +327,7 @@ class Timers:
         """Wait for the next message, unless that is being done."""
         due_ms = self.wheel.next_due_ms()
         self._warm()
-        if due_ms is None or self._closed or self._is_reading:
+        if due_ms is None or self.is_closed or self._is_reading:
             return
         wake_ms = -(-due_ms // TICK_MS) * TICK_MS
         if self._armed_ms is None or wake_ms < self._armed_ms:
@@ -344,7 +340,7 @@ class Timers:
 
     def _time_passed(self, armed_ms: int) -> None:
         """Deliver what is due, unless this timer was overtaken by one for an earlier time."""
-        if self._closed or armed_ms != self._armed_ms:
+        if self.is_closed or armed_ms != self._armed_ms:
             return
         self._armed_ms = None
         with self._delivering:
@@ -488,7 +484,7 @@ class Timers:
             return part is not None
 
         def then(is_more: bool) -> None:
-            if is_more and not self._closed:
+            if is_more and not self.is_closed:
                 self._count_on(parts, counted)
                 return
             asking, self._counting = self._counting, []

@@ -78,10 +78,6 @@ def _unheard(token: Any, appended: Appended | None, error: OnelogError | None) -
     """For endings that no request is about; what fails is tried again in the next round."""
 
 
-def _as_it_is(message: NewMessage) -> NewMessage:
-    return message
-
-
 @dataclass(eq=False)
 class Transactions:
     """The half messages that are open: begins them and ends them."""
@@ -343,13 +339,10 @@ class Transactions:
         if appended is None:
             on_stored(token, None, error)
         else:
-            self._add(appended[0])
-            on_stored(token, appended[0], error)
-
-    def _add(self, where: Appended) -> None:
-        """A half message is stored. They come in the order of their offsets."""
-        self.places[where.queue_offset] = where.log_offset
-        self._known_end = max(self._known_end, where.queue_offset + 1)
+            where = appended[0]
+            self.places[where.queue_offset] = where.log_offset
+            self._known_end = max(self._known_end, where.queue_offset + 1)
+            on_stored(token, where, error)
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -362,7 +355,7 @@ class Transactions:
         token: Any = None,
         *,
         checked: bool = False,
-        becomes: Becomes = _as_it_is,
+        becomes: Becomes = lambda message: message,
     ) -> None:
         """Deliver a message whose transaction succeeded; `checked` if that was asked for.
 

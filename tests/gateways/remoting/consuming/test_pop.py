@@ -153,7 +153,7 @@ async def test_a_request_that_makes_no_sense_leases_nothing(
 
 async def test_a_group_that_holds_too_much_is_told_to_acknowledge(tmp_path: Path) -> None:
     async with popping(tmp_path) as (server, member):
-        server.broker.leases._queue_leases_max = 1
+        server.broker.leases.queue_leases_max = 1
         await member.send(b"0")
         await member.send(b"1")
         assert len(await member.pop()) == 1

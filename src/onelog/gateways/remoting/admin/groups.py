@@ -9,6 +9,8 @@ import logging
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from onelog.core.access import SELF
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
@@ -325,12 +327,7 @@ def _tell_old_members(
 def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
     return ResetOffsetList(
         offset_table=[
-            QueuePosition(
-                broker_name=queue.broker_name,
-                offset=offset,
-                queue_id=queue.queue_id,
-                topic=queue.topic,
-            )
+            QueuePosition(offset=offset, **msgspec.structs.asdict(queue))
             for queue, offset in table.items()
         ]
     )
