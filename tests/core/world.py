@@ -20,7 +20,6 @@ from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
-from onelog.core.cursors.reading import Fetched
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Table
 from onelog.core.durable.waiting import Waiting
@@ -33,6 +32,7 @@ from onelog.rocketmq.intents import intent_of
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
+from onelog.store.reader import Fetched
 from onelog.store.retention import RetentionRound
 
 TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))

@@ -14,10 +14,8 @@ and one that has not begun is LATER.
 Invariant: `next_offset` never passes over a message that matches and was not returned.
 """
 
-import enum
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import ReadResult, ReadStatus
+from onelog.store.reader import Fetched, FetchStatus
 
 SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
@@ -41,43 +39,6 @@ _PROBE_SHIFT = 16
 """The page cache is asked about 64 KiB at a time: the kernel reads ahead, and evicts, in pieces."""
 _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
-
-
-class FetchStatus(enum.Enum):
-    """Why a read returned what it did; the first nine have RocketMQ's names."""
-
-    FOUND = enum.auto()
-    NO_MATCHED_MESSAGE = enum.auto()
-    MESSAGE_WAS_REMOVING = enum.auto()
-    NO_MATCHED_LOGIC_QUEUE = enum.auto()
-    NO_MESSAGE_IN_QUEUE = enum.auto()
-    OFFSET_TOO_SMALL = enum.auto()
-    OFFSET_OVERFLOW_ONE = enum.auto()
-    OFFSET_OVERFLOW_BADLY = enum.auto()
-    OFFSET_RESET = enum.auto()
-    COLD = enum.auto()
-    LATER = enum.auto()
-    """Nothing was looked at: ask again when `FilterTime.later` calls."""
-    FULL = enum.auto()
-    """Nothing was looked at: other queues have used up what a fetch may take."""
-
-
-_STATUS = {status: FetchStatus[status.name] for status in ReadStatus}
-
-
-class Fetched(NamedTuple):
-    """A run of messages of one queue. `ranges` says where in the log the slices lie."""
-
-    status: FetchStatus
-    slices: list[memoryview]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    messages: int = 0
-    size: int = 0
-    ranges: Sequence[tuple[int, int]] = ()
-    offsets: Sequence[int] = ()
-    """Of each slice the offset of its message, where records were converted."""
 
 
 @dataclass(eq=False)
@@ -141,7 +102,7 @@ class QueueReader:
                     self._store.wait_readable(read.ranges)
                 elif self._is_cold(read.ranges):
                     return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-            return _as_fetched(read)
+            return read
         except StoreFailedError:
             if count_max <= 1:
                 raise
@@ -206,7 +167,7 @@ class QueueReader:
     ) -> Fetched:
         """Where in the log the next few messages lie, for a worker to read."""
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-        return _as_fetched(read)._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
+        return read._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
 
     def _too_small(self, topic: str, queue_id: int) -> Fetched:
         """The answer to a negative offset, which the store itself would refuse."""
@@ -287,8 +248,8 @@ class QueueReader:
     ) -> Fetched | None:
         """None if a condition is on records that are not in memory."""
         head = self._store.read(topic, queue_id, offset, 1, 1)
-        if head.status is not ReadStatus.FOUND:
-            return _as_fetched(head)
+        if head.status is not FetchStatus.FOUND:
+            return head
         if subscription.predicate is not None and not self.filter_time.left():
             return Fetched(FetchStatus.LATER, [], offset, head.min_offset, head.max_offset)
         scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
@@ -492,10 +453,3 @@ class Watch:
         end = int(store.max_offset(self._topic, self._queue_id))
         self._offset = min(self._offset + SCAN_MAX, end)
         return self._offset - self._began >= SCAN_MAX
-
-
-def _as_fetched(read: ReadResult) -> Fetched:
-    status, slices, next_offset, start, end, count, size, ranges = read
-    # The first, because looking a status up costs more than comparing it.
-    known = FetchStatus.FOUND if status is ReadStatus.FOUND else _STATUS[status]
-    return Fetched(known, slices, next_offset, start, end, count, size, ranges)

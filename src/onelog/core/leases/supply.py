@@ -11,7 +11,7 @@ and `next_offset` without being in it.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader, candidates
+from onelog.core.cursors.reading import QueueReader, candidates
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
@@ -20,6 +20,7 @@ from onelog.message import Message, decode_properties, tags_code
 from onelog.record.decode import decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
+from onelog.store.reader import Fetched, FetchStatus
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""

@@ -143,18 +143,12 @@ class Gateway:
     """What all sessions of one broker share."""
 
     def __init__(self, house: House, handlers: "dict[int, Handler]") -> None:
+        self.house = house
         self.broker = house.broker
         self.clock = house.clock
         self.store_host = house.store_host
-        self.offload = house.offload
-        self.look_up = house.look_up
         self.lookups = 0
-        """How many of these are not done yet."""
-        self.random = house.random
-        self.reconfigure = house.reconfigure
-        self.retain = house.retain
-        self.tls = house.tls
-        self.stalls = house.stalls
+        """How many look-ups are not done yet."""
         self.handlers = handlers
         self.far_handlers: dict[int, Handler] = {}
         """Those for peers on other machines; they hold on to it, so it is changed in place."""
@@ -271,7 +265,7 @@ class BrokerSession(ServerSession[Answer]):
             gateway.lookups -= 1
             self._go_on(command, made)
 
-        gateway.look_up(work, end)
+        gateway.house.look_up(work, end)
 
     def in_turns(
         self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]

@@ -166,7 +166,9 @@ def _may_have_reserved(properties: bytes) -> bool:
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
     config = session.broker.find_topic(SELF, header.topic) or _create_topic(session, header)
-    return session.gateway.random.randrange(config.write_queues) if config.write_queues else -1
+    return (
+        session.gateway.house.random.randrange(config.write_queues) if config.write_queues else -1
+    )
 
 
 def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
