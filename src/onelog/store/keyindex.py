@@ -48,7 +48,7 @@ from onelog.message import (
     java_hash,
     property_bytes,
 )
-from onelog.store.segment import disk_error, sync_file
+from onelog.store.segment import disk_error, sync_file, written_ranges
 
 HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
@@ -262,14 +262,9 @@ def _clear(fd: int, at: int) -> None:
     Not by making the file shorter and longer again: whoever dies in between leaves a file that
     looks as if it were of a store with other settings.
     """
-    while True:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            return
-        hole = os.lseek(fd, at, os.SEEK_HOLE)
-        while at < hole:
-            at += os.pwrite(fd, bytes(min(hole - at, 1 << 20)), at)
+    for begin, hole in written_ranges(fd, at):
+        while begin < hole:
+            begin += os.pwrite(fd, bytes(min(hole - begin, 1 << 20)), begin)
 
 
 class KeyIndex:

@@ -250,8 +250,9 @@ class QueueReader:
         head = self._store.read(topic, queue_id, offset, 1, 1)
         if head.status is not FetchStatus.FOUND:
             return head
+        start, end = head.min_offset, head.max_offset
         if subscription.predicate is not None and not self.filter_time.left():
-            return Fetched(FetchStatus.LATER, [], offset, head.min_offset, head.max_offset)
+            return Fetched(FetchStatus.LATER, [], offset, start, end)
         scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
@@ -259,24 +260,14 @@ class QueueReader:
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:
-            return Fetched(
-                FetchStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
-            )
+            return Fetched(FetchStatus.MESSAGE_WAS_REMOVING, [], offset + 1, start, end)
         status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
         if cold_ok:
             self._store.wait_readable(scan.ranges)
         elif slices and self._is_cold(scan.ranges):
             status, slices, next_offset = FetchStatus.COLD, [], offset
-        return Fetched(
-            status,
-            slices,
-            next_offset,
-            head.min_offset,
-            head.max_offset,
-            scan.count,
-            scan.size,
-            scan.ranges,
-        )
+        count, size = scan.count, scan.size
+        return Fetched(status, slices, next_offset, start, end, count, size, scan.ranges)
 
     def watch(
         self, topic: str, queue_id: int, offset: int, subscription: Subscription
