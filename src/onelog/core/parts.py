@@ -211,10 +211,7 @@ class Parts:
             self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
-    def _wire_leases(
-        self,
-        offload: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def _wire_leases(self, offload: Callable[[Callable[[], None]], None]) -> None:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(

@@ -122,7 +122,6 @@ class Totals:
     put_bytes: int = 0
     put_failed: int = 0
     get_count: int = 0
-    get_bytes: int = 0
     found: int = 0
     missed: int = 0
 
@@ -180,7 +179,6 @@ class Stats:
         self.group_get.add((topic, group), count, size)
         totals = self.totals
         totals.get_count += count
-        totals.get_bytes += size
         totals.found += 1
 
     def tick(self) -> bool:

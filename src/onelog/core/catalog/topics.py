@@ -3,7 +3,7 @@
 Topics that the broker itself needs are added on each start (`settings`); no files come with them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -79,15 +79,6 @@ class TopicConfig:
     def queues(self) -> int:
         """How many queues there may be messages in."""
         return max(self.read_queues, self.write_queues)
-
-
-def alter_attributes(
-    current: Mapping[str, str], changes: Mapping[str, str | None]
-) -> dict[str, str]:
-    """The attributes after `changes`, in which None takes one away."""
-    altered = {name: value for name, value in current.items() if name not in changes}
-    altered.update({name: value for name, value in changes.items() if value is not None})
-    return altered
 
 
 class Topics(Settings[TopicConfig]):

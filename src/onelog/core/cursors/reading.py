@@ -137,7 +137,8 @@ class QueueReader:
         count = size = 0
         next_offset = pulled.next_offset
         for piece in self._conversions.pieces(topic, queue_id, pulled.slices):
-            if piece.offset + piece.messages <= offset or not piece.is_wanted(subscription):
+            is_wanted = subscription is None or subscription.wants(piece.message.properties)
+            if piece.offset + piece.messages <= offset or not is_wanted:
                 continue
             if slices and (count >= count_max or size + len(piece.record) > bytes_max):
                 next_offset = piece.offset

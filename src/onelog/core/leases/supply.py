@@ -16,7 +16,7 @@ from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
-from onelog.message import Message, decode_properties, tags_code
+from onelog.message import Message
 from onelog.record.decode import decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
@@ -226,11 +226,8 @@ class Supply:
 def _wants(subscription: Subscription | None, code: int, record: memoryview) -> bool:
     if subscription is None:
         return True
-    if code == FORM_CODE:
-        tags = decode_message(record).tags
-        code = tags_code(tags) if tags else 0
-    if not subscription.wants_code(code):
+    if code != FORM_CODE and not subscription.wants_code(code):
         return False
-    return subscription.predicate is None or subscription.wants_properties(
-        decode_properties(decode_message(record).properties)
-    )
+    if code != FORM_CODE and subscription.predicate is None:
+        return True
+    return subscription.wants(decode_message(record).properties)

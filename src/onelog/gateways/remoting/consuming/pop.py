@@ -22,6 +22,8 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.pop import (
+    COUNT_MAX,
+    FROM_LAST,
     ORDERED_QUEUE,
     BatchAck,
     QueueInfo,
@@ -34,11 +36,6 @@ from onelog.wire.remoting.pop import (
     retry_mark,
     start_offset_info,
 )
-
-COUNT_MAX = 32
-FROM_LAST = 1
-"""The init mode of a group that wants to start at the newest message."""
-
 
 # -- popping -----------------------------------------------------------------------------------
 
