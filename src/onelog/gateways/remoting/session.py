@@ -298,6 +298,15 @@ class BrokerSession(ServerSession[Answer]):
 Handler = Callable[[BrokerSession, Command], Answer | None]
 
 
+def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:
+    """The handler of a question that a worker can answer alone; see `BrokerSession.look_up`."""
+
+    def handle(session: BrokerSession, command: Command) -> None:
+        session.look_up(command, partial(answer, session, command), same)
+
+    return handle
+
+
 def answer_stored(
     token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
 ) -> None:
