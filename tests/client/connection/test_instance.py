@@ -15,12 +15,12 @@ from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_RESPONSE, Command
-from onelog.wire.remoting.frame import encode_command
 from onelog.wire.remoting.routes import BrokerData, TopicRouteData
 from tests.client.forking import in_a_child
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import ScriptedNode, hang_up, knowing, route_data, scripted, storing
 from tests.client.watching import eventually
+from tests.wire.remoting.commands import encode_command
 
 BROKER_VERSION = 409
 
