@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.commands.topic import Permission
-from onelog.commands.topic.views import show_perm
+from onelog.commands.topic import Permission, show_perm
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.commands.conftest import Run
 from tests.commands.running import run_beside

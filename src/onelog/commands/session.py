@@ -59,6 +59,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Shown = tuple[Any, ...]
+"""A result as programs get it, and then the same as people like to see it, in one part or more."""
+
 
 class Output:
     """The way to show what comes out of a command."""
@@ -113,8 +116,7 @@ class Session(Output):
     async def present(
         self,
         load: Callable[[], Awaitable[T]],
-        document: Callable[[T], Any],
-        views: "Callable[[T], Sequence[RenderableType]]",
+        shown: Callable[[T], Shown],
         failures: "Callable[[T], Iterable[Failure]]" = operator.attrgetter("failures"),
         *,
         every: float | None = None,
@@ -125,7 +127,7 @@ class Session(Output):
         """
         result = await load()
         if every is None:
-            self.show(document(result), *views(result))
+            self.show(*shown(result))
             self.complain(failures(result))
             return
         from onelog.commands.terminal import console
@@ -135,7 +137,7 @@ class Session(Output):
         while True:
             if out.is_terminal and not self.as_json:
                 out.clear()
-            self.show_line(document(result), *views(result))
+            self.show_line(*shown(result))
             self.complain(failures(result))
             result = await self._loaded_again(load, every)
 

@@ -7,7 +7,6 @@ Without `--follow` it ends: without a group after what the queues held when it b
 when the queues of this member hold nothing more.
 """
 
-import base64
 import json
 import sys
 import threading
@@ -19,7 +18,7 @@ from typing import Any, Literal
 from onelog.client import PullConsumer, PushConsumer, Queue, ReceivedMessage, RetryLater
 from onelog.commands.clients import ClientSession, Pace, progress_bar
 from onelog.commands.session import complain
-from onelog.commands.terminal import show_bytes, show_count, show_text
+from onelog.commands.terminal import body_document, show_bytes, show_count, show_text
 from onelog.commands.times import parse_time, show_time
 from onelog.errors import CompressionError, InvalidRequestError
 from onelog.rocketmq.names import TOOLS_GROUP
@@ -90,7 +89,7 @@ class Printer:
 
 def document(message: ReceivedMessage) -> dict[str, Any]:
     """A message, for programs. A body that is no text is in base64."""
-    made = {
+    return {
         "topic": message.topic,
         "broker": message.broker,
         "queue": message.queue.queue_id,
@@ -104,12 +103,8 @@ def document(message: ReceivedMessage) -> dict[str, Any]:
         "born_ms": message.born_ms,
         "store_ms": message.store_ms,
         "attempt": message.delivery_attempt,
+        **body_document(message.body),
     }
-    body = message.body
-    try:
-        return {**made, "body": body.decode(), "body_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {**made, "body": base64.b64encode(body).decode(), "body_encoding": "base64"}
 
 
 def line(message: ReceivedMessage, utc: bool) -> str:

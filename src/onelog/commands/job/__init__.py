@@ -9,7 +9,7 @@ from onelog.commands.options import Yes
 from onelog.commands.spark_options import Job, on_spark
 from onelog.rocketmq.names import TRACE_TOPIC
 
-app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
+app = typer.Typer()
 
 Source = Annotated[str, typer.Argument(help="The topic to read.")]
 To = Annotated[str, typer.Option("--to", help="The topic to write to.")]

@@ -7,7 +7,7 @@ import typer
 
 from onelog.commands.spark_options import Job, on_spark
 
-app = typer.Typer(help="Topics as lake tables: keep them fresh, and small.", no_args_is_help=True)
+app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the tables.")]
 Only = Annotated[

@@ -12,10 +12,7 @@ import typer
 
 from onelog.commands.serve import ConfigFile, Set
 
-app = typer.Typer(
-    help="Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker runs.",
-    no_args_is_help=True,
-)
+app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that has `commitlog`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -233,34 +233,25 @@ def _state_line(facts: StoreFacts) -> str:
 
 def _show_tables(facts: StoreFacts, out: Console) -> None:
     segments = table(
-        "Segments", ">start", ">size", ">on disk", "first stored", "last stored by",
+        "Segments", ">start", ">size", ">on disk", ("first stored", "first_store_ms"),
+        ("last stored by", "last_store_ms_at_most"),
         rows=(
-            (
-                str(each.start), show_bytes(each.size), show_bytes(each.allocated_bytes),
-                show_time(each.first_store_ms), show_time(each.last_store_ms_at_most),
-            )
+            {
+                **dataclasses.asdict(each), "size": show_bytes(each.size),
+                "on_disk": show_bytes(each.allocated_bytes),
+            }
             for each in facts.segments
         ),
     )  # fmt: skip
     queues = table(
-        "Queues", "topic", ">queue", ">min", ">max", ">messages", "last stored",
-        rows=(
-            (
-                show_text(each.topic), str(each.queue_id), str(each.min_offset),
-                str(each.max_offset), show_count(each.messages), show_time(each.last_store_ms),
-            )
-            for each in facts.queues
-        ),
+        "Queues", "topic", (">queue", "queue_id"), (">min", "min_offset"), (">max", "max_offset"),
+        "#messages", ("last stored", "last_store_ms"),
+        rows=map(dataclasses.asdict, facts.queues),
     )  # fmt: skip
     index = table(
-        "Index files", "name", ">entries", ">of", "first stored", "last stored",
-        rows=(
-            (
-                each.name, show_count(each.entries), show_count(each.entries_max),
-                show_time(each.first_store_ms), show_time(each.last_store_ms),
-            )
-            for each in facts.index_files
-        ),
+        "Index files", "name", "#entries", ("#of", "entries_max"),
+        ("first stored", "first_store_ms"), ("last stored", "last_store_ms"),
+        rows=map(dataclasses.asdict, facts.index_files),
     )  # fmt: skip
     for made in (segments, queues, index):
         if made.row_count:

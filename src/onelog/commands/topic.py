@@ -1,21 +1,29 @@
 """`onelog topic`: list, describe, create, change and delete topics."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from onelog.client.admin.cluster import BrokerSet
+from onelog.client.admin.topics import (
+    Route,
+    TopicChange,
+    TopicDescription,
+    TopicKind,
+    TopicName,
+    TopicStatus,
+)
 from onelog.commands import options
 from onelog.commands.options import option
-from onelog.commands.session import Session, connected, with_options
+from onelog.commands.session import Session, Shown, connected, with_options
+from onelog.commands.terminal import attributes_text, show_count, show_text, table
+from onelog.errors import InvalidRequestError
 
-if TYPE_CHECKING:
-    from onelog.client.admin.topics import TopicChange
+app = typer.Typer()
 
-app = typer.Typer(
-    help="Topics: where they are, what is in them, how they are set.", no_args_is_help=True
-)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -50,10 +58,7 @@ def _change(
     write_queues: int | None,
     perm: Permission | None,
     attribute: list[str] | None,
-) -> "TopicChange":
-    from onelog.client.admin.topics import TopicChange
-    from onelog.errors import InvalidRequestError
-
+) -> TopicChange:
     if queues is not None and (read_queues is not None or write_queues is not None):
         raise InvalidRequestError("--queues is for both: name either it or the two others")
     return TopicChange(
@@ -74,27 +79,20 @@ async def list_topics(
     cluster: options.Cluster = None,
 ) -> None:
     """List topics."""
-    from onelog.client.admin.topics import TopicKind
-    from onelog.commands.topic import views
-
     names = [
         each
         for each in await session.admin.topics.names(cluster)
         if every or each.kind is TopicKind.USER
     ]
-    session.show(views.names_document(names), views.names_table(names))
+    session.show(*show_names(names))
 
 
 @app.command("describe")
 @connected
 async def describe_topic(session: Session, topic: Topic) -> None:
     """Show settings, queues and consumer groups of a topic."""
-    from onelog.commands.topic import views
-
     description = await session.admin.topics.describe(topic)
-    session.show(
-        views.description_document(description), *views.description_views(description, session.utc)
-    )
+    session.show(*show_description(description, session.utc))
     session.complain(description.failures)
 
 
@@ -102,10 +100,7 @@ async def describe_topic(session: Session, topic: Topic) -> None:
 @connected
 async def route_topic(session: Session, topic: Topic) -> None:
     """Show the brokers that have a topic, as clients are told."""
-    from onelog.commands.topic import views
-
-    route = await session.admin.topics.route(topic)
-    session.show(views.route_document(route), views.route_table(route))
+    session.show(*show_route(await session.admin.topics.route(topic)))
 
 
 @app.command("status")
@@ -114,12 +109,9 @@ async def topic_status(
     session: Session, topic: Topic, follow: options.Follow = False, interval: options.Interval = 2.0
 ) -> None:
     """Show what each queue of a topic holds."""
-    from onelog.commands.topic import views
-
     await session.present(
         lambda: session.admin.topics.status(topic),
-        views.status_document,
-        lambda status: [views.status_table(status, session.utc)],
+        lambda status: show_status(status, session.utc),
         every=interval if follow else None,
     )
 
@@ -130,7 +122,7 @@ async def topic_status(
 async def create_topic(
     session: Session,
     topic: Topic,
-    change: "TopicChange",
+    change: TopicChange,
     order: Annotated[bool, typer.Option("--order", help="Keep queues where they are.")] = False,
     cluster: options.Cluster = None,
     broker: options.Broker = None,
@@ -148,16 +140,13 @@ async def create_topic(
 async def update_topic(
     session: Session,
     topic: Topic,
-    change: "TopicChange",
+    change: TopicChange,
     order: Annotated[
         bool | None, typer.Option("--order/--no-order", help="Keep queues where they are.")
     ] = None,
     broker: options.Broker = None,
 ) -> None:
     """Change settings of a topic; what is not named stays as it is."""
-    from onelog.client.admin.topics import TopicChange
-    from onelog.errors import InvalidRequestError
-
     change = replace(change, order=order)
     if change == TopicChange():
         raise InvalidRequestError("nothing to change: name a setting, such as --queues 16")
@@ -179,3 +168,102 @@ async def delete_topic(
         {"topic": topic, "deleted_on": list(brokers), "messages": count},
         f"{topic}: deleted on {', '.join(brokers)}",
     )
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+_PERMISSIONS = ((4, "r"), (2, "w"), (1, "inherited"))
+
+
+def show_perm(perm: int) -> str:
+    """Permission bits in letters."""
+    return " ".join(name for bit, name in _PERMISSIONS if perm & bit) or "none"
+
+
+def show_names(names: Sequence[TopicName]) -> Shown:
+    """Topics, one per line."""
+    document = [{"topic": each.name, "kind": each.kind.value} for each in names]
+    return document, table(f"topics: {show_count(len(names))}", "topic", "kind", rows=document)
+
+
+def show_route(route: Route) -> Shown:
+    """A route, a broker per line."""
+    brokers = [
+        {
+            "broker": each.brokers.name,
+            "cluster": each.brokers.cluster,
+            "addresses": {str(number): str(a) for number, a in each.brokers.members},
+            "read_queues": each.read_queues,
+            "write_queues": each.write_queues,
+            "perm": each.perm,
+        }
+        for each in route.brokers
+    ]
+    made = table(
+        f"route of {show_text(route.topic)}",
+        "broker", "cluster", ">read queues", ">write queues", "permission", "addresses",
+        rows=(
+            {**document, "permission": show_perm(each.perm), "addresses": _addresses(each.brokers)}
+            for document, each in zip(brokers, route.brokers, strict=True)
+        ),
+    )  # fmt: skip
+    if route.order:
+        made.caption = f"ordered: {show_text(route.order)}"
+    return {"topic": route.topic, "order": route.order, "brokers": brokers}, made
+
+
+def _addresses(brokers: BrokerSet) -> str:
+    return ", ".join(
+        f"{address} ({'master' if number == 0 else f'slave {number}'})"
+        for number, address in brokers.members
+    )
+
+
+def show_status(status: TopicStatus, utc: bool) -> Shown:
+    """What queues hold, one per line, with a total."""
+    queues = [
+        {
+            "broker": queue.broker,
+            "queue": queue.queue_id,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+            "messages": queue.count,
+            "updated_ms": queue.updated_ms,
+        }
+        for queue in status.queues
+    ]
+    total = sum(queue.count for queue in status.queues)
+    newest = max((queue.updated_ms for queue in status.queues), default=0)
+    made = table(
+        f"{show_text(status.topic)}: {status.put_rate:,.1f} messages/s come in",
+        "broker", ">queue", ">min offset", ">max offset", "#messages",
+        ("last message", "updated_ms"),
+        rows=queues,
+        footer={
+            "broker": "total", "queue": len(queues), "messages": total, "last message": newest,
+        },
+        utc=utc,
+    )  # fmt: skip
+    document: dict[str, Any] = {"topic": status.topic, "messages": total}
+    return {**document, "put_rate": status.put_rate, "queues": queues}, made
+
+
+def show_description(description: TopicDescription, utc: bool) -> Shown:
+    """All about a topic."""
+    route, route_table = show_route(description.route)
+    status, status_table = show_status(description.status, utc)
+    settings = [asdict(each) for each in description.settings]
+    settings_table = table(
+        "settings", "broker", ">read queues", ">write queues", ("permission", "perm"),
+        ("ordered", "order"), "attributes",
+        rows=(
+            {
+                **each, "perm": show_perm(each["perm"]),
+                "attributes": attributes_text(each["attributes"]),
+            }
+            for each in settings
+        ),
+    )  # fmt: skip
+    document = {**route, **status, "settings": settings, "groups": list(description.groups)}
+    groups = ", ".join(map(show_text, description.groups)) or "none"
+    return document, route_table, settings_table, status_table, f"consumer groups: {groups}"
