@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,18 +27,9 @@ app = typer.Typer()
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 
-class Permission(Enum):
-    """What clients may do with a topic, and the bits that say so."""
-
-    READ_WRITE = "rw"
-    READ = "r"
-    WRITE = "w"
-
-    @property
-    def bits(self) -> int:
-        """RocketMQ's permission bits."""
-        return {"rw": 6, "r": 4, "w": 2}[self.value]
-
+Permission = Literal["rw", "r", "w"]
+PERMISSION_BITS: dict[Permission | None, int | None] = {"rw": 6, "r": 4, "w": 2, None: None}
+"""What clients may do with a topic, as RocketMQ says it."""
 
 CHANGE = {
     "queues": option(int | None, None, "Queues for writing and reading.", min=1, max=65_535),
@@ -64,7 +54,7 @@ def _change(
     return TopicChange(
         read_queues=queues if read_queues is None else read_queues,
         write_queues=queues if write_queues is None else write_queues,
-        perm=None if perm is None else perm.bits,
+        perm=PERMISSION_BITS[perm],
         attributes=options.parse_attributes(attribute),
     )
 

@@ -179,18 +179,18 @@ def items(
     template: Template, form: Form, files: Sequence[Path], bodies: Sequence[str] | None
 ) -> Iterator[Item | Unusable]:
     """The messages, one after the other."""
-    if template.topic == TOPIC_OF_LINES and form is not Form.JSON:
+    if template.topic == TOPIC_OF_LINES and form != "json":
         raise InvalidRequestError("only JSON lines can name their topic: name one for all of them")
     if bodies is not None:
         if files:
             raise InvalidRequestError("--body and files exclude one another")
         for number, body in enumerate(bodies, 1):
-            yield _item(template, Form.FILES, body.encode(), f"--body number {number}")
+            yield _item(template, "files", body.encode(), f"--body number {number}")
         return
     for path in files or [STDIN]:
         name = "stdin" if path == STDIN else str(path)
         with _opened(path, name) as stream:
-            if form is Form.FILES:
+            if form == "files":
                 yield _item(template, form, stream.read(), name)
                 continue
             for number, line in enumerate(stream, 1):
@@ -221,10 +221,10 @@ def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
 
 def _item(template: Template, form: Form, data: bytes, place: str) -> Item | Unusable:
     try:
-        if form is Form.JSON:
+        if form == "json":
             message, order_key = template.of_json(data)
             return Item(message, order_key, place, len(data))
-        body = data.rstrip(b"\r\n") if form is Form.LINES else data
+        body = data.rstrip(b"\r\n") if form == "lines" else data
         return Item(template.plain(body), template.order_key, place, len(data))
     except OnelogError as error:
         return Unusable(place, str(error))

@@ -136,7 +136,7 @@ def as_document(found: Found, body: Body) -> dict[str, Any]:
 
 
 def _body_fields(content: memoryview, how: Body) -> dict[str, Any]:
-    if how is Body.NONE:
+    if how == "none":
         return {}
     raw, text = _shown(content, how)
     fields: dict[str, Any] = {"body_truncated": True} if len(raw) < len(content) else {}
@@ -147,7 +147,7 @@ def _body_fields(content: memoryview, how: Body) -> dict[str, Any]:
 
 def _shown(content: memoryview, how: Body) -> tuple[bytes, str | None]:
     """The bytes to show, and the same as text if they are some."""
-    size = len(content) if how is Body.FULL else _SHORT_BYTES
+    size = len(content) if how == "full" else _SHORT_BYTES
     text = text_of(bytes(content), size)
     if text is None or not all(letter.isprintable() or letter in "\t\r\n" for letter in text):
         return bytes(content[:size]), None
@@ -204,7 +204,7 @@ def _show(found: Found, how: Body, out: Console) -> None:
     _line(out, "flags", flags)
     for name, value in decode_properties(message.properties).items():
         _line(out, name, value)
-    if how is not Body.NONE:
+    if how != "none":
         raw, text = _shown(message.body, how)
         more = "..." if len(raw) < len(message.body) else ""
         name = f"body ({len(message.body)})"
