@@ -105,12 +105,14 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
         }
         for broker in status.brokers
     ]
-    sums = {"in/s": "put_rate", "out/s": "get_rate", "in today": "put_today"}
-    sums |= {"out today": "get_today"}
+    sums = {
+        ">in/s": "put_rate", ">out/s": "get_rate", "#in today": "put_today",
+        "#out today": "get_today",
+    }  # fmt: skip
+    totals = {heading[1:]: sum(each[key] for each in document) for heading, key in sums.items()}
     made = table(
         f"brokers: {len(status.brokers)}",
-        "cluster", "broker", ">id", "address", "version", (">in/s", "put_rate"),
-        (">out/s", "get_rate"), ("#in today", "put_today"), ("#out today", "get_today"), ">disk",
+        "cluster", "broker", ">id", "address", "version", *sums.items(), ">disk",
         ("oldest message", "oldest_message_ms"), ("started", "booted_ms"), ">stalls",
         rows=(
             {
@@ -122,9 +124,7 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
             }
             for each in document
         ),
-        footer={"cluster": "total", **{
-            heading: sum(each[key] for each in document) for heading, key in sums.items()
-        }},
+        footer={"cluster": "total", **totals},
         utc=utc,
     )  # fmt: skip
     tables = (

@@ -7,8 +7,8 @@ from rich.progress import MofNCompleteColumn
 
 from onelog.client.admin.delays import Listing
 from onelog.commands.options import Cluster, Yes
-from onelog.commands.session import Session, Shown, connected
-from onelog.commands.terminal import progress_counts, show_bytes, show_count, show_text, table
+from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.terminal import progress_bar, show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.wire.remoting.recall_handle import RecallHandle
 
@@ -32,7 +32,7 @@ async def list_waiting(
     Brokers have no list of them: the queues in which they wait are read, from the newest message
     to the oldest that may still wait.
     """
-    with progress_counts("reading", MofNCompleteColumn()) as on_progress:
+    with progress_bar("reading", None, MofNCompleteColumn()) as on_progress:
         found = await session.admin.delays.waiting(
             topic, cluster=cluster, count_max=limit, on_progress=on_progress
         )
@@ -59,7 +59,7 @@ async def cancel_message(
     delays = session.admin.delays
     handle = await delays.find(which)
     named = _named(handle, session.utc)
-    session.confirm(f"Take back {named}?", yes)
+    confirm(f"Take back {named}?", yes)
     await delays.cancel(handle)
     document = {
         "topic": handle.topic,

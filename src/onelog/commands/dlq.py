@@ -11,8 +11,8 @@ from onelog.client.connection.nodes import at_once
 from onelog.commands.message import views as message_views
 from onelog.commands.message.search import first, span
 from onelog.commands.options import Yes
-from onelog.commands.session import Session, Shown, connected
-from onelog.commands.terminal import progress_counts, show_count, show_text, table
+from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.terminal import progress_bar, show_count, show_text, table
 from onelog.errors import InvalidRequestError, MessageNotFoundError
 
 app = typer.Typer()
@@ -164,8 +164,8 @@ async def _resend_all(
     if not dry_run:
         count = (await letters.box(group)).count
         where = to_topic or "their own topics"
-        session.confirm(f"Send {count:,} dead letters of {group} to {where}?", yes)
-    with progress_counts("resending", MofNCompleteColumn()) as on_progress:
+        confirm(f"Send {count:,} dead letters of {group} to {where}?", yes)
+    with progress_bar("resending", None, MofNCompleteColumn()) as on_progress:
         return await letters.resend_all(
             group, to_topic=to_topic, again=again, dry_run=dry_run, on_progress=on_progress
         )
@@ -179,7 +179,7 @@ async def _drop(session: Session, group: str, until: str | None, dry_run: bool, 
     if until is not None:
         box = await letters.before(box, span(until, None, session.utc)[0])
     if not dry_run:
-        session.confirm(f"Drop {box.count:,} dead letters of {group}?", yes)
+        confirm(f"Drop {box.count:,} dead letters of {group}?", yes)
         await letters.drop(box)
     return box.count
 

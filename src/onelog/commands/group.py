@@ -28,7 +28,7 @@ from onelog.commands.options import (
     option,
     parse_attributes,
 )
-from onelog.commands.session import Session, Shown, connected, with_options
+from onelog.commands.session import Session, Shown, confirm, connected, with_options
 from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.commands.times import parse_policy, parse_time, show_policy, show_span, show_time
 from onelog.errors import InvalidRequestError
@@ -164,7 +164,7 @@ async def delete_group(
     found = await session.admin.groups.describe(group)
     members = len(found.members.members)
     warning = f", which has {members} live members" if members else ""
-    session.confirm(f"Delete consumer group {group}{warning}?", yes)
+    confirm(f"Delete consumer group {group}{warning}?", yes)
     brokers = await session.admin.groups.delete(
         group, cluster=cluster, keep_positions=keep_positions, dead_letters=dead_letters
     )
@@ -207,7 +207,7 @@ async def _move(
 ) -> None:
     moves = await session.admin.positions.preview(group, topic, time_ms)
     if not dry_run:
-        session.confirm(f"{question}: {effect(moves)}?", yes)
+        confirm(f"{question}: {effect(moves)}?", yes)
         moves = await session.admin.positions.reset(group, topic, time_ms)
     session.show(*show_moves(moves, dry_run))
     session.complain(moves.failures)
@@ -224,7 +224,7 @@ async def clone_group(
 ) -> None:
     """Put a group where another one is; it is created if it is missing."""
     if target in (await session.admin.groups.names()).answers:
-        session.confirm(f"{target} exists: move it to where {source} is?", yes)
+        confirm(f"{target} exists: move it to where {source} is?", yes)
     moves = await session.admin.positions.clone(source, target, topic)
     session.show(*show_moves(moves, dry_run=False))
     session.complain(moves.failures)

@@ -8,7 +8,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -55,7 +62,7 @@ def table(
 
 def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
     """A value as people see it in a column."""
-    if key.endswith("_ms") and isinstance(value, int):
+    if "_ms" in key and isinstance(value, int):
         return show_time(value, utc=utc)
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -74,15 +81,30 @@ def attributes_text(attributes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def progress_counts(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr if that is a terminal; it is told how much is done, and how much there is."""
+def progress_bar(
+    what: str, total: float | None = None, *columns: ProgressColumn, wanted: bool = True
+) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, for those who watch; nothing if that is no terminal.
+
+    It is told how much is done, and if that was not known before, how much there is; without
+    columns of its own also what is `said` beside it.
+    """
     screen = Console(stderr=True)
-    shown = (TextColumn(what), BarColumn(), *columns, TimeRemainingColumn())
+    own = (*columns, TimeRemainingColumn())
+    usual = (TextColumn("{task.fields[said]}"), TimeElapsedColumn())
     with Progress(
-        *shown, console=screen, transient=True, disable=not screen.is_terminal
+        *(TextColumn("{task.description}"), BarColumn(), *(own if columns else usual)),
+        console=screen,
+        transient=True,
+        redirect_stdout=False,
+        disable=not (wanted and screen.is_terminal),
     ) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(what, total=total, said="")
+
+        def tell(completed: float, total: float | None = None, said: str = "") -> None:
+            progress.update(task, completed=completed, total=total, said=said)
+
+        yield tell
 
 
 def show_bytes(count: int) -> str:

@@ -17,7 +17,7 @@ from onelog.client.admin.topics import (
 )
 from onelog.commands import options
 from onelog.commands.options import option
-from onelog.commands.session import Session, Shown, connected, with_options
+from onelog.commands.session import Session, Shown, confirm, connected, with_options
 from onelog.commands.terminal import attributes_text, show_count, show_text, table
 from onelog.errors import InvalidRequestError
 
@@ -152,7 +152,7 @@ async def delete_topic(
     """Delete a topic and the messages in it."""
     status = await session.admin.topics.status(topic)
     count = sum(queue.count for queue in status.queues)
-    session.confirm(f"Delete topic {topic} with {count:,} messages?", yes)
+    confirm(f"Delete topic {topic} with {count:,} messages?", yes)
     brokers = await session.admin.topics.delete(topic, cluster=cluster)
     session.show(
         {"topic": topic, "deleted_on": list(brokers), "messages": count},

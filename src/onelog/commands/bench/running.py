@@ -21,10 +21,10 @@ from onelog.client.admin.topics import TopicChange
 from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
 from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
-from onelog.commands.clients import ClientSession, progress_bar
+from onelog.commands.clients import ClientSession
 from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
-from onelog.commands.terminal import show_count
+from onelog.commands.terminal import progress_bar, show_count
 from onelog.errors import InvalidRequestError, OnelogError
 
 WORKER = "onelog.commands.bench.worker"
@@ -171,7 +171,7 @@ class _Bench:
                 filling = asyncio.gather(*(go_on() for _ in range(FILL_TASKS)))
                 while not filling.done():
                     await asyncio.wait([filling], timeout=LOOK_SECONDS)
-                    progress.update(progress.task_ids[0], completed=plan.backlog - left)
+                    progress(plan.backlog - left)
                 await filling
 
     async def _stored(self, admin: AsyncAdmin) -> int:
@@ -240,7 +240,7 @@ async def _show_time(what: str, seconds: float) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             passed = time.monotonic() - began
-            progress.update(progress.task_ids[0], completed=min(passed, seconds))
+            progress(min(passed, seconds))
 
 
 async def _hear(worker: Process) -> Said:

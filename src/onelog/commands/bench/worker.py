@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from onelog.client import AsyncProducer, AsyncPushConsumer, ClientOptions, Message, ReceivedMessage
-from onelog.commands.clients import client_options
+from onelog.commands.link import client_options
 from onelog.errors import OnelogError
 
 STAMP_BYTES = 16

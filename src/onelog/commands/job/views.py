@@ -152,7 +152,7 @@ def resend_letters(
 ) -> None:
     """Send letters again, after a question."""
     if not (yes or dry_run):
-        confirm(f"send {show_count(chosen.count())} letters of {group} again?")
+        confirm(f"send {show_count(chosen.count())} letters of {group} again?", yes)
     done = triage.resend(link, group, chosen, to_topic=to_topic, dry_run=dry_run)
     if as_json:
         document = {
