@@ -38,24 +38,33 @@ Remote = Annotated[
 ]
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 class Job(NamedTuple):
-    """What a job on Spark gets: a session, and how the data source reaches the cluster."""
+    """What a job on Spark gets: a session, how the data source reaches the cluster, and the way to
+    show what comes out."""
 
     spark: "SparkSession"
     link: dict[str, str]
+    as_json: bool
 
 
-def on_spark(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function for typer of one whose first argument is a `Job`."""
-    options = {**_LINK, "master": (Master, None), "remote": (Remote, None)}
+def on_spark(
+    app: typer.Typer, group: str, name: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first argument is a `Job`."""
+    options: dict[str, tuple[Any, Any]] = {"as_json": (Json, False), **_LINK}
+    options |= {"master": (Master, None), "remote": (Remote, None)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(chosen: dict[str, Any], given: dict[str, Any]) -> None:
             link = source_options(chosen)
-            with spark_session(name, chosen["master"], chosen["remote"]) as spark:
-                command(Job(spark, link), **given)
+            title = f"onelog {group} {name}"
+            with spark_session(title, chosen["master"], chosen["remote"]) as spark:
+                command(Job(spark, link, chosen["as_json"]), **given)
 
-        return for_typer(command, options, run)
+        return app.command(name)(for_typer(command, options, run))
 
     return decorate
 

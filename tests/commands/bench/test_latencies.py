@@ -26,14 +26,14 @@ def test_percentiles_are_true_to_about_a_percent() -> None:
 def test_what_processes_counted_adds_up() -> None:
     whole = counted(*range(1, 1001))
     parts = counted(*range(1, 501))
-    parts.include(Latencies(counted(*range(501, 1001)).counts()))
+    parts.include(counted(*range(501, 1001)).counts())
     assert parts.counts() == whole.counts()
-    assert parts.count == 1000
+    assert sum(parts.counts().values()) == 1000
 
 
 def test_extremes_are_kept_within_bounds() -> None:
     found = counted(0, 2**63)
-    assert found.count == 2
+    assert sum(found.counts().values()) == 2
     assert found.percentile_ms(1) < 1e-5
     assert found.percentile_ms(100) == pytest.approx(2**40 / 1e6, rel=0.02)
 

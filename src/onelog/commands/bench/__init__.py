@@ -1,34 +1,23 @@
 """`onelog bench`: how fast a cluster takes and gives messages, measured through the SDK."""
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from onelog.commands.clients import ClientSession, client_command
 
 
-class Mode(Enum):
-    """What is measured."""
-
-    SEND = "send"
-    ONEWAY = "oneway"
-    BATCH = "batch"
-    CONSUME = "consume"
-    ROUNDTRIP = "roundtrip"
-
-
 @client_command
 def bench(
     session: ClientSession,
     mode: Annotated[
-        Mode,
+        Literal["send", "oneway", "batch", "consume", "roundtrip"],
         typer.Option(
             "--mode",
             "-m",
             help="Messages one by one, without answers, in batches, consumed, or there and back.",
         ),
-    ] = Mode.SEND,
+    ] = "send",
     seconds: Annotated[
         float, typer.Option(min=0.1, max=86_400, help="How long; consume may end earlier.")
     ] = 10.0,
@@ -64,9 +53,5 @@ def bench(
     from onelog.commands.bench.running import run
     from onelog.commands.bench.worker import Plan
 
-    run(
-        session,
-        Plan(
-            mode.value, seconds, size, concurrency, processes, batch_size, backlog, queues, topic
-        ),
-    )  # fmt: skip
+    plan = Plan(mode, seconds, size, concurrency, processes, batch_size, backlog, queues, topic)
+    run(session, plan)

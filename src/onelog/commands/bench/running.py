@@ -10,7 +10,6 @@ import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,12 +20,11 @@ from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
-from onelog.commands.bench import Mode
 from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
-from onelog.commands.clients import ClientSession, progress_bar
+from onelog.commands.clients import ClientSession
 from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
-from onelog.commands.terminal import show_count
+from onelog.commands.terminal import progress_bar, show_count
 from onelog.errors import InvalidRequestError, OnelogError
 
 WORKER = "onelog.commands.bench.worker"
@@ -39,114 +37,71 @@ SETTLE_SECONDS_MAX = 5.0
 LINE_BYTES_MAX = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What the workers measured, together."""
+def summary(plan: Plan, topic: str, outcomes: list[Outcome], stored: int | None) -> dict[str, Any]:
+    """What the workers measured, together; latencies are in milliseconds.
 
-    mode: str
-    topic: str
-    size: int
-    outcomes: list[Outcome]
-    stored: int | None
-    """Messages that are in the topic now and were not before; None if nobody can know."""
-    latencies: Latencies = field(init=False)
-
-    def __post_init__(self) -> None:
-        latencies = Latencies()
-        for outcome in self.outcomes:
-            latencies.include(Latencies(outcome.latencies))
-        object.__setattr__(self, "latencies", latencies)
-
-    @property
-    def messages(self) -> int:
-        """All that was sent, or heard."""
-        return sum(outcome.messages for outcome in self.outcomes)
-
-    @property
-    def failed(self) -> int:
-        """Requests, or round trips, that came to nothing."""
-        return sum(outcome.failed for outcome in self.outcomes)
-
-    @property
-    def error(self) -> str | None:
-        """The first failure."""
-        return next((each.error for each in self.outcomes if each.error is not None), None)
-
-    @property
-    def seconds(self) -> float:
-        """From the first beginning to the last end."""
-        busy = [outcome for outcome in self.outcomes if outcome.messages]
-        if not busy:
-            return 0.0
-        first_ns = min(outcome.began_ns for outcome in busy)
-        return (max(outcome.ended_ns for outcome in busy) - first_ns) / 1e9
-
-    @property
-    def per_second(self) -> float:
-        """Messages."""
-        return self.messages / self.seconds if self.seconds else 0.0
-
-    @property
-    def client_cpu_us(self) -> float | None:
-        """CPU time of the clients for one message."""
-        cpu_s = sum(outcome.cpu_seconds for outcome in self.outcomes)
-        return cpu_s / self.messages * 1e6 if self.messages else None
-
-
-def document(result: Result) -> dict[str, Any]:
-    """For programs; latencies are in milliseconds."""
-    cpu_us = result.client_cpu_us
+    `stored`: messages that are in the topic now and were not before; None if nobody can know.
+    """
+    messages = sum(each.messages for each in outcomes)
+    busy = [each for each in outcomes if each.messages]
+    # From the first beginning to the last end.
+    began_ns = min((each.began_ns for each in busy), default=0)
+    seconds = (max((each.ended_ns for each in busy), default=0) - began_ns) / 1e9
+    per_second = messages / seconds if seconds else 0.0
+    cpu_us = sum(each.cpu_seconds for each in outcomes) * 1e6
+    latencies = Latencies()
+    for each in outcomes:
+        latencies.include(each.latencies)
     return {
-        "mode": result.mode,
-        "topic": result.topic,
-        "processes": len(result.outcomes),
-        "size": result.size,
-        "messages": result.messages,
-        "failed": result.failed,
-        "error": result.error,
-        "stored": result.stored,
-        "seconds": round(result.seconds, 3),
-        "per_second": round(result.per_second, 1),
-        "mib_per_second": round(result.per_second * result.size / (1 << 20), 3),
-        "client_cpu_us": None if cpu_us is None else round(cpu_us, 2),
-        "latency_ms": result.latencies.document(),
+        "mode": plan.mode,
+        "topic": topic,
+        "processes": len(outcomes),
+        "size": plan.size,
+        "messages": messages,
+        "failed": sum(each.failed for each in outcomes),
+        "error": next((each.error for each in outcomes if each.error is not None), None),
+        "stored": stored,
+        "seconds": round(seconds, 3),
+        "per_second": round(per_second, 1),
+        "mib_per_second": round(per_second * plan.size / (1 << 20), 3),
+        "client_cpu_us": round(cpu_us / messages, 2) if messages else None,
+        "latency_ms": latencies.document(),
     }
 
 
-def result_table(result: Result) -> Table:
-    """For people."""
-    made = Table.grid(padding=(0, 2))
-    count = len(result.outcomes)
+def summary_table(found: dict[str, Any]) -> Table:
+    """The same for people."""
+    count = found["processes"]
     processes = "one process" if count == 1 else f"{count} processes"
-    per_second = result.per_second
     rows = {
-        result.mode: f"{show_count(result.messages)} messages of {show_count(result.size)} bytes "
-        f"in {result.seconds:.2f} s by {processes}",
-        "throughput": f"{show_count(round(per_second))} messages/s, "
-        f"{per_second * result.size / (1 << 20):.1f} MiB/s",
+        found["mode"]: f"{show_count(found['messages'])} messages of {show_count(found['size'])} "
+        f"bytes in {found['seconds']:.2f} s by {processes}",
+        "throughput": f"{show_count(round(found['per_second']))} messages/s, "
+        f"{found['mib_per_second']:.1f} MiB/s",
     }
-    latencies = result.latencies.document()
-    if latencies is not None:
-        rows["latency"] = ", ".join(f"{name} {ms:.3g} ms" for name, ms in latencies.items())
-    if result.client_cpu_us is not None:
-        rows["clients' CPU"] = f"{result.client_cpu_us:.1f} us a message"
-    if result.stored is not None:
-        rows["stored"] = f"{show_count(result.stored)} messages"
-    if result.failed:
-        rows["failed"] = show_count(result.failed)
-    for name, value in rows.items():
-        made.add_row(name, value)
+    if found["latency_ms"] is not None:
+        latencies = found["latency_ms"].items()
+        rows["latency"] = ", ".join(f"{name} {ms:.3g} ms" for name, ms in latencies)
+    if found["client_cpu_us"] is not None:
+        rows["clients' CPU"] = f"{found['client_cpu_us']:.1f} us a message"
+    if found["stored"] is not None:
+        rows["stored"] = f"{show_count(found['stored'])} messages"
+    if found["failed"]:
+        rows["failed"] = show_count(found["failed"])
+    made = Table.grid(padding=(0, 2))
+    for row in rows.items():
+        made.add_row(*row)
     return made
 
 
 def run(session: ClientSession, plan: Plan) -> None:
     """Measure, and show the result."""
-    if plan.mode == Mode.ROUNDTRIP.value and plan.size < STAMP_BYTES:
+    if plan.mode == "roundtrip" and plan.size < STAMP_BYTES:
         raise InvalidRequestError(f"--mode roundtrip needs bodies of {STAMP_BYTES} bytes or more")
-    result = asyncio.run(_Bench(session, plan).measure())
-    session.show(document(result), result_table(result))
-    if result.failed:
-        complain(f"{show_count(result.failed)} failed, the first of them: {result.error}")
+    found = asyncio.run(_Bench(session, plan).measure())
+    session.show(found, summary_table(found))
+    if found["failed"]:
+        complain(f"{show_count(found['failed'])} failed, the first of them: {found['error']}")
         session.exit_code = EXIT_FAILED
 
 
@@ -157,27 +112,27 @@ class _Bench:
         self._name = f"onelog-bench-{uuid.uuid4().hex[:12]}"
         self._topic = plan.topic or self._name
 
-    async def measure(self) -> Result:
+    async def measure(self) -> dict[str, Any]:
         plan = self._plan
         async with administrator(self._session.given) as admin, self._tidied(admin):
             if plan.topic is None:
                 change = TopicChange(read_queues=plan.queues, write_queues=plan.queues)
                 await admin.topics.create(self._wrap(self._topic), change)
-            if plan.mode == Mode.CONSUME.value:
+            if plan.mode == "consume":
                 await self._fill()
             async with contextlib.AsyncExitStack() as stack:
-                workers = [
-                    await stack.enter_async_context(_worker(self._job(number)))
-                    for number in range(plan.processes)
-                ]
+                workers = []
+                for number in range(plan.processes):
+                    job = Job(plan, self._session.given, self._topic, self._name, number)
+                    workers.append(await stack.enter_async_context(_worker(job)))
                 await at_once(_hear, workers)
                 before = await self._stored(admin)
                 outcomes = await self._work(workers)
             stored = None
             # What others send to their topic meanwhile cannot be told from what we send.
-            if plan.topic is None and plan.mode != Mode.CONSUME.value:
+            if plan.topic is None and plan.mode != "consume":
                 stored = await self._settled(admin) - before
-            return Result(plan.mode, self._topic, plan.size, outcomes, stored)
+            return summary(plan, self._topic, outcomes, stored)
 
     def _wrap(self, name: str) -> str:
         return wrapped(self._session.options.get("namespace", ""), name)
@@ -216,7 +171,7 @@ class _Bench:
                 filling = asyncio.gather(*(go_on() for _ in range(FILL_TASKS)))
                 while not filling.done():
                     await asyncio.wait([filling], timeout=LOOK_SECONDS)
-                    progress.update(progress.task_ids[0], completed=plan.backlog - left)
+                    progress(plan.backlog - left)
                 await filling
 
     async def _stored(self, admin: AsyncAdmin) -> int:
@@ -254,9 +209,6 @@ class _Bench:
             showing.cancel()
         return [said.outcome for said in last if said.outcome is not None]
 
-    def _job(self, number: int) -> Job:
-        return Job(self._plan, self._session.given, self._topic, self._name, number)
-
 
 @contextlib.asynccontextmanager
 async def _worker(job: Job) -> AsyncIterator[Process]:
@@ -288,7 +240,7 @@ async def _show_time(what: str, seconds: float) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             passed = time.monotonic() - began
-            progress.update(progress.task_ids[0], completed=min(passed, seconds))
+            progress(min(passed, seconds))
 
 
 async def _hear(worker: Process) -> Said:

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from onelog.client import AsyncProducer, AsyncPushConsumer, ClientOptions, Message, ReceivedMessage
-from onelog.commands.clients import client_options
+from onelog.commands.link import client_options
 from onelog.errors import OnelogError
 
 STAMP_BYTES = 16
@@ -76,17 +76,17 @@ class Job(msgspec.Struct, frozen=True):
     """Which of the workers this is."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct):
     """What one worker measured. Times are nanoseconds of the monotonic clock of the machine."""
 
-    messages: int
-    failed: int
-    error: str | None
+    messages: int = 0
+    failed: int = 0
+    error: str | None = None
     """The first of the failures."""
-    began_ns: int
-    ended_ns: int
-    cpu_seconds: float
-    latencies: dict[int, int]
+    began_ns: int = 0
+    ended_ns: int = 0
+    cpu_seconds: float = 0.0
+    latencies: dict[int, int] = {}
     """How many there are in each step of `Latencies`."""
 
 
@@ -101,11 +101,9 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 class Latencies:
     """Durations, counted."""
 
-    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+    def __init__(self) -> None:
         self._counts = np.zeros(_STEPS, np.int64)
         self._loose: list[int] = []
-        for step, count in (counts or {}).items():
-            self._counts[step] = count
 
     def add(self, nanoseconds: int) -> None:
         """Count one."""
@@ -118,17 +116,10 @@ class Latencies:
         self._sort_in()
         return {int(step): int(self._counts[step]) for step in np.flatnonzero(self._counts)}
 
-    def include(self, other: "Latencies") -> None:
+    def include(self, counts: Mapping[int, int]) -> None:
         """Count what another one has counted."""
-        self._sort_in()
-        other._sort_in()
-        self._counts += other._counts
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        self._sort_in()
-        return int(self._counts.sum())
+        for step, count in counts.items():
+            self._counts[step] += count
 
     def percentile_ms(self, percent: float) -> float:
         """So many percent of them took no longer; in milliseconds."""
@@ -140,12 +131,10 @@ class Latencies:
 
     def document(self) -> dict[str, float] | None:
         """The usual percentiles in milliseconds; None if nothing was counted."""
-        if not self.count:
+        if not self.counts():
             return None
-        named = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
-        return {
-            name: round(ms, 4) for name, ms in {**named, "max": self.percentile_ms(100)}.items()
-        }
+        named = {**{f"p{percent:g}": percent for percent in PERCENTILES}, "max": 100.0}
+        return {name: round(self.percentile_ms(percent), 4) for name, percent in named.items()}
 
     def _sort_in(self) -> None:
         if self._loose:
@@ -161,54 +150,30 @@ class Work:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.options: ClientOptions = client_options(job.client)
-        self.messages = 0
-        self.failed = 0
-        self.error: str | None = None
-        self.began_ns = 0
-        self.ended_ns = 0
+        self.outcome = Outcome()
         self.latencies = Latencies()
-
-    def fail(self, error: BaseException) -> None:
-        """Count a failure."""
-        self.failed += 1
-        if self.error is None:
-            self.error = f"{type(error).__name__}: {error}"
 
     async def repeat(self, step: Callable[[], Awaitable[int]], *, timed: bool = True) -> None:
         """Do one thing again and again, in many tasks, until the time is over."""
-        self.began_ns = _clock()
-        deadline_ns = self.began_ns + round(self.job.plan.seconds * 1e9)
+        outcome = self.outcome
+        outcome.began_ns = _clock()
+        deadline_ns = outcome.began_ns + round(self.job.plan.seconds * 1e9)
 
         async def go_on() -> None:
-            add = self.latencies.add if timed else _ignore
             while (began_ns := _clock()) < deadline_ns:
                 try:
                     count = await step()
                 except (OnelogError, TimeoutError) as error:
-                    self.fail(error)
+                    outcome.failed += 1
+                    outcome.error = outcome.error or f"{type(error).__name__}: {error}"
                     await asyncio.sleep(FAILED_PAUSE_SECONDS)
                 else:
-                    add(_clock() - began_ns)
-                    self.messages += count
+                    if timed:
+                        self.latencies.add(_clock() - began_ns)
+                    outcome.messages += count
 
         await asyncio.gather(*(go_on() for _ in range(self.job.plan.concurrency)))
-        self.ended_ns = _clock()
-
-    def outcome(self, cpu_seconds: float) -> Outcome:
-        """What there is to tell."""
-        return Outcome(
-            self.messages,
-            self.failed,
-            self.error,
-            self.began_ns,
-            self.ended_ns,
-            cpu_seconds,
-            self.latencies.counts(),
-        )
-
-
-def _ignore(nanoseconds: int) -> None:
-    pass
+        outcome.ended_ns = _clock()
 
 
 Measured = Callable[[], Awaitable[None]]
@@ -244,13 +209,13 @@ async def sending(work: Work) -> AsyncIterator[Measured]:
 @contextlib.asynccontextmanager
 async def consuming(work: Work) -> AsyncIterator[Measured]:
     """What is in the topic already."""
-    job = work.job
+    job, outcome = work.job, work.outcome
 
     def hear(message: ReceivedMessage) -> None:
-        work.ended_ns = _clock()
-        if not work.messages:
-            work.began_ns = work.ended_ns
-        work.messages += 1
+        outcome.ended_ns = _clock()
+        if not outcome.messages:
+            outcome.began_ns = outcome.ended_ns
+        outcome.messages += 1
 
     async with AsyncPushConsumer(
         job.group, **work.options, start="first", concurrency=job.plan.concurrency
@@ -264,8 +229,8 @@ async def consuming(work: Work) -> AsyncIterator[Measured]:
             while _clock() < deadline_ns:
                 await asyncio.sleep(0.05)
                 # A member that has no queues, because there are more of them, hears nothing.
-                if work.messages or consumer.assigned:
-                    last_ns = max(work.ended_ns, began_ns)
+                if outcome.messages or consumer.assigned:
+                    last_ns = max(outcome.ended_ns, began_ns)
                     if _clock() - last_ns > QUIET_SECONDS * 1e9:
                         return
 
@@ -334,7 +299,9 @@ async def work_on(job: Job, say: Callable[[Said], None], told: Callable[[], obje
             await asyncio.to_thread(told)
             cpu_before = time.process_time()
             await run()
-            say(Said(outcome=work.outcome(time.process_time() - cpu_before)))
+            work.outcome.cpu_seconds = time.process_time() - cpu_before
+            work.outcome.latencies = work.latencies.counts()
+            say(Said(outcome=work.outcome))
     except TimeoutError:
         say(Said(error=f"the consumer got no queues, or no messages, in {JOIN_SECONDS_MAX:g} s"))
     except OnelogError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from onelog.commands.job.running import until_interrupted, warn_of_late
 from onelog.commands.session import complain, confirm
@@ -52,17 +53,15 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
         "extra": f"only in {second}",
         "different": "in both, but not the same",
     }
-    kinds = ((kind, show_count(count), meanings[kind]) for kind, count in found.counts.items())
-    out.print(table("keys that differ", "", ">keys", "meaning", rows=kinds))
+    kinds = ((kind, count, meanings[kind]) for kind, count in found.counts.items())
+    out.print(table("keys that differ", "", "#keys", "meaning", rows=kinds))
     if found.samples:
         samples = (
-            (
-                each.kind, "(none)" if each.key is None else show_text(each.key),
-                show_count(each.first_count), show_count(each.second_count),
-            )
+            (each.kind, "(none)" if each.key is None else each.key, each.first_count,
+             each.second_count)
             for each in found.samples
         )  # fmt: skip
-        columns = ("", "key", f">in {first}", f">in {second}")
+        columns = ("", "key", f"#in {first}", f"#in {second}")
         out.print(table("some of them", *columns, rows=samples))
 
 
@@ -72,38 +71,29 @@ def log_statistics(found: "Statistics", source: str, as_json: bool) -> None:
         typer.echo(json.dumps(asdict(found)))
         return
     out = console()
-    levels = table(f"{source}: {show_count(found.lines)} lines", "level", ">lines")
-    for level, count in found.levels.items():
-        levels.add_row(level, show_count(count))
+    levels = [*found.levels.items()]
     if found.rejected:
-        levels.add_row("(of no known form)", show_count(found.rejected))
-    out.print(levels)
-    origins = (
-        (show_text(origin or "(none)"), show_count(lines), show_count(errors))
-        for origin, lines, errors in found.origins
-    )
-    out.print(table("who writes", "origin", ">lines", ">errors", rows=origins))
+        levels.append(("(of no known form)", found.rejected))
+    title = f"{source}: {show_count(found.lines)} lines"
+    out.print(table(title, "level", "#lines", rows=levels))
+    origins = ((origin or "(none)", *counts) for origin, *counts in found.origins)
+    out.print(table("who writes", "origin", "#lines", "#errors", rows=origins))
     if found.patterns:
-        patterns = ((show_count(count), show_text(text)) for text, count in found.patterns)
-        out.print(table("errors and warnings", ">lines", "text", rows=patterns))
+        patterns = ((count, text) for text, count in found.patterns)
+        out.print(table("errors and warnings", "#lines", "text", rows=patterns))
 
 
 def latencies(found: "Sequence[Latency]", as_json: bool) -> None:
     """How long things took."""
+    document = [asdict(each) for each in found]
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        typer.echo(json.dumps(document))
         return
+    percentiles = {f">{name}": f"{name}_ms" for name in ("p50", "p95", "p99", "max")}
     shown = table(
-        "latency in ms", "topic", "span", "group", ">count", ">failed", ">p50", ">p95", ">p99",
-        ">max",
+        "latency in ms", "topic", "span", "group", "#count", "#failed", *percentiles.items(),
+        rows=document,
     )  # fmt: skip
-    for each in found:
-        shown.add_row(
-            show_text(each.topic), each.span, show_text(each.group), show_count(each.count),
-            show_count(each.failed), *(
-                f"{value:,.1f}" for value in (each.p50_ms, each.p95_ms, each.p99_ms, each.max_ms)
-            ),
-        )  # fmt: skip
     console().print(shown)
 
 
@@ -129,25 +119,22 @@ def show_heaps(group: str, chosen: "DataFrame", samples: int, as_json: bool) -> 
     heaps = triage.heaps(chosen, samples)
     if as_json:
         document = [
-            {
-                "reason": heap.reason, "origin_topic": heap.origin_topic, "tags": heap.tags,
-                "count": heap.count, "first": heap.first.isoformat(),
-                "last": heap.last.isoformat(), "samples": list(heap.samples),
-            }
+            {**asdict(heap), "first": heap.first.isoformat(), "last": heap.last.isoformat()}
             for heap in heaps
-        ]  # fmt: skip
+        ]
         typer.echo(json.dumps(document))
         return
     total = sum(heap.count for heap in heaps)
     shown = table(
         f"dead letters of {group}: {show_count(total)}",
-        ">letters", "reason", "topic", "tags", "first", "last", "samples",
+        ("#letters", "count"), "reason", ("topic", "origin_topic"), "tags", "first", "last",
+        "samples",
         rows=(
-            (
-                show_count(heap.count), show_text(heap.reason), heap.origin_topic or "-", heap.tags,
-                f"{heap.first:%Y-%m-%d %H:%M:%S}", f"{heap.last:%Y-%m-%d %H:%M:%S}",
-                "\n".join(map(show_text, heap.samples)),
-            )
+            {
+                **asdict(heap), "first": f"{heap.first:%Y-%m-%d %H:%M:%S}",
+                "last": f"{heap.last:%Y-%m-%d %H:%M:%S}",
+                "samples": Text("\n".join(map(show_text, heap.samples))),
+            }
             for heap in heaps
         ),
     )  # fmt: skip
@@ -165,7 +152,7 @@ def resend_letters(
 ) -> None:
     """Send letters again, after a question."""
     if not (yes or dry_run):
-        confirm(f"send {show_count(chosen.count())} letters of {group} again?")
+        confirm(f"send {show_count(chosen.count())} letters of {group} again?", yes)
     done = triage.resend(link, group, chosen, to_topic=to_topic, dry_run=dry_run)
     if as_json:
         document = {
@@ -213,21 +200,15 @@ def show_board(
     if page is not None:
         board_page.write(page, cells, title)
     if as_json:
-        typer.echo(
-            json.dumps({"messages": done.rows, "board": [_cell_document(each) for each in cells]})
-        )
+        board = [
+            {**asdict(cell), "window_start": cell.window_start.isoformat(),
+             "revenue": float(cell.revenue)}
+            for cell in cells
+        ]  # fmt: skip
+        typer.echo(json.dumps({"messages": done.rows, "board": board}))
     else:
         out.print(board_table(cells, title))
     warn_of_late(done)
-
-
-def _cell_document(cell: Cell) -> dict[str, object]:
-    return {
-        "window_start": cell.window_start.isoformat(),
-        "category": cell.category,
-        "orders": cell.orders,
-        "revenue": float(cell.revenue),
-    }
 
 
 def board_table(cells: Sequence[Cell], title: str) -> Table:

@@ -5,19 +5,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from onelog.commands.spark_options import Job, on_spark
+from onelog.commands.spark_options import Job, Json, on_spark
 
-app = typer.Typer(help="Topics as lake tables: keep them fresh, and small.", no_args_is_help=True)
+app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the tables.")]
 Only = Annotated[
     list[str] | None, typer.Option("--table", help="Only this table; may be given several times.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command("sync")
-@on_spark("onelog lake sync")
+@on_spark(app, "lake", "sync")
 def sync_topics(
     job: Job,
     topics: Annotated[list[str], typer.Argument(help="The topics.")],
@@ -42,7 +40,6 @@ def sync_topics(
     rows_per_batch: Annotated[
         int, typer.Option(min=1, help="At most so many messages in one commit.")
     ] = 1_000_000,
-    as_json: Json = False,
 ) -> None:
     """Bring the tables of topics up to date: each message once, also after a crash."""
     from onelog.commands.lake import tables
@@ -53,7 +50,7 @@ def sync_topics(
         "maxOffsetsPerTrigger": str(rows_per_batch),
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
-    tables.sync(topics, to, job.spark, given, form, every, as_json)
+    tables.sync(topics, to, job.spark, given, form, every, job.as_json)
 
 
 @app.command("list")

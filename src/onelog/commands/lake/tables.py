@@ -21,18 +21,12 @@ if TYPE_CHECKING:
 
 def show_tables(folder: Path, as_json: bool) -> None:
     """Print the tables."""
-    found = [each for _, each in _tables(folder, [])]
+    found = [asdict(each) for _, each in _tables(folder, [])]
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        typer.echo(json.dumps(found))
         return
-    rows = (
-        (
-            each.name, each.form, show_count(each.files), show_bytes(each.size_bytes),
-            show_count(each.rows),
-        )
-        for each in found
-    )  # fmt: skip
-    columns = ("table", "format", ">files", ">size", ">rows")
+    columns = (("table", "name"), ("format", "form"), "#files", ">size", "#rows")
+    rows = ({**each, "size": show_bytes(each["size_bytes"])} for each in found)
     console().print(table(str(folder), *columns, rows=rows))
 
 

@@ -7,7 +7,7 @@ import typer
 
 from onelog.commands.spark_options import Master, Remote, linked_by_environment
 
-app = typer.Typer(help="Declared pipelines, from topics to tables and back.", no_args_is_help=True)
+app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the pipeline.")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from onelog.commands.demo.shop import Shop, running_server
-from onelog.commands.terminal import console, show_count, show_text
+from onelog.commands.terminal import console, show_count
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError
 from onelog.spark import pipelines
@@ -80,7 +80,6 @@ def show(folder: Path, table: str, rows: int) -> None:
         there = sorted(each.name for each in path.parent.glob("*") if each.is_dir())
         raise ConfigError(f"{folder} has no table {table}; there are {', '.join(there) or 'none'}")
     found = ds.dataset(path, format="parquet").head(rows)
-    shown = new_table(table, *found.column_names)
-    for row in found.to_pylist():
-        shown.add_row(*(show_text(str(value)) for value in row.values()))
-    console().print(shown)
+    cells = ([str(value) for value in row.values()] for row in found.to_pylist())
+    columns = [(name, name) for name in found.column_names]
+    console().print(new_table(table, *columns, rows=cells))
