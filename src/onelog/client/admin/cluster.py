@@ -67,11 +67,11 @@ class ClusterStatus:
     failures: tuple[Failure, ...]
 
 
+@dataclass(eq=False)
 class Clusters:
     """Questions about clusters."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    _nodes: Nodes
 
     async def brokers(self, cluster: str | None = None) -> tuple[BrokerSet, ...]:
         """All brokers, or those of one cluster, by cluster and name."""
@@ -85,6 +85,10 @@ class Clusters:
             known = _listed({each.cluster for each in sets})
             raise BrokerNotFoundError(f"no cluster {cluster!r}; the name servers know {known}")
         return found
+
+    async def sources(self) -> dict[str, Address]:
+        """Where to ask about everything, by the names of all brokers."""
+        return {each.name: each.preferred for each in await self.brokers()}
 
     async def masters(
         self, cluster: str | None = None, broker: str | None = None
@@ -147,6 +151,7 @@ class SyncClusters(Part[Clusters]):
 
     brokers = waiting(Clusters.brokers)
     masters = waiting(Clusters.masters)
+    sources = waiting(Clusters.sources)
     status = waiting(Clusters.status)
 
 

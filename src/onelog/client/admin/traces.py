@@ -123,12 +123,12 @@ class _Traced:
     written_ms: int
 
 
+@dataclass(eq=False)
 class Traces:
     """Questions about what happened to messages."""
 
-    def __init__(self, topics: Topics, messages: Messages) -> None:
-        self._topics = topics
-        self._messages = messages
+    _topics: Topics
+    _messages: Messages
 
     async def trace(
         self, message_id: str, *, topic: str | None = None, trace_topic: str = TRACE_TOPIC
