@@ -14,20 +14,20 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from onelog.client.connection.nodes import at_once, refusal
-from onelog.client.consumer.offsets import LocalOffsets, ask_broker_of, local_path
-from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.rebalance import keep_balanced, share_of
+from onelog.client.connection.nodes import end_all, forgiven, refusal
+from onelog.client.consumer.offsets import offset_at
+from onelog.client.consumer.push.fetching import Fetching, Membership
+from onelog.client.consumer.push.pulling import pulled_records
+from onelog.client.consumer.rebalance import keep_balanced, member_offsets, share_of
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
     BrokerNotFoundError,
     FilterSyntaxError,
-    GroupNotFoundError,
-    KeyNotFoundError,
     NameserversUnreachableError,
     OnelogError,
     PeerClosedError,
@@ -35,13 +35,10 @@ from onelog.errors import (
     QueueNotAssignedError,
 )
 from onelog.jobs import Job
-from onelog.message import QueueOffset
-from onelog.record.decode import decode_records
-from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 FETCH_COUNT = 256
 """Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
@@ -63,15 +60,13 @@ _EVERY_CODE = frozenset(map(int, ResponseCode))
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Fetched:
     """Messages of one answer, and where the queue goes on after them."""
 
-    __slots__ = ("at", "messages", "next_offset")
-
-    def __init__(self, messages: list[ReceivedMessage], next_offset: int) -> None:
-        self.messages = messages
-        self.at = 0
-        self.next_offset = next_offset
+    messages: list[ReceivedMessage]
+    next_offset: int
+    at: int = 0
 
 
 class Prefetch:
@@ -97,6 +92,8 @@ class Prefetch:
         self._fetch_at = 0
         self._broker_id = 0
         self.is_paused = False
+        self.known = asyncio.Event()
+        """Whether it is known where to begin, or does not matter any more."""
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -108,6 +105,7 @@ class Prefetch:
         self._fetched.clear()
         self._count = self._bytes = 0
         self.position = self.settled = self._fetch_at = offset
+        self.known.set()
         self._look_for_room()
         self._task = self._member.instance.spawn(self._fetch_on())
 
@@ -188,10 +186,7 @@ class Prefetch:
 
     async def _look_around(self) -> None:
         self._broker_id = 0
-        try:
-            await self._member.instance.routes.refresh(self.queue.topic)
-        except OnelogError as error:
-            log.debug("the route of %s stays as it was: %s", self.queue.topic, error)
+        await self._member.instance.routes.refresh_quietly(self.queue.topic)
         await asyncio.sleep(AGAIN_SECONDS)
 
     async def _ask(self) -> Command:
@@ -251,13 +246,7 @@ class Prefetch:
             self.position = next_offset
 
     def _messages(self, answer: Command) -> list[ReceivedMessage]:
-        records = self.wanted.wanted(unwrapped(decode_records(answer.body)))
-        delta = fields.number(answer.ext, "offsetDelta", 0)
-        if delta:
-            records = [
-                each._replace(queue_offset=QueueOffset(each.queue_offset + delta))
-                for each in records
-            ]
+        records = self.wanted.wanted(pulled_records(answer))
         first, broker = self._fetch_at, self.queue.broker
         # A batch in one record comes whole, also if it was asked for from its middle on.
         return [ReceivedMessage(each, broker) for each in records if each.queue_offset >= first]
@@ -277,26 +266,19 @@ class Prefetch:
         )
 
 
-class PullQueues:
-    """The assigned queues. A `Fetching`, too, for those who ask a consumer how it stands."""
+class PullQueues(Fetching):
+    """The assigned queues; the one whose turn it is comes first."""
+
+    _queues: dict[Queue, Prefetch]
 
     def __init__(
         self, member: Membership, client_id: str | None, commit_seconds: float | None
     ) -> None:
-        settings = member.settings
-        self._member = member
+        super().__init__(member)
         self._commit_seconds = commit_seconds
         """None if nothing is committed without being asked for."""
-        self._local: LocalOffsets | None = None
-        """Where positions are kept if not with the brokers."""
-        if settings.broadcasting:
-            path = settings.offsets_path or local_path(client_id, member.group)
-            self._local = LocalOffsets(path)
-        self._queues: dict[Queue, Prefetch] = {}
-        self._known: dict[Queue, asyncio.Event] = {}
-        self._turns: list[Prefetch] = []
+        self._offsets = member_offsets(member, client_id, is_exact=True)
         self._ready = asyncio.Event()
-        self._wake = asyncio.Event()
         self._shares = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -306,14 +288,13 @@ class PullQueues:
         """What is there, so many at most; the queues take turns."""
         taken: list[ReceivedMessage] = []
         self._ready.clear()
-        for each in list(self._turns):
+        for queue, each in list(self._queues.items()):
             if len(taken) == count_max:
                 break
             if each.is_ready:
                 taken += each.take(count_max - len(taken))
-                self._turns.remove(each)
-                self._turns.append(each)
-        if any(each.is_ready for each in self._turns):
+                self._queues[queue] = self._queues.pop(queue)
+        if any(each.is_ready for each in self._queues.values()):
             self._ready.set()
         return taken
 
@@ -329,12 +310,12 @@ class PullQueues:
 
     def settle(self) -> None:
         """The consumer asks for more: it is done with what it was given before."""
-        for each in self._turns:
+        for each in self._queues.values():
             each.settled = each.position
 
     def raise_error(self) -> None:
         """Raise what keeps a queue from being fetched, once."""
-        for each in self._turns:
+        for each in self._queues.values():
             error, each.error = each.error, None
             if error is not None:
                 raise error
@@ -350,11 +331,6 @@ class PullQueues:
         return found
 
     # Life.
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this consumer reads now."""
-        return tuple(sorted(self._queues))
 
     async def start(self) -> None:
         """Begin to commit."""
@@ -385,9 +361,7 @@ class PullQueues:
 
     async def stop(self) -> None:
         """Fetch nothing more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         for each in self._queues.values():
             each.stop()
 
@@ -402,10 +376,6 @@ class PullQueues:
         self._tasks.append(self._member.instance.spawn(work))
 
     # Coming and going.
-
-    def rebalance(self) -> None:
-        """Share out anew, soon."""
-        self._wake.set()
 
     async def _rebalance(self) -> bool:
         balanced = True
@@ -425,17 +395,14 @@ class PullQueues:
 
     def _add(self, queue: Queue, wanted: TopicFilter) -> None:
         self._queues[queue] = each = Prefetch(queue, wanted, self._member, self._ready.set)
-        self._turns.append(each)
-        self._known[queue] = asyncio.Event()
-        self._member.instance.spawn(self._open(each, self._known[queue]))
+        self._member.instance.spawn(self._open(each))
 
     def _remove(self, queue: Queue) -> None:
         each = self._queues.pop(queue)
         each.stop()
-        self._turns.remove(each)
-        self._known.pop(queue).set()
+        each.known.set()
 
-    async def _open(self, each: Prefetch, known: asyncio.Event) -> None:
+    async def _open(self, each: Prefetch) -> None:
         """Find out where to begin, unless somebody seeks a place first."""
         while self._queues.get(each.queue) is each and each.position is None:
             try:
@@ -451,7 +418,7 @@ class PullQueues:
             if self._queues.get(each.queue) is each and each.position is None:
                 each.committed = committed
                 each.begin(offset)
-        known.set()
+        each.known.set()
 
     # Positions.
 
@@ -461,7 +428,7 @@ class PullQueues:
         if each.position is None:
             try:
                 async with asyncio.timeout(self._member.instance.timeout_ms / 1000):
-                    await self._known[queue].wait()
+                    await each.known.wait()
             except TimeoutError:
                 raise each.error or PeerTimeoutError(
                     f"where to begin in {queue} is not known yet: {queue.broker} has not said so"
@@ -473,28 +440,17 @@ class PullQueues:
     def seek(self, queue: Queue, offset: int) -> None:
         """Go on from there."""
         self.get(queue).begin(offset)
-        self._known[queue].set()
 
     async def committed(self, queue: Queue) -> int | None:
         """What is kept of a queue for the group; None if nothing is."""
-        if self._local is not None:
-            return await self._local.read(queue)
-        # Brokers say 0 for a group that is new to a young topic, unless they are told not to.
-        ext = {"consumerGroup": self._member.group, "setZeroIfNotFound": "false"}
-        try:
-            found = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        except KeyNotFoundError:
-            return None
-        offset = fields.number(found, "offset")
-        return None if offset < 0 else offset
+        return await self._offsets.read(queue)
 
     async def _first(self, queue: Queue) -> int:
         """Where a group begins that has no position yet."""
         start = self._member.settings.start
-        if isinstance(start, datetime):
-            return await self.offset_at(queue, start)
         first, last = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
-        return await self.offset_at(queue, first if start == "first" else last)
+        place = first if start == "first" else last
+        return await self.offset_at(queue, start if isinstance(start, datetime) else place)
 
     async def commit(self) -> None:
         """Keep the positions of all queues: everything that was handed out is done with."""
@@ -503,37 +459,14 @@ class PullQueues:
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Keep these positions; an error if a broker does not take them."""
-        if self._local is not None:
-            await self._local.write(offsets)
-        else:
-            await at_once(self._write, offsets.items())
+        await self._offsets.write(offsets)
         for queue, offset in offsets.items():
             if queue in self._queues:
                 self._queues[queue].committed = offset
 
-    async def _write(self, position: tuple[Queue, int]) -> None:
-        queue, offset = position
-        ext = {"consumerGroup": self._member.group, "commitOffset": str(offset)}
-        try:
-            await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        except GroupNotFoundError:
-            # Nobody has pulled yet. Asking for the group creates it, where pulling would.
-            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-            await self._ask(queue, code, {"group": self._member.group})
-            await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-
-    async def offset_at(self, queue: Queue, place: "datetime | RequestCode") -> int:
+    async def offset_at(self, queue: Queue, place: datetime | RequestCode) -> int:
         """The offset of the first message of a time or later, or what a request gives."""
-        ext: dict[str, str] = {}
-        code = place
-        if isinstance(place, datetime):
-            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            ext["timestamp"] = str(round(place.timestamp() * 1000))
-        assert isinstance(code, RequestCode)
-        return fields.number(await self._ask(queue, code, ext), "offset")
-
-    async def _ask(self, queue: Queue, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
-        return await ask_broker_of(self._member.instance, queue, code, ext)
+        return await offset_at(self._member.instance, queue, place)
 
     async def _keep_committing(self, seconds: float) -> None:
         job = Job(f"committing the positions of group {self._member.group}")
@@ -551,10 +484,9 @@ class PullQueues:
             for each in queues
             if each.settled is not None and each.settled != each.committed
         }
-        try:
+        what = "positions of group %s are not committed"
+        with forgiven(log, what, self._member.group, level=logging.WARNING):
             await self.write(news)
-        except OnelogError as error:
-            log.warning("positions of group %s are not committed: %s", self._member.group, error)
 
     # For those who ask how it stands.
 
@@ -583,7 +515,3 @@ class PullQueues:
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each queue stands."""
         return {queue: each.info() for queue, each in self._queues.items()}
-
-    def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        """Nothing is popped here."""
-        return {}

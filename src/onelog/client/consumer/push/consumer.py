@@ -36,7 +36,7 @@ from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
 from onelog.client.consumer.listening import AnyListener, L, Listening, is_coroutine, listening
-from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers, Workers
+from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers
 from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
@@ -57,7 +57,7 @@ from onelog.jobs import Job
 
 CLOSE_SECONDS = 10.0
 
-MakeWorkers = Callable[[int, Dispatch], Workers]
+MakeWorkers = Callable[[int, Dispatch], ThreadWorkers | TaskWorkers]
 
 log = logging.getLogger(__name__)
 
@@ -291,7 +291,7 @@ class AsyncPushConsumer(PushFace):
         self._workers: TaskWorkers | None = None
         self._stopped = asyncio.Event()
 
-    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+    def _make_workers(self, count: int, dispatch: Dispatch) -> TaskWorkers:
         self._workers = TaskWorkers(count, dispatch.settle)
         return self._workers
 
@@ -352,7 +352,7 @@ class PushConsumer(PushFace):
         self._is_abandoned = False
         """Whether somebody was too impatient to wait for the end."""
 
-    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+    def _make_workers(self, count: int, dispatch: Dispatch) -> ThreadWorkers:
         self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)
         return self._workers
 

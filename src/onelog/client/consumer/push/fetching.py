@@ -9,9 +9,11 @@ Invariant: the source of every submitted message is told exactly once, by `done`
 at its end. Everything here is called on the consumer's loop and does not block.
 """
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from onelog.client.connection.instance import Instance
 from onelog.client.consumer.consume_rates import ConsumeRates
@@ -95,39 +97,59 @@ class Membership:
             raise FilterSyntaxError(f"the filter on {wanted.topic}: {answer.remark}")
 
 
-class Fetching(Protocol):
-    """What a push consumer needs of its fetching side."""
+class Fetching(ABC):
+    """What a consumer needs of its fetching side, and what all kinds of that have in common."""
+
+    def __init__(self, member: Membership) -> None:
+        self._member = member
+        self._queues: dict[Queue, Any] = {}
+        self._wake = asyncio.Event()
+        """Set when the queues are to be shared out anew."""
 
     @property
     def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
+        """The queues that this member consumes now. When it pops, a queue id of -1 stands for all
+        queues of a broker."""
+        return tuple(sorted(self._queues))
 
+    @abstractmethod
     async def start(self) -> None:
         """Begin, once the first heartbeat went out; share out the queues and fetch."""
 
     def rebalance(self) -> None:
         """The members of the group, or a topic's queues, changed: share out anew, soon."""
+        self._wake.set()
 
+    @abstractmethod
     async def stop(self) -> None:
         """Fetch nothing more. Results of what was submitted are still taken."""
 
+    @abstractmethod
     async def commit(self) -> None:
         """Tell the brokers now how far this member is."""
 
+    @abstractmethod
     async def close(self) -> None:
         """After `stop`: commit, and give back what the brokers keep for this member."""
 
+    @abstractmethod
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
 
-    def positions(self, topic: str) -> dict[Queue, int]:
-        """How far each assigned queue of a topic is consumed."""
-
+    @abstractmethod
     async def reset(self, offsets: Mapping[Queue, int]) -> None:
         """Go on from these offsets, in those of the queues that are assigned."""
 
+    # Those who pop leave positions to the brokers; the others have nothing in the table of pops.
+
+    def positions(self, topic: str) -> dict[Queue, int]:
+        """How far each assigned queue of a topic is consumed."""
+        return {}
+
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each pulled queue stands, for the tools."""
+        return {}
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
         """How each popped queue stands, for the tools."""
+        return {}

@@ -11,15 +11,9 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from onelog.client.connection.nodes import at_once
-from onelog.client.consumer.offsets import (
-    BrokerOffsets,
-    ConsumerOffsets,
-    LocalOffsets,
-    ask_broker_of,
-    local_path,
-)
-from onelog.client.consumer.push.fetching import Membership
+from onelog.client.connection.nodes import at_once, end_all
+from onelog.client.consumer.offsets import LocalOffsets, offset_at
+from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.orderly import LOCK_SECONDS, OrderedQueue, QueueLocks
 from onelog.client.consumer.push.pulling import PulledQueue
 from onelog.client.consumer.push.send_back import SendBack
@@ -28,14 +22,14 @@ from onelog.client.consumer.rebalance import (
     Obstacles,
     first_offset,
     keep_balanced,
+    member_offsets,
     share_of,
 )
 from onelog.client.message import Queue
 from onelog.errors import OnelogError
 from onelog.jobs import Job
-from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 COMMIT_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
@@ -43,37 +37,23 @@ SETTLE_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-class PullFetching:
+class PullFetching(Fetching):
     """The queues of one member that pulls."""
 
+    _queues: dict[Queue, PulledQueue]
+
     def __init__(self, member: Membership, client_id: str | None = None) -> None:
+        super().__init__(member)
         settings = member.settings
-        self._member = member
-        self._queues: dict[Queue, PulledQueue] = {}
         self._send_back = SendBack(member.instance, member.group, settings.retries_max)
-        self._offsets: ConsumerOffsets
-        if settings.broadcasting:
-            path = settings.offsets_path or local_path(client_id, member.group)
-            self._offsets = LocalOffsets(path)
-        else:
-            self._offsets = BrokerOffsets(member.instance, member.group)
-        self._locks = QueueLocks(member.instance, member.group) if self._needs_locks else None
-        self._wake = asyncio.Event()
+        self._offsets = member_offsets(member, client_id)
+        needs_locks = settings.orderly and not settings.broadcasting
+        self._locks = QueueLocks(member.instance, member.group) if needs_locks else None
         self._is_stopped = False
         self._leaving: list[Queue] = []
         self._looking: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._obstacles = Obstacles()
-
-    @property
-    def _needs_locks(self) -> bool:
-        settings = self._member.settings
-        return settings.orderly and not settings.broadcasting
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
-        return tuple(sorted(self._queues))
 
     # Life.
 
@@ -93,9 +73,7 @@ class PullFetching:
     async def stop(self) -> None:
         """Pull nothing more."""
         self._is_stopped = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
 
     async def close(self) -> None:
         """Commit, and let other members have the queues."""
@@ -113,27 +91,15 @@ class PullFetching:
 
     # Sharing out.
 
-    def rebalance(self) -> None:
-        """Share out anew, soon."""
-        self._wake.set()
-
     async def _rebalance(self) -> bool:
         """Share out now; False if that could not be done for everything."""
-        balanced = True
         topics = tuple(self._member.filters)
-        for topic in topics:
-            try:
-                wanted = await share_of(self._member, topic)
-                balanced &= await self._assign(topic, wanted)
-                self._obstacles.settle(topic)
-            except OnelogError as error:
-                balanced = False
-                self._obstacles.tell(topic, error)
-        gone = [queue for queue in self._queues if queue.topic not in topics]
-        await self._release(gone)
+        balanced = await self._obstacles.share_out(topics, self._share)
+        await self._release([queue for queue in self._queues if queue.topic not in topics])
         return balanced
 
-    async def _assign(self, topic: str, wanted: list[Queue]) -> bool:
+    async def _share(self, topic: str) -> bool:
+        wanted = await share_of(self._member, topic)
         gone = [each for each in self._queues if each.topic == topic and each not in wanted]
         await self._release(gone)
         missing = [each for each in wanted if each not in self._queues]
@@ -220,9 +186,7 @@ class PullFetching:
 
     async def _look_around(self, topic: str) -> None:
         try:
-            await self._member.instance.routes.refresh(topic)
-        except OnelogError as error:
-            log.debug("the route of %s stays as it was: %s", topic, error)
+            await self._member.instance.routes.refresh_quietly(topic)
         finally:
             self._looking.discard(topic)
         await self._member.instance.heartbeat()
@@ -244,10 +208,10 @@ class PullFetching:
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
         queues = list(self._queues.values())
-        instance, code = self._member.instance, RequestCode.GET_MAX_OFFSET
-        ends = await at_once(lambda each: ask_broker_of(instance, each.queue, code), queues)
+        instance, last = self._member.instance, RequestCode.GET_MAX_OFFSET
+        ends = await at_once(lambda each: offset_at(instance, each.queue, last), queues)
         return {
-            each.queue: max(0, fields.number(end, "offset") - each.hands.committable)
+            each.queue: max(0, end - each.hands.committable)
             for each, end in zip(queues, ends, strict=True)
         }
 
@@ -265,10 +229,6 @@ class PullFetching:
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each queue stands."""
         return {queue: self._queues[queue].info() for queue in self.assigned}
-
-    def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        """Nothing is popped here."""
-        return {}
 
 
 def _positions(queues: Iterable[PulledQueue]) -> dict[Queue, int]:

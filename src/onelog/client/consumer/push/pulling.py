@@ -16,7 +16,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import refusal
@@ -34,6 +35,9 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.running_info import ProcessQueueInfo
+
+if TYPE_CHECKING:
+    from onelog.client.consumer.push.pull_fetching import PullFetching
 
 PULL_COUNT = 256
 """Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
@@ -53,6 +57,15 @@ RESET_REMARK = "OFFSET_RESET"
 """What brokers say when an administrator has moved the group."""
 
 log = logging.getLogger(__name__)
+
+
+def pulled_records(answer: Command) -> list[Record]:
+    """The messages of an answer to a pull, one by one, at the offsets of the queue."""
+    records = unwrapped(decode_records(answer.body))
+    delta = fields.number(answer.ext, "offsetDelta", 0)
+    if not delta:
+        return records
+    return [each._replace(queue_offset=QueueOffset(each.queue_offset + delta)) for each in records]
 
 
 class ProcessQueue:
@@ -128,45 +141,32 @@ class ProcessQueue:
         return self._order[-1] - self.committable if self._sizes else 0
 
 
-class Owner(Protocol):
-    """Who has the queues of a member."""
-
-    def moved(self, queue: Queue, offset: int) -> None:
-        """The broker sends this consumer elsewhere in the queue."""
-
-    def look_around(self, topic: str) -> None:
-        """Something is wrong: the broker may have moved, or have forgotten who we are."""
-
-    def may_pull(self) -> bool:
-        """Whether more is wanted."""
-
-    def is_locked(self, queue: Queue) -> bool:
-        """Whether messages of a queue may be consumed in order here."""
-
-
+@dataclass(eq=False)
 class PulledQueue:
     """One queue of this member: a source of messages."""
 
-    def __init__(
-        self, queue: Queue, offset: int, membership: Membership, send_back: SendBack, owner: Owner
-    ) -> None:
-        self.queue = queue
+    queue: Queue
+    offset: InitVar[int]
+    _member: Membership
+    _send_back: SendBack
+    _owner: "PullFetching"
+    hands: ProcessQueue = field(init=False)
+    dropped: bool = False
+    committed: int = -1
+    """What the broker was told last."""
+    pulled_ms: int = 0
+    consumed_ms: int = 0
+    _broker_id: int = 0
+    _address: Address | None = None
+    _is_pulling: bool = False
+    _following: Following | None = None
+    _is_failing: bool = False
+    _began: float = 0.0
+    _later: asyncio.TimerHandle | None = None
+    _returning: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self, offset: int) -> None:
         self.hands = ProcessQueue(offset)
-        self.dropped = False
-        self.committed = -1
-        """What the broker was told last."""
-        self.pulled_ms = self.consumed_ms = 0
-        self._member = membership
-        self._send_back = send_back
-        self._owner = owner
-        self._broker_id = 0
-        self._address: Address | None = None
-        self._is_pulling = False
-        self._following: Following | None = None
-        self._is_failing = False
-        self._began = 0.0
-        self._later: asyncio.TimerHandle | None = None
-        self._returning: set[asyncio.Task[None]] = set()
 
     # Pulling.
 
@@ -270,19 +270,13 @@ class PulledQueue:
         self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
 
     def _found(self, answer: Command) -> None:
-        records = unwrapped(decode_records(answer.body))
+        records = pulled_records(answer)
         now = time.perf_counter()
         self._member.rates.pulled(self.queue.topic, now - self._began, len(records))
         self.pulled_ms = time.time_ns() // 1_000_000
         wanted = self._member.filters.get(self.queue.topic)
         if wanted is not None:
             records = wanted.wanted(records)
-        delta = fields.number(answer.ext, "offsetDelta", 0)
-        if delta:
-            records = [
-                each._replace(queue_offset=QueueOffset(each.queue_offset + delta))
-                for each in records
-            ]
         broker = self.queue.broker
         messages = [ReceivedMessage(record, broker) for record in records]
         fresh = self.hands.add(messages, fields.number(answer.ext, "nextBeginOffset"))
