@@ -188,7 +188,7 @@ class Delays:
         oldest_ms = max(0, self._clock.now_ms() - delay_ms - _SLACK_MS)
         begin = await self._positions.offset_at(address, topic, queue_id, oldest_ms)
         end = await self._positions.offset_at(address, topic, queue_id, TO_THE_END)
-        progress.expect(max(0, end - begin))
+        progress.add(expected=max(0, end - begin))
 
         async def page(start: int) -> list[Message]:
             return await self._page(address, topic, queue_id, start, min(start + PAGE_COUNT, end))
@@ -198,7 +198,7 @@ class Delays:
             some, starts = starts[-PAGES_AT_ONCE:], starts[:-PAGES_AT_ONCE]
             for messages in reversed(await at_once(page, some)):
                 yield messages[::-1]
-            progress.looked_at(sum(min(start + PAGE_COUNT, end) - start for start in some))
+            progress.add(done=sum(min(start + PAGE_COUNT, end) - start for start in some))
 
     async def _page(
         self, address: Address, topic: str, queue_id: int, begin: int, end: int
@@ -265,19 +265,17 @@ class SyncDelays(Part[Delays]):
     waiting = waiting(Delays.waiting)
 
 
+@dataclass(eq=False)
 class _Progress:
     """Adds up how far all queues are."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell = tell
-        self._done = self._total = 0
+    _tell: OnProgress
+    _done: int = 0
+    _total: int = 0
 
-    def expect(self, count: int) -> None:
-        self._total += count
-        self._tell(self._done, self._total)
-
-    def looked_at(self, count: int) -> None:
-        self._done += count
+    def add(self, *, done: int = 0, expected: int = 0) -> None:
+        self._done += done
+        self._total += expected
         self._tell(self._done, self._total)
 
 
