@@ -69,15 +69,17 @@ def test_a_topic_to_be_has_as_many_queues_as_wanted_and_allowed() -> None:
 
 def test_addresses_are_found_by_name_and_id() -> None:
     data = TopicRouteData(
-        broker_datas=[BrokerData(broker_name="a", broker_addrs={0: str(A), 1: str(B)})]
+        broker_datas=[
+            BrokerData(broker_name="a", broker_addrs={0: str(A), 1: str(B)}),
+            BrokerData(broker_name="b", broker_addrs={1: str(B)}),
+        ]
     )
     route = route_of("orders", data)
     assert route.address("a") == A
-    assert route.address("a", broker_id=1) == B
     assert route.reading_address("a", broker_id=1) == B
     assert route.reading_address("a", broker_id=2) == A
-    with pytest.raises(BrokerNotFoundError, match="'orders' has no broker with id 2 named 'a'"):
-        route.address("a", broker_id=2)
+    with pytest.raises(BrokerNotFoundError, match="'orders' has no master named 'b'"):
+        route.address("b")
     with pytest.raises(BrokerNotFoundError, match="'orders' has no broker named 'x'"):
         route.reading_address("x")
 

@@ -124,6 +124,7 @@ class Clusters:
     async def _status(self, brokers: BrokerSet, broker_id: int, address: Address) -> BrokerStatus:
         answer = await self._nodes.fetch(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
         table = answer.table
+        own = table.get("onelogVersion")
         gets = table.get("getTransferredTps") or table.get("getTransferedTps", "")
         puts_today = _whole(table, "msgPutTotalTodayNow") - _whole(table, "msgPutTotalTodayMorning")
         gets_today = _whole(table, "msgGetTotalTodayNow") - _whole(table, "msgGetTotalTodayMorning")
@@ -132,7 +133,8 @@ class Clusters:
             cluster=brokers.cluster,
             broker_id=broker_id,
             address=address,
-            version=_version(table),
+            # One of OneLog also says which RocketMQ it stands in for.
+            version=f"OneLog {own}" if own else table.get("brokerVersionDesc", ""),
             put_rate=_first_rate(table.get("putTps", "")),
             get_rate=_first_rate(gets),
             put_today=max(0, puts_today),
@@ -172,12 +174,6 @@ def masters_of(sets: tuple[BrokerSet, ...]) -> dict[str, Address]:
 
 def _listed(names: set[str] | list[str]) -> str:
     return ", ".join(sorted(names)) or "none"
-
-
-def _version(table: Mapping[str, str]) -> str:
-    """What a broker is. One of OneLog also says which RocketMQ it stands in for."""
-    own = table.get("onelogVersion")
-    return f"OneLog {own}" if own else table.get("brokerVersionDesc", "")
 
 
 def _whole(table: Mapping[str, str], key: str) -> int:

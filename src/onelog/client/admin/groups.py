@@ -430,30 +430,25 @@ def is_system(group: str) -> bool:
     return group in SYSTEM_GROUPS or group in GROUPS_ON_DEMAND or group.startswith(_SYSTEM_PREFIXES)
 
 
+_WIRE_NAMES = {
+    "consume_enable": "consume_enable",
+    "broadcast_enable": "consume_broadcast_enable",
+    "orderly": "consume_message_orderly",
+    "retry_queues": "retry_queue_nums",
+    "retry_times_max": "retry_max_times",
+    "consume_timeout_minutes": "consume_timeout_minute",
+    "retry_policy": "group_retry_policy",
+}
+"""What brokers call the settings of a group."""
+
+
 def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
-    return GroupSettings(
-        broker,
-        config.consume_enable,
-        config.consume_broadcast_enable,
-        config.consume_message_orderly,
-        config.retry_queue_nums,
-        config.retry_max_times,
-        config.consume_timeout_minute,
-        config.attributes,
-        config.group_retry_policy,
-    )
+    values = {name: getattr(config, theirs) for name, theirs in _WIRE_NAMES.items()}
+    return GroupSettings(broker, attributes=config.attributes, **values)
 
 
 def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> SubscriptionGroupConfig:
-    given: dict[str, Any] = {
-        "consume_enable": change.consume_enable,
-        "consume_broadcast_enable": change.broadcast_enable,
-        "consume_message_orderly": change.orderly,
-        "retry_queue_nums": change.retry_queues,
-        "retry_max_times": change.retry_times_max,
-        "consume_timeout_minute": change.consume_timeout_minutes,
-        "group_retry_policy": change.retry_policy,
-    }
+    given: dict[str, Any] = {theirs: getattr(change, name) for name, theirs in _WIRE_NAMES.items()}
     # Brokers take these as a list of changes: "+name" sets one, "-name" takes it away.
     given["attributes"] = {
         ("-" if value is None else "+") + name: value or ""

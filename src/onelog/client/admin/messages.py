@@ -155,29 +155,23 @@ class Messages:
     ) -> Search:
         """The messages of a topic with a key, the newest of them if there are many."""
         return await self._search(
-            topic, key, begin_ms, end_ms, count_max, lambda message: key in message.keys
+            topic, key, lambda message: key in message.keys, begin_ms, end_ms, count_max
         )
 
     async def by_unique_key(self, topic: str, unique_key: str) -> Search:
         """The messages of a topic with the id that their producer gave them; often just one."""
         return await self._search(
-            topic,
-            unique_key,
-            0,
-            TIME_MAX,
-            COUNT_MAX,
-            lambda message: message.unique_key == unique_key,
-            unique=True,
+            topic, unique_key, lambda message: message.unique_key == unique_key, unique=True
         )
 
     async def _search(
         self,
         topic: str,
         key: str,
-        begin_ms: int,
-        end_ms: int,
-        count_max: int,
         matches: Callable[[Message], bool],
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        count_max: int = COUNT_MAX,
         *,
         unique: bool = False,
     ) -> Search:

@@ -44,16 +44,15 @@ class Route:
     is_default: bool = False
     """Whether the topic does not exist yet, and this is where it would come into being."""
 
-    def address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
-        """The address of a broker by its name and id; `BrokerNotFoundError` if it is not known."""
+    def address(self, broker: str) -> Address:
+        """The address of a master by its name; `BrokerNotFoundError` if it is not known."""
         brokers = self.brokers.get(broker)
-        address = None if brokers is None else dict(brokers.members).get(broker_id)
-        if address is None:
-            what = "no broker" if brokers is None else f"no broker with id {broker_id}"
+        if brokers is None or brokers.master is None:
+            what = "broker" if brokers is None else "master"
             raise BrokerNotFoundError(
-                f"the route of topic {self.topic!r} has {what} named {broker!r} now"
+                f"the route of topic {self.topic!r} has no {what} named {broker!r} now"
             )
-        return address
+        return brokers.master
 
     def reading_address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
         """Where to read from: the broker with that id if it is known, else any of its set."""

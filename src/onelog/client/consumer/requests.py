@@ -60,9 +60,9 @@ class ConsumerRequests:
         except OnelogError as error:
             log.warning("offsets cannot be reset: %s", error)
             return
-        offsets = {queue_of(each): offset for each, offset in table.items()}
-        log.info("offsets of %d queues are reset, as an administrator wants", len(offsets))
-        self._member.instance.spawn(self._fetching.reset(offsets))
+        log.info("offsets of %d queues are reset, as an administrator wants", len(table))
+        for each, offset in table.items():
+            self._fetching.moved(queue_of(each), offset)
 
     def _status(self, peer: Peer, command: Command) -> None:
         positions = self._fetching.positions(command.ext.get("topic", ""))

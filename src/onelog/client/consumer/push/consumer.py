@@ -25,7 +25,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
 from typing import Self, Unpack, overload
@@ -141,7 +141,9 @@ class PushCore:
             self.group, instance, settings, self._filters, dispatch.submit, self._rates
         )
         fetching = self._fetching = self._make_fetching(member)
-        ConsumerRequests(member, fetching, _shown(self._options)).register()
+        # Tools see the options, but no secrets.
+        shown = {name: str(each) for name, each in self._options.items() if name != "credentials"}
+        ConsumerRequests(member, fetching, shown).register()
         instance.consumers[self.group] = lambda: member.describe("CONSUME_PASSIVELY")
         await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
         await instance.heartbeat()
@@ -271,11 +273,6 @@ class PushFace:
     def assigned(self) -> tuple[Queue, ...]:
         """The queues that this member consumes now."""
         return self._core.assigned
-
-
-def _shown(options: Mapping[str, object]) -> dict[str, str]:
-    """The options as tools show them; secrets stay here."""
-    return {name: str(value) for name, value in options.items() if name not in ("credentials",)}
 
 
 class AsyncPushConsumer(PushFace):

@@ -11,11 +11,12 @@ at its end. Everything here is called on the consumer's loop and does not block.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import end_all
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import TopicFilter
@@ -105,6 +106,10 @@ class Fetching(ABC):
         self._queues: dict[Queue, Any] = {}
         self._wake = asyncio.Event()
         """Set when the queues are to be shared out anew."""
+        self._is_stopped = False
+        self._tasks: list[asyncio.Task[None]] = []
+        """What goes on until nothing more is to be fetched."""
+        self._looking: set[str] = set()
 
     @property
     def assigned(self) -> tuple[Queue, ...]:
@@ -120,9 +125,13 @@ class Fetching(ABC):
         """The members of the group, or a topic's queues, changed: share out anew, soon."""
         self._wake.set()
 
-    @abstractmethod
     async def stop(self) -> None:
         """Fetch nothing more. Results of what was submitted are still taken."""
+        self._is_stopped = True
+        await end_all(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self._member.instance.spawn(work))
 
     @abstractmethod
     async def commit(self) -> None:
@@ -137,10 +146,33 @@ class Fetching(ABC):
         """How many messages of each assigned queue are not consumed yet."""
 
     @abstractmethod
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, in those of the queues that are assigned."""
+    def moved(self, queue: Queue, offset: int) -> None:
+        """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
 
-    # Those who pop leave positions to the brokers; the others have nothing in the table of pops.
+    # Asked by queues.
+
+    def may_fetch(self) -> bool:
+        """Whether more is wanted."""
+        return not self._is_stopped
+
+    def look_around(self, topic: str) -> None:
+        """Something is wrong: the broker may have moved, or have forgotten who we are."""
+        if topic not in self._looking:
+            self._looking.add(topic)
+            self._member.instance.spawn(self._look_around(topic))
+
+    async def _look_around(self, topic: str) -> None:
+        try:
+            await self._member.instance.routes.refresh_quietly(topic)
+        finally:
+            self._looking.discard(topic)
+        await self._member.instance.heartbeat()
+
+    def is_locked(self, queue: Queue) -> bool:
+        """Whether messages of a queue may be consumed in order here."""
+        return True
+
+    # For the tools. Who pops leaves positions to the brokers; the others have no table of pops.
 
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""

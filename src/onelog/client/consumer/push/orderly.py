@@ -119,6 +119,7 @@ class OrderedQueue(PulledQueue):
         for message in dead:
             try:
                 if not self._member.settings.broadcasting:
+                    assert self._send_back is not None
                     await self._send_back.send_anew(message, -1)
             except OnelogError as error:
                 log.warning("%s cannot become a dead letter now: %s", message, error)

@@ -23,7 +23,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -68,14 +68,12 @@ from onelog.wire.remoting.pop import (
 )
 from onelog.wire.remoting.running_info import PopQueueInfo
 
-RETRY_SECONDS = (
-    10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-)  # fmt: skip
-"""When a message comes again that failed for the first, second, ... time (the Java client's)."""
 LEVEL_SECONDS = (
     0, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
 """What RocketMQ's delay levels mean, from 1 on."""
+RETRY_SECONDS = LEVEL_SECONDS[3:]
+"""When a message comes again that failed for the first, second, ... time (the Java client's)."""
 SUSPEND_SECONDS = 1.0
 """When an ordered queue goes on after a failure."""
 RETRIES_MAX = 16
@@ -154,30 +152,25 @@ class PopLeases:
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
         """They need not come again."""
-        for lease in self._taken(messages):
-            self._finish(lease, self._acknowledge)
+        self._settle(messages, self._acknowledge)
 
     def failed(self, messages: Iterable[ReceivedMessage], error: BaseException | None) -> None:
         """They shall come again, or become dead letters."""
         level = error.delay_level if isinstance(error, RetryLater) else 0
-        for lease in self._taken(messages):
-            self._finish(lease, lambda each: self._spawn(self._come_again(each, level)))
+        self._settle(messages, lambda lease: self._spawn(self._come_again(lease, level)))
 
     def put_off(self, messages: Iterable[ReceivedMessage], seconds: float) -> None:
         """They were not tried, and shall come again then."""
         ms = round(seconds * 1000)
-        for lease in self._taken(messages):
-            self._finish(lease, lambda each: self._spawn(self._postpone(each, ms)))
+        self._settle(messages, lambda lease: self._spawn(self._postpone(lease, ms)))
 
-    def _taken(self, messages: Iterable[ReceivedMessage]) -> list[Lease]:
-        found = [self._held.pop(message, None) for message in messages]
-        return [lease for lease in found if lease is not None]
-
-    def _finish(self, lease: Lease, how: Callable[[Lease], None]) -> None:
-        if lease.asking:
-            lease.then = how
-        else:
-            how(lease)
+    def _settle(self, messages: Iterable[ReceivedMessage], how: Callable[[Lease], None]) -> None:
+        for message in messages:
+            lease = self._held.pop(message, None)
+            if lease is not None and lease.asking:
+                lease.then = how
+            elif lease is not None:
+                how(lease)
 
     # Prolonging.
 
@@ -271,8 +264,8 @@ class PopLeases:
 
     async def release(self, messages: Sequence[ReceivedMessage] | None = None) -> None:
         """Give back at once what no listener will get, for other members to have it."""
-        for lease in self._taken(list(self._held) if messages is None else messages):
-            self._finish(lease, lambda each: self._spawn(self._release(each)))
+        given = list(self._held) if messages is None else messages
+        self._settle(given, lambda lease: self._spawn(self._release(lease)))
         await self.flush()
 
     async def _release(self, lease: Lease) -> None:
@@ -419,10 +412,9 @@ class PopFetching(Fetching):
         self._instance = member.instance
         self._group = member.group
         self._leases = PopLeases(member)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sharing: asyncio.Task[None] | None = None
+        self._popping: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
         self._obstacles = Obstacles()
-        self._stopping = False
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
         self._put_off_seconds = SUSPEND_SECONDS if settings.orderly else 0.0
@@ -435,15 +427,12 @@ class PopFetching(Fetching):
     async def start(self) -> None:
         """Begin; `RequestRefusedError` if a broker does not know POP."""
         balanced = await self._share_all()
-        self._tasks.add(self._instance.spawn(self._leases.keep()))
-        self._sharing = self._instance.spawn(
-            keep_balanced(self._group, self._wake, self._share_all, balanced)
-        )
+        self._keeping = self._instance.spawn(self._leases.keep())
+        self._spawn(keep_balanced(self._group, self._wake, self._share_all, balanced))
 
     async def stop(self) -> None:
         """Ask for nothing more. What brokers were asked for already is given back when it comes."""
-        self._stopping = True
-        await end_all([self._sharing])
+        await super().stop()
         for queue in self._queues.values():
             queue.wanted = False
 
@@ -458,7 +447,7 @@ class PopFetching(Fetching):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._instance.timeout_ms / 1000):
                     await self._leases.release()
-        await end_all(self._tasks)
+        await end_all([self._keeping, *self._popping])
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages each of the brokers' queues has that nobody of the group was given."""
@@ -472,7 +461,7 @@ class PopFetching(Fetching):
         ]
         return dict(zip(queues, await at_once(self._behind, queues), strict=True))
 
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
+    def moved(self, queue: Queue, offset: int) -> None:
         """Nothing: the broker, which has the positions, has moved them."""
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
@@ -545,7 +534,7 @@ class PopFetching(Fetching):
         return None
 
     def _take(self, topic: str, mine: list[Queue]) -> None:
-        if self._stopping:
+        if self._is_stopped:
             return
         for queue in [each for each in self._queues if each.topic == topic and each not in mine]:
             self._drop(queue)
@@ -554,8 +543,8 @@ class PopFetching(Fetching):
                 source = PopQueue(queue, self._leases, self._count_max, self._put_off_seconds)
                 self._queues[queue] = source
                 task = self._instance.spawn(self._pop_on(source))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._popping.add(task)
+                task.add_done_callback(self._popping.discard)
 
     def _drop(self, queue: Queue) -> None:
         """Ask for nothing more there. What comes yet is ours by lease, and is consumed."""
@@ -594,10 +583,12 @@ class PopFetching(Fetching):
         if wanted is None:
             return []
         settings = self._member.settings
+        # In a retry topic there is what this group has given back: it wants all of that.
+        from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
         request = PopRequest(
             self._group, topic, queue_id, min(COUNT_MAX, self._count_max), settings.invisible_ms,
             POLL_MS, time.time_ns() // 1_000_000,
-            FROM_LAST if settings.start == "last" and not _is_retry(topic) else FROM_FIRST,
+            FROM_LAST if from_last else FROM_FIRST,
             wanted.expression, wanted.kind, settings.orderly,
             # A request that is sent again after its answer was lost gets the same messages.
             f"{self._instance.client_id}-{next(self._attempts)}" if settings.orderly else None,
@@ -620,7 +611,7 @@ class PopFetching(Fetching):
     async def _hand_over(self, source: PopQueue, found: list[Popped]) -> None:
         topic, broker, _ = source.queue
         messages = self._leases.hold(topic, broker, found)
-        if self._stopping:
+        if self._is_stopped:
             await self._leases.release(messages)
             return
         wanted = self._member.filters.get(topic)
@@ -648,8 +639,3 @@ class PopFetching(Fetching):
                 return 0
             position = await offset_at(self._instance, queue, RequestCode.GET_MIN_OFFSET)
         return max(0, end - position)
-
-
-def _is_retry(topic: str) -> bool:
-    """Whether messages wait there that this group has given back: it wants all of them."""
-    return topic.startswith(RETRY_PREFIX)

@@ -9,9 +9,9 @@ is in there is pulled, unless fetching has stopped.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from onelog.client.connection.nodes import at_once, end_all
+from onelog.client.connection.nodes import at_once
 from onelog.client.consumer.offsets import LocalOffsets, offset_at
 from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.orderly import LOCK_SECONDS, OrderedQueue, QueueLocks
@@ -49,10 +49,7 @@ class PullFetching(Fetching):
         self._offsets = member_offsets(member, client_id)
         needs_locks = settings.orderly and not settings.broadcasting
         self._locks = QueueLocks(member.instance, member.group) if needs_locks else None
-        self._is_stopped = False
         self._leaving: list[Queue] = []
-        self._looking: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
         self._obstacles = Obstacles()
 
     # Life.
@@ -62,18 +59,10 @@ class PullFetching(Fetching):
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.load()
         balanced = await self._rebalance()
-        spawn = self._member.instance.spawn
-        self._tasks = [
-            spawn(keep_balanced(self._member.group, self._wake, self._rebalance, balanced)),
-            spawn(self._keep_committing()),
-        ]
+        self._spawn(keep_balanced(self._member.group, self._wake, self._rebalance, balanced))
+        self._spawn(self._keep_committing())
         if self._locks is not None:
-            self._tasks.append(spawn(self._keep_locked(self._locks)))
-
-    async def stop(self) -> None:
-        """Pull nothing more."""
-        self._is_stopped = True
-        await end_all(self._tasks)
+            self._spawn(self._keep_locked(self._locks))
 
     async def close(self) -> None:
         """Commit, and let other members have the queues."""
@@ -84,10 +73,6 @@ class PullFetching(Fetching):
             queue.drop()
         if self._locks is not None:
             await self._locks.unlock([*queues, *self._leaving])
-
-    def may_pull(self) -> bool:
-        """Whether more is wanted."""
-        return not self._is_stopped
 
     # Sharing out.
 
@@ -124,7 +109,7 @@ class PullFetching(Fetching):
 
     def _add(self, queue: Queue, offset: int) -> None:
         kind = OrderedQueue if self._member.settings.orderly else PulledQueue
-        added = kind(queue, offset, self._member, self._send_back, self)
+        added = kind(queue, offset, self._member, self, self._send_back)
         self._queues[queue] = added
         log.info("group %s consumes %s from %d on", self._member.group, queue, offset)
         added.pull()
@@ -178,19 +163,6 @@ class PullFetching(Fetching):
             self._offsets.write_soon({queue: offset})
             self._add(queue, offset)
 
-    def look_around(self, topic: str) -> None:
-        """The broker may have moved, or have forgotten who we are."""
-        if topic not in self._looking:
-            self._looking.add(topic)
-            self._member.instance.spawn(self._look_around(topic))
-
-    async def _look_around(self, topic: str) -> None:
-        try:
-            await self._member.instance.routes.refresh_quietly(topic)
-        finally:
-            self._looking.discard(topic)
-        await self._member.instance.heartbeat()
-
     # Positions.
 
     async def commit(self) -> None:
@@ -218,11 +190,6 @@ class PullFetching(Fetching):
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""
         return _positions(each for each in self._queues.values() if each.queue.topic == topic)
-
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, in those of the queues that are assigned."""
-        for queue, offset in offsets.items():
-            self.moved(queue, offset)
 
     # For the tools.
 

@@ -17,13 +17,14 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import refusal
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.send_back import SendBack
+from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError, WireError
 from onelog.message import Message as Record
@@ -35,9 +36,6 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.running_info import ProcessQueueInfo
-
-if TYPE_CHECKING:
-    from onelog.client.consumer.push.pull_fetching import PullFetching
 
 PULL_COUNT = 256
 """Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
@@ -145,11 +143,14 @@ class ProcessQueue:
 class PulledQueue:
     """One queue of this member: a source of messages."""
 
+    commits: ClassVar[bool] = True
+    """Whether pulls tell the broker how far this consumer is."""
     queue: Queue
     offset: InitVar[int]
     _member: Membership
-    _send_back: SendBack
-    _owner: "PullFetching"
+    _owner: Fetching
+    _send_back: SendBack | None = None
+    """None for those who do not give messages back."""
     hands: ProcessQueue = field(init=False)
     dropped: bool = False
     committed: int = -1
@@ -174,7 +175,7 @@ class PulledQueue:
         """Pull, unless that is being done, too much is in hand, or the queue is dropped."""
         if self._is_pulling or self.dropped or self._later is not None:
             return
-        if not self._has_room() or not self._owner.may_pull():
+        if not self._has_room() or not self._owner.may_fetch():
             return
         route = self._member.instance.routes.known(self.queue.topic)
         if route is None or self.queue.broker not in route.brokers:
@@ -200,13 +201,17 @@ class PulledQueue:
             and (settings.orderly or hands.span < settings.prefetch_span)
         )
 
+    @property
+    def _filter(self) -> TopicFilter | None:
+        return self._member.filters.get(self.queue.topic)
+
     def _request(self) -> dict[str, str]:
         queue, member = self.queue, self._member
         flags, offset = HOLD_FLAG, 0
-        if not member.settings.broadcasting and not self._broker_id:
+        if self.commits and not member.settings.broadcasting and not self._broker_id:
             flags |= COMMIT_FLAG
             offset = self.committed = self.hands.committable
-        wanted = member.filters.get(queue.topic)
+        wanted = self._filter
         count = member.settings.prefetch_count - len(self.hands)
         return {
             "consumerGroup": member.group,
@@ -244,7 +249,7 @@ class PulledQueue:
             return
         try:
             self._take(answer)
-        except OnelogError as error:
+        except Exception as error:
             self._fail(error)
             return
         self.pull()
@@ -258,7 +263,7 @@ class PulledQueue:
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             offset = fields.number(answer.ext, "nextBeginOffset")
             log.info("%s goes on at %d: %s", self.queue, offset, answer.remark)
-            self._owner.moved(self.queue, offset)
+            self._moved(offset)
             return
         elif code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
             self._pull_later(BUSY_SECONDS)
@@ -269,12 +274,15 @@ class PulledQueue:
         self._is_failing = False
         self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
 
+    def _moved(self, offset: int) -> None:
+        self._owner.moved(self.queue, offset)
+
     def _found(self, answer: Command) -> None:
         records = pulled_records(answer)
         now = time.perf_counter()
         self._member.rates.pulled(self.queue.topic, now - self._began, len(records))
         self.pulled_ms = time.time_ns() // 1_000_000
-        wanted = self._member.filters.get(self.queue.topic)
+        wanted = self._filter
         if wanted is not None:
             records = wanted.wanted(records)
         broker = self.queue.broker
@@ -289,7 +297,7 @@ class PulledQueue:
     # Following, where the broker is on this very loop: nothing is asked for, and nothing decoded.
 
     def _follows(self, line: Line) -> bool:
-        wanted = self._member.filters.get(self.queue.topic)
+        wanted = self._filter
         if wanted is not None and not wanted.is_everything:
             return False
         self._following = line.follow(
@@ -312,14 +320,15 @@ class PulledQueue:
         self._hand_over([message])
         self.pulled_ms = record.store_ms
         self._member.rates.pulled(self.queue.topic, 0.0, 1)
-        if self._has_room() and self._owner.may_pull():
+        if self._has_room() and self._owner.may_fetch():
             return True
         self._following, self._is_pulling = None, False
         return False
 
-    def _fail(self, error: OnelogError) -> None:
+    def _fail(self, error: Exception) -> None:
         level = logging.DEBUG if self._is_failing else logging.WARNING
-        log.log(level, "%s cannot be pulled now: %s", self.queue, error)
+        bug = None if isinstance(error, OnelogError) else error
+        log.log(level, "%s cannot be pulled now: %s", self.queue, error, exc_info=bug)
         self._is_failing = True
         self._broker_id = 0
         self._pull_later(RETRY_SECONDS)
@@ -382,6 +391,7 @@ class PulledQueue:
         tried = 0
         while not self.dropped:
             try:
+                assert self._send_back is not None
                 await self._send_back(message, delay_level)
             except OnelogError as error:
                 seconds = GIVE_BACK_SECONDS[min(tried, len(GIVE_BACK_SECONDS) - 1)]
