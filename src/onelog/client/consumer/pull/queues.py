@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,7 +22,7 @@ import msgspec
 from onelog.client.connection.nodes import forgiven
 from onelog.client.consumer.offsets import offset_at
 from onelog.client.consumer.push.fetching import Fetching, Membership
-from onelog.client.consumer.push.pulling import HOLD_FLAG, PulledQueue
+from onelog.client.consumer.push.pulling import HOLD_FLAG, ProcessQueue, PulledQueue
 from onelog.client.consumer.rebalance import keep_balanced, member_offsets, share_of
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
@@ -52,6 +52,45 @@ PASSING = (PeerClosedError, PeerTimeoutError, BrokerNotFoundError, NameserversUn
 log = logging.getLogger(__name__)
 
 
+class WaitingMessages(ProcessQueue):
+    """The messages in hand, if they are taken in their order, and done with when they are."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self._waiting: deque[ReceivedMessage] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
+        """Take messages that were fetched at `next_offset`, and the one to fetch at now."""
+        first = self.next_offset
+        fresh = [each for each in messages if each.raw.queue_offset >= first]
+        self._waiting.extend(fresh)
+        self.bytes_in_hand += sum([len(message.raw.body) for message in fresh])
+        self.next_offset = max(first, next_offset)
+        return fresh
+
+    def take(self, count_max: int) -> list[ReceivedMessage]:
+        """The next messages, so many at most."""
+        waiting = self._waiting
+        taken = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
+        self.bytes_in_hand -= sum([len(message.raw.body) for message in taken])
+        return taken
+
+    @property
+    def committable(self) -> int:
+        """The offset of the next message to be taken."""
+        return self._waiting[0].raw.queue_offset if self._waiting else self.next_offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last message that waits; -1 if none does."""
+        return self._waiting[-1].raw.queue_offset if self._waiting else -1
+
+
 @dataclass(eq=False)
 class Prefetch(PulledQueue):
     """One queue whose messages wait here until somebody takes them: then they are done with."""
@@ -70,7 +109,10 @@ class Prefetch(PulledQueue):
     """Why nothing is fetched, until somebody has been told."""
     known: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is known where to begin, or does not matter any more."""
-    _fetched: deque[ReceivedMessage] = field(default_factory=deque)
+    hands: WaitingMessages = field(init=False)
+
+    def __post_init__(self, offset: int) -> None:
+        self.hands = WaitingMessages(offset)
 
     # What the consumer does with it.
 
@@ -103,19 +145,18 @@ class Prefetch(PulledQueue):
         """Go on."""
         self.is_paused = False
         self.pull()
-        if self._fetched:
+        if self.hands:
             self.ready()
 
     @property
     def is_ready(self) -> bool:
         """Whether there is something to hand out."""
-        return bool(self._fetched) and not self.is_paused
+        return bool(self.hands) and not self.is_paused
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages, so many at most."""
-        fetched = self._fetched
-        taken = [fetched.popleft() for _ in range(min(count_max, len(fetched)))]
-        self.done(taken)
+        taken = self.hands.take(count_max)
+        self.pull()
         return taken
 
     # Fetching.
@@ -150,7 +191,6 @@ class Prefetch(PulledQueue):
         self.error = None
 
     def _hand_over(self, messages: list[ReceivedMessage]) -> None:
-        self._fetched.extend(messages)
         self.ready()
 
     def _moved(self, offset: int) -> None:

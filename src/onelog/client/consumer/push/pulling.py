@@ -179,6 +179,7 @@ class PulledQueue:
             return
         route = self._member.instance.routes.known(self.queue.topic)
         if route is None or self.queue.broker not in route.brokers:
+            self._owner.look_around(self.queue.topic)
             self._pull_later(RETRY_SECONDS)
             return
         address = route.reading_address(self.queue.broker, broker_id=self._broker_id)
