@@ -277,7 +277,7 @@ class AsyncProducer:
         Returns its id; `RequestRefusedError` if it is too late.
         """
         broker = RecallHandle.decode(handle).broker
-        self.delivery.check_open()
+        self.instance.check_open()
         route = await self.instance.routes.get_for_sending(self.instance.wrap(topic))
         ext = {
             "producerGroup": self.instance.wrap(self.group),
@@ -396,7 +396,7 @@ class AsyncProducer:
 
     async def _delivered(self, parcel: Parcel, context: SendContext | None) -> Receipt:
         delivery = self.delivery
-        delivery.check_open()
+        self.instance.check_open()
         if delivery.pending.is_crowded:
             await delivery.pending.room(parcel.timeout_ms)
         if context is None:
