@@ -199,7 +199,7 @@ async def test_one_way_requests_connect_if_they_must_and_their_failures_are_nobo
             await eventually(lambda: bool(broker.requests), "the broker heard of it")
         await eventually(lambda: len(broker.requests) == 2, "the broker heard of it")
         assert all(command.is_oneway for command in broker.requests)
-        instance.oneway(Address("127.0.0.1", 1), RequestCode.END_TRANSACTION)
+        instance.oneway(Address("127.0.0.1", 1), RequestCode.END_TRANSACTION, {})
         await asyncio.sleep(0.01)
         await instance.close()
 
