@@ -73,14 +73,20 @@ class ToldError(Exception):
 
 
 JOBS = {
-    "sales_board.start": ("sales-board", "in", "--folder", "x"),
-    "redistribute.start": ("redistribute", "in", "--to", "out"),
-    "deduplicate.start": ("deduplicate", "in", "--to", "out"),
-    "reconcile.reconcile": ("reconcile", "in", "out", "--second-nameserver", "other:1"),
-    "clean_logs.start": ("clean-logs", "in", "--to", "out"),
-    "clean_logs.statistics": ("clean-logs", "in"),
-    "trace_latency.report": ("trace-latency",),
-    "triage.letters": ("triage", "billing"),
+    "onelog_examples.sales_board.start": ("sales-board", "in", "--folder", "x"),
+    "onelog.spark.jobs.redistribute.start": ("redistribute", "in", "--to", "out"),
+    "onelog.spark.jobs.deduplicate.start": ("deduplicate", "in", "--to", "out"),
+    "onelog.spark.jobs.reconcile.reconcile": (
+        "reconcile",
+        "in",
+        "out",
+        "--second-nameserver",
+        "other:1",
+    ),
+    "onelog.spark.jobs.clean_logs.start": ("clean-logs", "in", "--to", "out"),
+    "onelog.spark.jobs.clean_logs.statistics": ("clean-logs", "in"),
+    "onelog.spark.jobs.trace_latency.report": ("trace-latency",),
+    "onelog.spark.jobs.triage.letters": ("triage", "billing"),
 }
 
 
@@ -112,7 +118,7 @@ def test_every_job_takes_credentials_and_verified_tls(
         raise ToldError(link, more.get("second_link"))
 
     monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr(f"onelog.spark.jobs.{place}", begin)
+    monkeypatch.setattr(place, begin)
     with pytest.raises(ToldError) as told:
         app(["job", *JOBS[place], *options, "--timeout", "7"], standalone_mode=False)
     link, second = told.value.args

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import typer
 
-from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.terminal import console, show_count
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError
@@ -58,6 +57,7 @@ def _run(words: list[str], folder: Path, link: dict[str, str]) -> int:
 def _demo_server(orders: int) -> Iterator[str]:
     from onelog.client import Producer
     from onelog.spark.jobs import topics
+    from onelog_examples.shop import Shop, running_server
 
     with (
         tempfile.TemporaryDirectory(prefix="onelog-pipeline-") as folder,

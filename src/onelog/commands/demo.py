@@ -25,7 +25,7 @@ def demo(
     remote: Remote = None,
 ) -> None:
     """Start a server, send it orders, count them live and keep them as a table; then compare."""
-    from onelog.commands.demo import running
+    from onelog_examples.demo import run
 
-    if not running.run(rate, seconds, folder, page, master, remote):
+    if not run(rate, seconds, folder, page, master, remote):
         raise typer.Exit(1)
