@@ -65,6 +65,23 @@ def test_a_spark_that_does_not_start_is_said_to_have_left_its_reasons_in_the_log
             pass
 
 
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("pyspark.sql", ["job", "reconcile", "in", "out"]),
+        ("onelog_examples.demo", ["demo"]),
+        ("onelog.spark.lake", ["lake", "list", "x"]),
+        ("pyarrow.dataset", ["pipeline", "show", "x"]),
+    ],
+)
+def test_a_command_that_lacks_the_extra_says_what_to_install(
+    missing: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=r"pip install 'onelog\[spark\]'"):
+        app(words, standalone_mode=False)
+
+
 # -- the cluster ---------------------------------------------------------------------------------
 
 

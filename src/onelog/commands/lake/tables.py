@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from onelog.commands.spark_options import spark_extra
 from onelog.commands.terminal import console, show_bytes, show_count, table
 from onelog.errors import ConfigError
 
@@ -61,12 +62,8 @@ def _each(
 
 def _tables(folder: Path, only: Sequence[str]) -> "Iterator[tuple[ModuleType, TableInfo]]":
     """The module that works on tables, and each of these tables."""
-    try:
+    with spark_extra():
         from onelog.spark.lake import tables as lake_tables
-    except ImportError as error:
-        raise ConfigError(
-            f"this needs the spark extra: pip install 'onelog[spark]' ({error.name} is missing)"
-        ) from None
     found = {each.name: each for each in lake_tables.tables(folder)}
     missing = [name for name in only if name not in found]
     if missing or not found:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from onelog.commands.spark_options import spark_extra
 from onelog.commands.terminal import console, show_count
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError
@@ -73,7 +74,8 @@ def _demo_server(orders: int) -> Iterator[str]:
 
 def show(folder: Path, table: str, rows: int) -> None:
     """Print a table, from its files."""
-    import pyarrow.dataset as ds
+    with spark_extra():
+        import pyarrow.dataset as ds
 
     path = folder / pipelines.WAREHOUSE / table
     if not path.is_dir():
