@@ -148,11 +148,11 @@ def test_every_job_takes_credentials_and_verified_tls(
 def test_a_sync_takes_credentials_and_verified_tls(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin(*given: Any, **_: object) -> None:
-        raise ToldError(given[3])
+    def begin(*_: object, options: dict[str, str], **__: object) -> None:
+        raise ToldError(options)
 
     monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("onelog.commands.lake.tables.sync", begin)
+    monkeypatch.setattr("onelog.spark.lake.sync", begin)
     with pytest.raises(ToldError) as told:
         app(["lake", "sync", "in", "--to", "x", *options], standalone_mode=False)
     assert told.value.args[0].items() >= expected(tmp_path).items()

@@ -1,4 +1,4 @@
-"""What `onelog pipeline` does."""
+"""`onelog pipeline`: tables and sinks that are declared, and kept up to date by Spark."""
 
 import os
 import subprocess
@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from onelog.commands.spark_options import spark_extra
+from onelog.commands.spark_options import Master, Remote, linked_by_environment, spark_extra
 from onelog.commands.terminal import console, show_count
 from onelog.commands.terminal import table as new_table
 from onelog.errors import ConfigError
@@ -17,41 +18,56 @@ from onelog.spark import pipelines
 
 DEMO_QUEUES = 4
 
+app = typer.Typer()
 
-def init(folder: Path) -> None:
-    """Write the files of a pipeline, and say what to do with them."""
+Folder = Annotated[Path, typer.Argument(help="The folder of the pipeline.")]
+
+
+@app.command("init")
+def init(folder: Folder) -> None:
+    """Make a pipeline that works, to be changed into another one."""
     for path in pipelines.init(folder):
         typer.echo(f"{path}")
     typer.echo(f"try it: onelog pipeline run {folder} --demo 20000")
 
 
+@app.command("run")
+@linked_by_environment
 def run(
-    folder: Path,
     link: dict[str, str],
-    master: str | None,
-    remote: str | None,
-    full_refresh: bool,
-    dry_run: bool,
-    demo: int,
-) -> int:
-    """Run a pipeline; how it ended."""
+    folder: Folder = Path(),
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Make all tables anew, from the beginning.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check what is declared.")
+    ] = False,
+    demo: Annotated[
+        int, typer.Option(min=0, help="Start a server for this run, with so many orders in it.")
+    ] = 0,
+    master: Master = None,
+    remote: Remote = None,
+) -> None:
+    """Bring all tables and sinks of a pipeline up to date."""
     words = pipelines.command(
         folder, master=master, remote=remote, full_refresh=full_refresh, dry_run=dry_run
     )
-    if not demo:
-        return _run(words, folder, link)
-    # The orders of a demonstration are gone afterwards: each has its own, and begins anew.
-    pipelines.forget(folder)
-    with _demo_server(demo) as address:
-        code = _run(words, folder, {"nameserver": address})
-    if code == 0 and not dry_run and (folder / pipelines.WAREHOUSE / "sales_by_category").is_dir():
-        show(folder, "sales_by_category", 20)
-    return code
+    if demo:
+        # The orders of a demonstration are gone afterwards: each has its own, and begins anew.
+        pipelines.forget(folder)
+        with _demo_server(demo) as address:
+            _run(words, folder, {"nameserver": address})
+        if not dry_run and (folder / pipelines.WAREHOUSE / "sales_by_category").is_dir():
+            show("sales_by_category", folder)
+    else:
+        _run(words, folder, link)
 
 
-def _run(words: list[str], folder: Path, link: dict[str, str]) -> int:
+def _run(words: list[str], folder: Path, link: dict[str, str]) -> None:
     environment = pipelines.environment(os.environ, link)
-    return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
+    code = subprocess.run(words, cwd=folder, env=environment, check=False).returncode
+    if code:
+        raise typer.Exit(code)
 
 
 @contextmanager
@@ -72,8 +88,13 @@ def _demo_server(orders: int) -> Iterator[str]:
         yield nameserver
 
 
-def show(folder: Path, table: str, rows: int) -> None:
-    """Print a table, from its files."""
+@app.command("show")
+def show(
+    table: Annotated[str, typer.Argument(help="The table.")],
+    folder: Annotated[Path, typer.Option(help="The folder of the pipeline.")] = Path(),
+    rows: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 20,
+) -> None:
+    """Show a table that a pipeline has made."""
     with spark_extra():
         import pyarrow.dataset as ds
 
