@@ -99,23 +99,30 @@ def source_options(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
+def spark_extra() -> Iterator[None]:
+    """What is imported within it comes with the `spark` extra: if not, what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"this needs the spark extra: pip install 'onelog[spark]' ({error.name} is missing)"
+        ) from None
+
+
+@contextmanager
 def spark_session(
     name: str, master: str | None = None, remote: str | None = None, *, log: Path | None = None
 ) -> "Iterator[SparkSession]":
-    """A session for as long as a command runs; without the `spark` extra, what to install.
+    """A session for as long as a command runs.
 
     A session that is there already is used, and left to whoever made it. With `log`, what Spark's
     processes write to stderr goes there: its workers show the tracebacks of pipes that were
     closed, which mean nothing.
     """
-    try:
+    with spark_extra():
         from pyspark.sql import SparkSession
 
         from onelog.spark import session
-    except ImportError as error:
-        raise ConfigError(
-            f"this needs Spark: pip install 'onelog[spark]' ({error.name} is missing)"
-        ) from None
     before = SparkSession.getActiveSession()
     with _stderr_to(log) if log is not None else nullcontext():
         spark = session(name, master=master, remote=remote)

@@ -52,15 +52,15 @@ def sales_board(
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
 ) -> None:
     """Revenue and orders per category and window of time, live."""
-    from onelog.commands.job import views
-    from onelog.spark.jobs import sales_board as work
+    from onelog_examples import board_view
+    from onelog_examples import sales_board as work
 
     query = work.start(
         job.spark, job.link, orders, folder, result_topic=result_topic, window_seconds=window,
         late_seconds=late, every=every, startingOffsets=start,
         maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
-    views.show_board(query, folder, orders, page, every, job.as_json)
+    board_view.follow(query, folder, orders, page, every, job.as_json)
 
 
 @on_spark(app, "job", "redistribute")

@@ -1,6 +1,6 @@
 """A process of `onelog bench`: does one job, and says what came of it.
 
-Run as `python -m onelog.commands.bench.worker`. The processes tell each other JSON lines:
+Run as `python -m onelog_bench.worker`. The processes tell each other JSON lines:
 
     bench -> worker   a `Job`
     worker -> bench   `Said` with `ready`, once it is connected and warm

@@ -50,8 +50,8 @@ def bench(
     has the message. The broker has the machine's cores to share with the clients, unless it runs
     elsewhere.
     """
-    from onelog.commands.bench.running import run
-    from onelog.commands.bench.worker import Plan
+    from onelog_bench.running import run
+    from onelog_bench.worker import Plan
 
     plan = Plan(mode, seconds, size, concurrency, processes, batch_size, backlog, queues, topic)
     run(session, plan)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from onelog.spark.jobs.sales_board import Cell
+from onelog_examples.sales_board import Cell
 
 WINDOWS_MAX = 60
 """Bars in the chart: the last so many."""

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from onelog.spark.jobs.board_page import WINDOWS_MAX, page, write
-from onelog.spark.jobs.sales_board import Cell
+from onelog_examples.board_page import WINDOWS_MAX, page, write
+from onelog_examples.sales_board import Cell
 
 START = datetime(2026, 5, 1, 10, 0, tzinfo=UTC)
 

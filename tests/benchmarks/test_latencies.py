@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from onelog.commands.bench.worker import Latencies
+from onelog_bench.worker import Latencies
 
 
 def counted(*nanoseconds: int) -> Latencies:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.commands.demo.running import FIRST_ORDERS
+from onelog_examples.demo import FIRST_ORDERS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_500)]
 

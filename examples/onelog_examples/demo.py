@@ -21,16 +21,17 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from onelog.commands.demo.shop import Shop, running_server
 from onelog.commands.job.running import until_interrupted
-from onelog.commands.job.views import board_table
 from onelog.commands.spark_options import spark_session
 from onelog.commands.terminal import console, show_bytes, show_count
 from onelog.errors import ConfigError, OnelogError
 from onelog.spark import lake
-from onelog.spark.jobs import board_page, sales_board, topics
-from onelog.spark.jobs.sales_board import Cell
+from onelog.spark.jobs import topics
 from onelog.spark.lake import tables as lake_tables
+from onelog_examples import board_page, sales_board
+from onelog_examples.board_view import board_table
+from onelog_examples.sales_board import Cell
+from onelog_examples.shop import Shop, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from onelog.commands.job.views import board_table, sparkline
-from onelog.commands.terminal import console
-from onelog.spark.jobs.sales_board import Cell
+from rich.console import Console
+
+from onelog_examples.board_view import board_table, sparkline
+from onelog_examples.sales_board import Cell
 
 START = datetime(2026, 5, 1, 10, 0, tzinfo=UTC)
 
@@ -22,7 +23,7 @@ def test_the_best_category_comes_first_and_windows_without_sales_are_gaps() -> N
         Cell(START, "toys", 1, Decimal(40)),
         Cell(START.replace(second=10), "toys", 3, Decimal(2)),
     ]
-    out = console()
+    out = Console(width=200)
     with out.capture() as shown:
         out.print(board_table(cells, "sales"))
     rows = [line for line in shown.get().splitlines() if line.startswith(("│", "┃"))]
@@ -34,7 +35,7 @@ def test_the_best_category_comes_first_and_windows_without_sales_are_gaps() -> N
 
 
 def test_an_empty_board_is_a_board() -> None:
-    out = console()
+    out = Console(width=200)
     with out.capture() as shown:
         out.print(board_table([], "sales"))
     assert "all" in shown.get()

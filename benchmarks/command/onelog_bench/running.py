@@ -20,14 +20,14 @@ from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
 from onelog.client.connection.instance import wrapped
 from onelog.client.connection.nodes import at_once
-from onelog.commands.bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
 from onelog.commands.clients import ClientSession
 from onelog.commands.link import administrator
 from onelog.commands.session import EXIT_FAILED, complain
 from onelog.commands.terminal import progress_bar, show_count
 from onelog.errors import InvalidRequestError, OnelogError
+from onelog_bench.worker import STAMP_BYTES, Job, Latencies, Outcome, Plan, Said
 
-WORKER = "onelog.commands.bench.worker"
+WORKER = "onelog_bench.worker"
 FILL_BYTES_MAX = 256 << 10
 FILL_TASKS = 8
 LOOK_SECONDS = 0.2

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onelog.client import PullConsumer
-from onelog.commands.demo.shop import CATEGORIES, Shop, order, running_server
 from onelog.errors import OnelogError, TopicNotFoundError
+from onelog_examples.shop import CATEGORIES, Shop, order, running_server
 
 
 def test_an_order_says_what_it_costs() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from onelog.commands.spark_options import Master, Remote
+from onelog.commands.spark_options import Master, Remote, spark_extra
 
 
 def demo(
@@ -25,7 +25,8 @@ def demo(
     remote: Remote = None,
 ) -> None:
     """Start a server, send it orders, count them live and keep them as a table; then compare."""
-    from onelog.commands.demo import running
+    with spark_extra():
+        from onelog_examples.demo import run
 
-    if not running.run(rate, seconds, folder, page, master, remote):
+    if not run(rate, seconds, folder, page, master, remote):
         raise typer.Exit(1)
