@@ -1,7 +1,10 @@
 """The watch over the event loop: what held it, and for how long."""
 
 import asyncio
+import contextlib
 import re
+import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -95,6 +98,35 @@ async def test_a_loop_that_does_not_come_back_is_told_of_meanwhile(
         await a_beat(watch)
         rest_on_the_loop(0.2, lambda: "the event loop is held, since" in caplog.text)
         assert "rest_on_the_loop" in caplog.text
+
+
+async def test_a_stack_is_of_one_moment() -> None:
+    stop, running = threading.Event(), threading.Event()
+
+    async def leaf() -> None:
+        running.set()
+
+    async def middle() -> None:
+        await leaf()
+
+    def compute() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(StopIteration):
+                middle().send(None)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert running.wait(30)
+    watch, interval = StallWatch(), sys.getswitchinterval()
+    watch._thread_id = thread.ident or 0
+    sys.setswitchinterval(1e-6)
+    try:
+        stacks = [watch._stack() for _ in range(500)]
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+    assert {stack[-1].rpartition(" ")[2] for stack in stacks} == {"_bootstrap"}
 
 
 async def test_where_the_system_does_not_tell_of_waiting_the_watch_works_all_the_same(
