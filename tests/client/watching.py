@@ -13,7 +13,7 @@ TOO_LARGE = random.Random(1).randbytes(200_000)
 
 
 async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 20
+    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 60
 ) -> None:
     """Return when the condition holds; fail if it never does."""
     deadline = asyncio.get_running_loop().time() + seconds

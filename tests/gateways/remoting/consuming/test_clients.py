@@ -59,7 +59,7 @@ async def test_a_heartbeat_whose_references_grow_without_end_is_refused(tmp_path
     references = ",".join(['{"$ref":"$.a"}'] * 1_000)
     body = f"{{'clientID':'c','a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
     async with broker(tmp_path) as server, client(server) as one:
-        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, body)
+        answer = await one.ask(RequestCode.HEART_BEAT, body)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "references counted as what they stand for" in str(answer.remark)
 
@@ -92,7 +92,7 @@ async def test_a_heartbeat_has_a_size_up_to_which_it_is_read(
         producer_data_set=[ProducerData(group_name="p")] * (groups - 1),
     )
     async with broker(tmp_path) as server, client(server) as one:
-        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, data.encode())
+        answer = await one.ask(RequestCode.HEART_BEAT, data.encode())
         assert answer.code == code
         if code != ResponseCode.SUCCESS:
             assert "use several clients" in str(answer.remark)

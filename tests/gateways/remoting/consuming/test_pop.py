@@ -19,6 +19,7 @@ from onelog.wire.remoting.command import Command
 from tests.gateways.remoting.live import bodies, client, pass_time
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popped, Popper, popping
 from tests.net.sessions import until
+from tests.ports import free_port
 
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 
@@ -233,12 +234,12 @@ async def test_a_changed_time_has_a_new_receipt_and_the_old_one_is_void(tmp_path
 
 
 async def test_leases_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
-    async with popping(tmp_path) as (_, member):
+    port = free_port()
+    async with popping(tmp_path, broker__port=port) as (_, member):
         for n in range(3):
             await member.send(b"%d" % n)
         one, two, _ = await member.pop()
         await member.ack(one)
-        port = member.words.peer.connection.remote[1]
     async with popping(tmp_path, broker__port=port) as (server, member):
         assert await member.pop(pollTime=300) == []
         assert (await member.ack(two)).code == ResponseCode.SUCCESS

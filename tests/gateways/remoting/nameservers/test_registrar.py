@@ -18,6 +18,7 @@ from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.gateways.remoting.live import broker, remoting
 from tests.net.sessions import until
+from tests.ports import free_port
 
 
 async def nameserver(folder: Path, port: int = 0) -> NameServer:
@@ -102,8 +103,8 @@ async def test_a_bug_does_not_end_the_registrations(
 async def test_a_name_server_that_comes_back_is_told_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = await nameserver(tmp_path)
-    port = names.address[1]
+    port = free_port()
+    names = await nameserver(tmp_path, port)
     where = addresses(names)
     async with broker(
         tmp_path, broker__nameservers=where, broker__register_interval_ms=1_000
