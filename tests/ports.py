@@ -8,6 +8,8 @@ import socket
 
 _STEP = 20
 """A broker also listens two below its port, and the next broker of `onelog up` ten above."""
+_KEPT_MAX = 50
+"""Whoever has asked for so many since has long ended the server of the first."""
 
 _kept: list[socket.socket] = []
 
@@ -24,6 +26,8 @@ def free_port() -> int:
             sign.bind(("127.0.0.1", port))
             if all(_is_free(near) for near in range(port - 2, port + 13)):
                 _kept.append(sign)
+                if len(_kept) > _KEPT_MAX:
+                    _kept.pop(0).close()
                 return port
         except OSError:
             pass

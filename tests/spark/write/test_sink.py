@@ -360,4 +360,4 @@ def commit_as_0_1(cluster: ThreadedCluster, broker: int, batch: int, note: str) 
         )
 
     cluster.run(commit())
-    assert committed.wait(10)
+    assert committed.wait(60)
