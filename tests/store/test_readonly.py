@@ -140,7 +140,8 @@ def test_every_look_at_a_store_in_use_is_whole(tmp_path: Path) -> None:
         assert writer.stdin is not None
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
-        starts, ends = set(), set()
+        starts: set[int] = set()
+        ends: set[int] = set()
         try:
             looks = 0
             # Retention has deleted something while we looked, and more was written.

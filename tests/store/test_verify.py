@@ -350,7 +350,7 @@ def test_a_store_in_use_is_checked_while_it_grows(tmp_path: Path) -> None:
         assert writer.stdin is not None
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
-        ends = set()
+        ends: set[int] = set()
         try:
             looks = 0
             while looks < 30 or len(ends) <= 5:
