@@ -358,13 +358,13 @@ def test_the_largest_commit_holds_the_loop_for_a_moment_only(tmp_path: Path) -> 
     world.topic("orders")
     session = Session(world)
     # The shortest of a few: what else the machine does makes some of them longer.
-    for tries in range(1, 6):
+    tries = 0
+    while not tries or (tries < 5 and world.timer.longest_cpu_s >= HELD_S_MAX):
+        tries += 1
         session.begin()
         session.stage(*[("orders", n % 4, b"%d" % n * 20) for n in range(staged.COUNT_MAX)])
         world.timer.longest_cpu_s = 0.0
         world.timer.measured(session.commit)
-        if world.timer.longest_cpu_s < HELD_S_MAX:
-            break
     assert world.timer.longest_cpu_s < HELD_S_MAX
     assert sum(world.store.max_offset("orders", n) for n in range(4)) == tries * staged.COUNT_MAX
 
