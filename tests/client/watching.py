@@ -35,7 +35,7 @@ async def stored(cluster: LiveCluster, topic: str, queues: int = 4) -> list[Mess
             while fresh := messages(await client.pull(topic, offset, queueId=queue)):
                 found += fresh
                 offset = fresh[-1].queue_offset + 1
-    return sorted(found, key=lambda message: message.store_ms)
+    return sorted(found, key=lambda message: (message.store_ms, message.log_offset))
 
 
 async def bodies(cluster: LiveCluster, topic: str, queues: int = 4) -> list[bytes]:
