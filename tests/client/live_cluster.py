@@ -11,7 +11,7 @@ from onelog.nameserver.server import NameServer
 from onelog.net.peer import Peer
 from onelog.server import BrokerServer, running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode
-from tests.gateways.remoting.live import SMALL, Client
+from tests.gateways.remoting.live import PATIENCE_MS, SMALL, Client
 
 
 @dataclass
@@ -28,13 +28,14 @@ class LiveCluster:
         """The name servers, as people write them."""
         return ";".join(f"{host}:{port}" for host, port in (n.address for n in self.nameservers))
 
-    def admin(self, timeout_ms: int = 3_000) -> AsyncAdmin:
+    def admin(self, timeout_ms: int = PATIENCE_MS) -> AsyncAdmin:
         return AsyncAdmin.connect(self.addresses, timeout_ms=timeout_ms)
 
     async def client(self, broker: int = 0) -> Client:
         """A client that is connected to one of the brokers."""
         server = self.brokers[broker]
-        peer = await Peer.connect("127.0.0.1", server.config.broker.port)
+        port = server.config.broker.port
+        peer = await Peer.connect("127.0.0.1", port, timeout_ms=PATIENCE_MS)
         self.clients.append(Client(peer, []))
         return self.clients[-1]
 
@@ -71,8 +72,8 @@ async def live_cluster(
         for number in range(nameservers):
             loaded = load(
                 overrides={
-                    **given,
                     "nameserver.port": 0,
+                    **given,
                     "nameserver.kv_path": str(folder / f"kv-{number}.json"),
                 }
             )

@@ -22,7 +22,7 @@ from tests.client.live_cluster import LiveCluster
 GROUP = "readers"
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -83,7 +83,7 @@ class Member:
     def bodies(self) -> list[bytes]:
         return [message.body for _, message in self.taken]
 
-    async def has(self, *bodies: bytes, seconds: float = 20.0) -> None:
+    async def has(self, *bodies: bytes, seconds: float = 60.0) -> None:
         """Wait until it was handed these, in any order."""
         wanted = sorted(bodies)
         try:

@@ -28,7 +28,7 @@ async def send(cluster: LiveCluster, count: int, queue: int = 0, begin: int = 0)
 async def polled(reading: AsyncPullConsumer, count: int) -> list[ReceivedMessage]:
     """So many messages, in as many polls as it takes."""
     messages: list[ReceivedMessage] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(messages) < count:
             messages += await reading.poll(1.0, count=count - len(messages))
     return messages

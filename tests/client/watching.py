@@ -13,7 +13,7 @@ TOO_LARGE = random.Random(1).randbytes(200_000)
 
 
 async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 20
+    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 60
 ) -> None:
     """Return when the condition holds; fail if it never does."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -35,7 +35,7 @@ async def stored(cluster: LiveCluster, topic: str, queues: int = 4) -> list[Mess
             while fresh := messages(await client.pull(topic, offset, queueId=queue)):
                 found += fresh
                 offset = fresh[-1].queue_offset + 1
-    return sorted(found, key=lambda message: message.store_ms)
+    return sorted(found, key=lambda message: (message.store_ms, message.log_offset))
 
 
 async def bodies(cluster: LiveCluster, topic: str, queues: int = 4) -> list[bytes]:

@@ -114,6 +114,6 @@ async def test_ctrl_c_leaves_nothing_behind(cluster: LiveCluster) -> None:
 
     await eventually(is_sending, "messages")
     program.send_signal(signal.SIGINT)
-    out, err = await asyncio.wait_for(program.communicate(), 20)
+    out, err = await asyncio.wait_for(program.communicate(), 60)
     assert (program.returncode, out, err) == (130, b"", b"")
     assert await names(cluster) == []

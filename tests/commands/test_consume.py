@@ -170,7 +170,7 @@ async def test_following_goes_on_until_it_is_interrupted(
         heard.append(int(json.loads(await program.stdout.readline())["body"]))
         assert sorted(heard) == [0, 1, 2, 3, 4]
         program.send_signal(ending)
-        out, err = await asyncio.wait_for(program.communicate(), 20)
+        out, err = await asyncio.wait_for(program.communicate(), 60)
         assert (program.returncode, out, err) == (0, b"", b"")
     if group:
         # Interrupted between the print and its commit, the last message comes once more.
@@ -203,7 +203,7 @@ async def test_what_nobody_read_is_not_committed(
         await eventually(lambda: is_at(cluster, 1), "the first is committed")
         program._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         await cluster.send("orders", b"second")
-        await asyncio.wait_for(program.wait(), 20)
+        await asyncio.wait_for(program.wait(), 60)
         assert program.returncode == 1
     assert await position(cluster, "billing") == 1
 

@@ -141,7 +141,7 @@ async def test_following_prints_messages_as_they_come(cluster: LiveCluster) -> N
         stderr=asyncio.subprocess.PIPE,
     )
     assert child.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert json.loads(await child.stdout.readline())["body"] == "old"
         await cluster.send("orders", b"new")
         assert json.loads(await child.stdout.readline())["body"] == "new"

@@ -283,7 +283,7 @@ async def test_ctrl_c_ends_it_after_what_is_on_its_way(cluster: LiveCluster) -> 
     await eventually(are_there, "both messages")
     program.send_signal(signal.SIGINT)
     # Its input stays open: it does not end because of that.
-    await asyncio.wait_for(program.wait(), 20)
+    await asyncio.wait_for(program.wait(), 60)
     out, err = await program.communicate()
     assert (program.returncode, err) == (130, b"")
     assert out.startswith(b"2 sent")

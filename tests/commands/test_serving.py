@@ -20,17 +20,11 @@ from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import ClusterInfo, TopicRouteData
 from tests.gateways.remoting.live import Client, bodies
+from tests.ports import free_port
 
 SMALL = ["--set", "store.segment_bytes=4194304", "--set", "store.index_slots=1000"]
 SMALL += ["--set", "store.index_entries=4000", "--set", "store.disk_force_percent=99"]
 SMALL += ["--set", "store.disk_clean_percent=98", "--set", "store.disk_refuse_percent=99"]
-
-
-def free_port() -> int:
-    """A port whose neighbours (port - 2 for old clients) are most likely free as well."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -69,10 +63,14 @@ class Program:
         raise AssertionError(f"it ended: {self.child.stderr.read()}")
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Stop it; the answer is its exit code and what it wrote to stderr."""
+        """Stop it; the answer is its exit code and what it wrote to stderr.
+
+        That a busy machine has held up its event loop is left out.
+        """
         self.child.send_signal(number)
-        _, err = self.child.communicate(timeout=30)
-        return self.child.returncode, err
+        _, err = self.child.communicate(timeout=60)
+        held = r".*the event loop (?:was|is) held.*\n(?:  .*\n)*"
+        return self.child.returncode, re.sub(held, "", err)
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def programs() -> Iterator[list[Program]]:
     yield started
     for program in started:
         program.child.kill()
-        program.child.communicate(timeout=20)
+        program.child.communicate(timeout=60)
 
 
 def up(programs: list[Program], data: Path, *more: str) -> tuple[Program, int, int]:
@@ -131,7 +129,6 @@ async def test_up_serves_and_stops_cleanly(
     await asker.peer.close()
 
 
-@pytest.mark.timeout(60)
 def test_a_server_takes_as_many_open_files_as_it_may(
     tmp_path: Path, programs: list[Program]
 ) -> None:
@@ -155,7 +152,7 @@ def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
             [sys.executable, "-m", "onelog", "nameserver", "--port", port, "--data", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
         )
     assert done.returncode == 2
     assert port in done.stderr
@@ -176,7 +173,7 @@ def test_bad_settings_are_named(tmp_path: Path, arguments: list[str], says: str)
         [sys.executable, "-m", "onelog", "up", "--data", str(tmp_path / "d"), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 2
     assert says in done.stderr

@@ -207,7 +207,7 @@ def test_a_bar_shows_the_progress_on_a_terminal_only(folder: Path) -> None:
                 seen += part
         except OSError:
             pass  # The other side of the terminal was closed.
-        child.wait(30)
+        child.wait(60)
     os.close(screen)
     assert b"verifying" in seen
     piped = subprocess.run(command, capture_output=True, timeout=60, check=True)
@@ -402,7 +402,7 @@ def test_a_reader_that_has_seen_enough_is_not_complained_about(folder: Path) -> 
         assert child.stderr is not None
         child.stdout.close()
         complaint = child.stderr.read()
-        child.wait(30)
+        child.wait(60)
     assert complaint == b""
 
 

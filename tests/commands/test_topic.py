@@ -164,7 +164,7 @@ async def test_following_shows_it_again_until_interrupted(cluster: LiveCluster) 
         stderr=asyncio.subprocess.PIPE,
     )
     assert child.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert json.loads(await child.stdout.readline())["messages"] == 0
         await cluster.send("orders", b"x")
         while json.loads(await child.stdout.readline())["messages"] != 1:

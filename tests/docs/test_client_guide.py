@@ -33,7 +33,7 @@ def run(code: str, folder: Path, nameserver: str) -> subprocess.CompletedProcess
         env={**os.environ, "ONELOG_NAMESERVER": nameserver},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
 
 
@@ -54,7 +54,7 @@ def test_a_test_passes(snippet: Snippet, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert "1 passed" in ended.stdout, ended.stdout
 

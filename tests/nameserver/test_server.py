@@ -52,7 +52,7 @@ async def test_an_error_does_not_end_the_search_for_silent_brokers(
         scanned.set()
 
     monkeypatch.setattr(server, "scan", scan)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await scanned.wait()
     await server.close()
 

@@ -10,7 +10,7 @@ from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.frame import FrameReader
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 
 class Echo:

@@ -205,7 +205,7 @@ async def test_questions_of_the_other_side_are_handled_or_refused(
     class Asking(RemotingSession):
         def __init__(self, connection: Connection) -> None:
             super().__init__(connection)
-            self.request(HEART_BEAT, None, b"are you there?", 5000, answers.append)
+            self.request(HEART_BEAT, None, b"are you there?", 60_000, answers.append)
 
         def handle(self, command: Command) -> None:
             self.refuse_unknown(command)

@@ -1,21 +1,32 @@
 """The watch over the event loop: what held it, and for how long."""
 
 import asyncio
+import contextlib
+import re
+import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from onelog.net import stall_watch
 from onelog.net.stall_watch import StallWatch
+from tests.net.sessions import until
 
 
-def rest_on_the_loop(seconds: float) -> None:
+def rest_on_the_loop(seconds: float, until: Callable[[], object] = lambda: True) -> None:
+    """Hold the loop, and longer if the other thread has not looked yet: it may have to wait."""
+    deadline = time.monotonic() + 30
     time.sleep(seconds)
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def a_beat(watch: StallWatch) -> None:
     due = watch._due
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while watch._due == due:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
 
@@ -25,34 +36,35 @@ async def test_a_call_that_blocks_the_loop_is_counted_and_told_with_its_stack(
 ) -> None:
     with StallWatch() as watch:
         await a_beat(watch)
-        rest_on_the_loop(0.3)
+        rest_on_the_loop(0.3, lambda: watch._sample[0] == watch._due)
         await a_beat(watch)
     assert watch.stalls.count >= 1
     # The machine may have been busy, and what it took is not counted.
-    assert 200 <= watch.stalls.longest_ms < 10_000
+    assert 200 <= watch.stalls.longest_ms < 30_000
     assert watch.stalls.total_ms >= watch.stalls.longest_ms
     assert "the event loop was held for" in caplog.text
-    assert "test_stall_watch.py:13 rest_on_the_loop" in caplog.text
+    assert re.search(r"test_stall_watch.py:\d+ rest_on_the_loop", caplog.text)
 
 
 async def test_a_loop_that_computes_is_told_to_have_computed(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(stall_watch, "QUIET_SECONDS", 0.0)
     with StallWatch() as watch:
         await a_beat(watch)
-        until = time.thread_time() + 0.3
-        while time.thread_time() < until:
+        deadline = time.thread_time() + 0.3
+        while time.thread_time() < deadline:
             pass
         await a_beat(watch)
-    held, _, computing = caplog.messages[0].partition(" ms (")
-    assert int(held.rpartition(" ")[2]) >= 200
-    assert int(computing.partition(" ")[0]) >= 200
+    # The machine may have held the loop too, and for longer.
+    told = re.findall(r"held for (\d+) ms \((\d+) ms of them computing", caplog.text)
+    assert any(int(held) >= int(computing) >= 200 for held, computing in told)
 
 
 async def test_what_the_thread_waits_for_a_processor_does_not_count(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    delay_ns = iter(range(0, 10**12, 10**9))
+    delay_ns = iter(range(0, 10**15, 10**11))
     monkeypatch.setattr(StallWatch, "_cpu_and_delay", lambda self: (0, next(delay_ns)))
     with StallWatch() as watch:
         await a_beat(watch)
@@ -63,13 +75,15 @@ async def test_what_the_thread_waits_for_a_processor_does_not_count(
 
 
 async def test_reports_come_one_at_a_time_and_count_what_came_between(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # What the machine adds of its own is shorter, and not told.
+    monkeypatch.setattr(stall_watch, "TOLD_MS", 1_000_000)
+    monkeypatch.setattr(stall_watch, "QUIET_SECONDS", 600.0)
     with StallWatch() as watch:
-        for _ in range(4):
-            rest_on_the_loop(0.2)
-            await a_beat(watch)
-            await asyncio.sleep(2 * stall_watch._LOOK_SECONDS)
+        for number in range(4):
+            watch._note(1_000_000 + number, 0)
+            await until(lambda: caplog.messages)
     assert watch.stalls.count >= 4
     first, second = caplog.messages
     assert "others" not in first
@@ -82,9 +96,37 @@ async def test_a_loop_that_does_not_come_back_is_told_of_meanwhile(
     monkeypatch.setattr(stall_watch, "STUCK_SECONDS", 0.1)
     with StallWatch() as watch:
         await a_beat(watch)
-        rest_on_the_loop(0.5)
-        assert "the event loop is held, since" in caplog.text
+        rest_on_the_loop(0.2, lambda: "the event loop is held, since" in caplog.text)
         assert "rest_on_the_loop" in caplog.text
+
+
+async def test_a_stack_is_of_one_moment() -> None:
+    stop, running = threading.Event(), threading.Event()
+
+    async def leaf() -> None:
+        running.set()
+
+    async def middle() -> None:
+        await leaf()
+
+    def compute() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(StopIteration):
+                middle().send(None)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert running.wait(30)
+    watch, interval = StallWatch(), sys.getswitchinterval()
+    watch._thread_id = thread.ident or 0
+    sys.setswitchinterval(1e-6)
+    try:
+        stacks = [watch._stack() for _ in range(500)]
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+    assert {stack[-1].rpartition(" ")[2] for stack in stacks} == {"_bootstrap"}
 
 
 async def test_where_the_system_does_not_tell_of_waiting_the_watch_works_all_the_same(

@@ -166,7 +166,7 @@ def test_a_certificate_of_another_authority_is_refused(
         connect(link(**{**options, "tlsCa": str(other), "retryTimeoutMs": "0"})).topics()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_every_request_is_signed_and_no_secret_is_seen_anywhere(
     spark: "SparkSession",
     secure: tuple[ThreadedCluster, dict[str, str]],

@@ -16,7 +16,7 @@ from onelog.spark import session
 def in_another_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, check=False, timeout=100,
+        capture_output=True, text=True, check=False, timeout=240,
         env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_who_imports_onelog_has_spark_run_the_same_python_unless_another_is_chos
 ) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import onelog.errors, os; print(os.environ.get('PYSPARK_PYTHON'))"],
-        capture_output=True, text=True, check=True, timeout=100, env=environment,
+        capture_output=True, text=True, check=True, timeout=240, env=environment,
     )  # fmt: skip
     assert ran.stdout.strip() == str(chosen)
 
@@ -58,7 +58,7 @@ def test_where_there_is_no_spark_nothing_is_said_to_it() -> None:
          "import importlib.util as util; find = util.find_spec\n"
          "util.find_spec = lambda name: None if name == 'pyspark' else find(name)\n"
          "import onelog, os; print(os.environ.get('PYSPARK_PYTHON'))"],
-        capture_output=True, text=True, check=True, timeout=100, env={"PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True, timeout=240, env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert ran.stdout.strip() == "None"
 

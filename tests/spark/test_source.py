@@ -35,7 +35,7 @@ def test_the_look_up_of_sources_needs_nothing_but_pyspark() -> None:
         "print(pyspark_onelog.DefaultSource.name())"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
     )
     assert ran.stdout.strip() == "onelog", ran.stderr
 

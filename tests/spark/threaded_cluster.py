@@ -17,7 +17,8 @@ from onelog.message import NewMessage, encode_properties
 from onelog.nameserver.server import NameServer
 from onelog.net.tls import client_context
 from onelog.server import BrokerServer, running_broker, running_nameserver
-from tests.gateways.remoting.live import SMALL
+from tests.gateways.remoting.live import PATIENCE_MS, SMALL
+from tests.ports import free_port
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -119,16 +120,17 @@ class ThreadedCluster:
 
     def start_broker(self, number: int = 0) -> None:
         """Start a broker, where it was before if it was there before."""
+        if number not in self._ports:
+            self._ports[number] = free_port()
         overrides: dict[str, Value] = {
             **SMALL,
             "broker.name": f"broker-{'abc'[number]}",
             "broker.nameservers": self.nameserver,
             "broker.store_path": str(self.store_folder(number)),
-            "broker.port": self._ports.get(number, 0),
+            "broker.port": self._ports[number],
             **{key.replace("__", "."): value for key, value in self.settings.items()},
         }
         self._brokers[number] = self.run(self._start(running_broker(load(overrides=overrides))))
-        self._ports[number] = self.broker(number).config.broker.port
 
     def stop_broker(self, number: int = 0) -> None:
         running, self._brokers[number] = self._brokers[number], None
@@ -142,7 +144,9 @@ class ThreadedCluster:
 
     def topic(self, name: str, queues: int = 2, broker: int | None = None) -> None:
         async def create() -> None:
-            async with AsyncAdmin.connect(self.nameserver, tls=self._tls()) as admin:
+            async with AsyncAdmin.connect(
+                self.nameserver, tls=self._tls(), timeout_ms=PATIENCE_MS
+            ) as admin:
                 change = TopicChange(read_queues=queues, write_queues=queues)
                 named = None if broker is None else f"broker-{'abc'[broker]}"
                 cluster = "DefaultCluster" if broker is None else None
@@ -152,7 +156,7 @@ class ThreadedCluster:
 
     def delete_topic(self, name: str) -> None:
         async def delete() -> None:
-            async with AsyncAdmin.connect(self.nameserver) as admin:
+            async with AsyncAdmin.connect(self.nameserver, timeout_ms=PATIENCE_MS) as admin:
                 await admin.topics.delete(name)
 
         self.run(delete())

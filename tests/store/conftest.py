@@ -15,6 +15,10 @@ SMALL = StoreConfig(
     index_slots=64,
     index_entries=200,
     body_bytes_max=4096,
+    # Nothing is flushed in the middle of a test that did not ask for it, however long it takes.
+    flush_interval_ms=60_000,
+    flush_thorough_ms=600_000,
+    checkpoint_interval_ms=600_000,
 )
 
 OpenStore = Callable[..., MessageStore]

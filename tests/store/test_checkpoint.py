@@ -85,7 +85,7 @@ def test_a_second_lock_is_refused_here_and_in_other_processes(tmp_path: Path) ->
     answers: multiprocessing.Queue[str] = context.Queue()
     child = context.Process(target=_try_lock, args=(tmp_path / "lock", answers))
     child.start()
-    assert "choose another folder" in answers.get(timeout=30)
+    assert "choose another folder" in answers.get(timeout=60)
     child.join()
     lock.release()
     StoreLock(tmp_path / "lock").release()

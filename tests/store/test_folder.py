@@ -171,7 +171,7 @@ def other_process(tmp_path: Path) -> Iterator[int]:
         assert process.stdout.readline() == b"locked\n"
         yield process.pid
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_the_holder_of_the_lock_is_named(tmp_path: Path, other_process: int) -> None:
@@ -194,7 +194,7 @@ def test_asking_who_holds_the_lock_does_not_drop_our_own(tmp_path: Path) -> None
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         assert "BlockingIOError" in tried.stderr

@@ -408,7 +408,7 @@ def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) ->
             assert again.recovery.clean
             assert again.max_offset("orders", 0) == 1
         os.close(stay)
-        assert child.result(10) == "done"
+        assert child.result(60) == "done"
     for each in (reading, writing, release):
         os.close(each)
 
@@ -417,7 +417,7 @@ def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) ->
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -491,7 +491,7 @@ def test_a_new_segment_is_flushed_when_there_are_descriptors_again(open_store: O
     flushed = threading.Event()
     with no_descriptors():
         store.when_flushed(appended.log_offset + appended.size, lambda error: flushed.set())
-    assert flushed.wait(10)
+    assert flushed.wait(30)
     store.append([NewMessage("t", 0, b"goes on")])
 
 

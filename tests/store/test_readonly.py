@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -140,9 +140,13 @@ def test_every_look_at_a_store_in_use_is_whole(tmp_path: Path) -> None:
         assert writer.stdin is not None
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
-        starts, ends = set(), set()
+        starts: set[int] = set()
+        ends: set[int] = set()
         try:
-            for _ in range(60):
+            looks = 0
+            # Retention has deleted something while we looked, and more was written.
+            while looks < 60 or len(starts) == 1 or len(ends) <= 10:
+                looks += 1
                 reader = open_readonly(tmp_path)
                 starts.add(reader.log_min)
                 ends.add(reader.log_end)
@@ -151,10 +155,8 @@ def test_every_look_at_a_store_in_use_is_whole(tmp_path: Path) -> None:
                         check_queue(reader, topic, queue_id)
         finally:
             writer.stdin.close()
-            writer.wait(30)
+            writer.wait(60)
         assert writer.returncode == 0
-    assert len(starts) > 1, "retention deleted nothing while we looked"
-    assert len(ends) > 10
 
 
 def check_queue(reader: StoreReader, topic: str, queue_id: int) -> None:
@@ -256,19 +258,19 @@ def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
         open_readonly(tmp_path)
 
 
-def test_a_file_that_vanishes_once_does_no_harm(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_once_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that leads nowhere is what a file looks like that was deleted after the listing."""
     write_sample(tmp_path)
     ghost = tmp_path / "consumequeue" / "Clicks" / "0" / f"{400 * 20:020d}"
     ghost.symlink_to(tmp_path / "nowhere")
     with pytest.raises(OnelogError, match="No such file"):
         open_readonly(tmp_path)
-    remover = threading.Timer(0.03, ghost.unlink)
-    remover.start()
-    try:
-        assert open_readonly(tmp_path).queues()["Clicks"] == [0, 1]
-    finally:
-        remover.join()
+    # It is gone when the folder is looked at again.
+    monkeypatch.setattr(time, "sleep", lambda _: ghost.unlink(missing_ok=True))
+    assert open_readonly(tmp_path).queues()["Clicks"] == [0, 1]
+    assert not ghost.is_symlink()
 
 
 # -- index -------------------------------------------------------------------------------------

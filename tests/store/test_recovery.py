@@ -510,7 +510,7 @@ def test_a_full_disk_gives_a_clear_error_and_the_store_opens_fine_afterwards(
         ["unshare", "--mount", "--map-root-user", "sh", "-c", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     if "Operation not permitted" in child.stderr and "unshare" in child.stderr:
         pytest.skip("this machine does not let a user mount a small disk")

@@ -21,8 +21,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from itertools import accumulate, chain, repeat
+from operator import call
+from types import FrameType
+from typing import Any, Self
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +155,11 @@ class StallWatch:
             self._tell()
 
     def _stack(self) -> list[str]:
-        frame = sys._current_frames().get(self._thread_id)
         # Nothing is looked up in files, and no frame is kept: they hold what requests have in hand.
         return [
             f"{each.filename}:{each.lineno} {each.name}"
             for each in traceback.StackSummary.extract(
-                traceback.walk_stack(frame), limit=_FRAMES_MAX, lookup_lines=False
+                ((frame, frame.f_lineno) for frame in _frames(self._thread_id)), lookup_lines=False
             )
         ]
 
@@ -172,6 +175,24 @@ class StallWatch:
             self.stalls.count,
             _lines(worst.stack),
         )
+
+
+def _frames(thread_id: int) -> list[FrameType]:
+    """What a thread is in the middle of, from the inside out.
+
+    No step of this is Python, so that the interpreter does not let the thread run in between: a
+    coroutine that is left meanwhile leads on to memory that is something else by then.
+    """
+    stacks = map(call, [sys._current_frames])
+    steps: Iterator[Any] = chain(
+        map(dict.get, stacks, [thread_id]), repeat("f_back", _FRAMES_MAX - 1)
+    )
+    found: list[Any] = []
+    try:
+        found.extend(accumulate(steps, getattr))
+    except AttributeError:
+        pass  # Nothing called the outermost one.
+    return [frame for frame in found if frame is not None]
 
 
 def _lines(stack: list[str]) -> str:

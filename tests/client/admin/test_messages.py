@@ -196,7 +196,7 @@ async def test_following_goes_on_with_what_comes(admin: AsyncAdmin, cluster: Liv
         await asyncio.sleep(0.03)
         assert not coming.done()
         await cluster.send("orders", b"%d" % number, queue=number % 2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert bytes((await coming).message.body) == b"%d" % number
     await following.aclose()
 

@@ -122,7 +122,7 @@ async def test_heartbeats_go_on_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(instance, "heartbeat", heartbeat)
     await instance.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await beating.wait()
     await instance.close()
 

@@ -17,7 +17,7 @@ from tests.client.watching import bodies
 
 async def send(cluster: LiveCluster, tls: bool | ssl.SSLContext) -> list[bool]:
     """Send something; whether each of the connections that it took was encrypted."""
-    async with AsyncProducer("shop", nameserver=cluster.addresses, tls=tls, timeout=5) as producer:
+    async with AsyncProducer("shop", nameserver=cluster.addresses, tls=tls, timeout=30) as producer:
         await producer.send(Message("orders", b"x"))
         nodes = producer.instance.nodes
         route = await producer.instance.routes.get("orders")

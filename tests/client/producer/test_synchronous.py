@@ -173,7 +173,7 @@ async def test_a_send_to_a_half_dead_broker_ends_in_time() -> None:
         async with scripted(knowing({"orders": route_data({"a": broker.address})})) as nameserver:
 
             def use() -> None:
-                with Producer("shop", nameserver=str(nameserver.address), timeout=0.2) as producer:
+                with Producer("shop", nameserver=str(nameserver.address), timeout=0.5) as producer:
                     with pytest.raises(SendFailedError, match="did not answer within"):
                         producer.send(Message("orders", b"x"))
 
@@ -184,7 +184,7 @@ async def test_a_send_to_a_half_dead_broker_ends_in_time() -> None:
 async def test_a_producer_closed_by_one_thread_ends_the_sends_of_the_others() -> None:
     async with scripted(silent) as broker:
         async with scripted(knowing({"orders": route_data({"a": broker.address})})) as nameserver:
-            producer = Producer("shop", nameserver=str(nameserver.address), timeout=0.1)
+            producer = Producer("shop", nameserver=str(nameserver.address), timeout=0.5)
             await asyncio.to_thread(producer.start)
             errors: list[OnelogError] = []
 

@@ -292,7 +292,7 @@ async def test_a_half_message_that_cannot_be_sent_begins_no_transaction(tmp_path
 
     async with live_cluster(tmp_path) as cluster:
         await cluster.create_topic("orders", 2)
-        producer = AsyncProducer("shop", nameserver=cluster.addresses, checker=never, timeout=0.5)
+        producer = AsyncProducer("shop", nameserver=cluster.addresses, checker=never, timeout=10)
         await producer.start()
         await producer.send(Message("orders", b"x"))
     with pytest.raises(OnelogError):

@@ -629,11 +629,11 @@ def test_a_hundred_thousand_open_leases_are_cheap(tmp_path: Path) -> None:
     for queue_id in range(4):
         for _ in range(25):
             world.store.append([NewMessage(TOPIC, queue_id, b"x")] * 1_000)
-    began = time.perf_counter()
+    began = time.process_time()
     while len(reader.leases) < 100_000:
         assert reader.pop()
     state = entries_of(reader.leases)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     timers = len(world.timer)
     assert timers < 20, "no timer per lease"
     world.crash()

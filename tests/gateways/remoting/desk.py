@@ -26,6 +26,7 @@ from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import VERSION, RequestCode
 from onelog.wire.remoting.command import Command
 from tests.core.world import SMALL_STORE, World
+from tests.gateways.remoting.live import PATIENCE_MS
 
 HANDLERS = {
     **topic_admin.HANDLERS,
@@ -64,14 +65,17 @@ class Desk:
     """What was reconfigured."""
 
     async def connect(self, on_request: Callable[[Peer, Command], None] | None = None) -> Peer:
-        peer = await Peer.connect(*self.listener.address, on_request=on_request)
+        peer = await Peer.connect(
+            *self.listener.address, on_request=on_request, timeout_ms=PATIENCE_MS
+        )
         self.peers.append(peer)
         return peer
 
     async def ask(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """What an admin tool asks, over the first connection."""
         peer = self.peers[0] if self.peers else await self.connect()
-        return await peer.ask(code, {name: str(value) for name, value in ext.items()}, body)
+        texts = {name: str(value) for name, value in ext.items()}
+        return await peer.ask(code, texts, body, PATIENCE_MS)
 
     async def told(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """`ask`, for an answer that must be a good one."""
@@ -92,7 +96,7 @@ class Desk:
         """A client joins a consumer group, and a producer group of the same name."""
         members: list[Member] = []
         peer = await self.connect(lambda peer, command: members[0].on_request(peer, command))
-        await peer.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        await peer.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, timeout_ms=PATIENCE_MS)
         session = self.sessions[-1]
         members.append(Member(peer, session))
         address = session.connection.remote_address

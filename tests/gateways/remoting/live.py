@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from onelog.config import Value, load
 from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.message import Message, encode_properties
@@ -18,6 +20,9 @@ from onelog.wire.remoting.clients import (
 )
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
+
+PATIENCE_MS = 60_000
+"""How long an answer is waited for: the machine may be busy."""
 
 SMALL: dict[str, Value] = {
     "store.segment_bytes": 1 << 20,
@@ -55,8 +60,9 @@ async def client(server: BrokerServer) -> AsyncIterator["Client"]:
     """A connected client that remembers what the broker asks it."""
     asked: list[Command] = []
     peer = await Peer.connect(
-        "127.0.0.1", server.config.broker.port, on_request=lambda _, command: asked.append(command)
-    )
+        "127.0.0.1", server.config.broker.port, timeout_ms=PATIENCE_MS,
+        on_request=lambda _, command: asked.append(command),
+    )  # fmt: skip
     try:
         yield Client(peer, asked)
     finally:
@@ -72,7 +78,8 @@ class Client:
 
     async def ask(self, code: RequestCode, body: bytes = b"", /, **ext: object) -> Command:
         """Any request."""
-        return await self.peer.ask(code, {name: str(value) for name, value in ext.items()}, body)
+        texts = {name: str(value) for name, value in ext.items()}
+        return await self.peer.ask(code, texts, body, PATIENCE_MS)
 
     async def send(
         self,
@@ -88,7 +95,7 @@ class Client:
             "h": 7, "i": encode_properties(properties or {}).decode(), "j": 0, "k": "false",
         }  # fmt: skip
         texts = {name: str(value) for name, value in {**ext, **changed}.items()}
-        return await self.peer.ask(RequestCode.SEND_MESSAGE_V2, texts, body)
+        return await self.peer.ask(RequestCode.SEND_MESSAGE_V2, texts, body, PATIENCE_MS)
 
     async def pull(self, topic: str, offset: int, **changed: object) -> Command:
         """PULL_MESSAGE with a subscription of its own."""
@@ -98,7 +105,7 @@ class Client:
             "subscription": "*", "subVersion": 0, "expressionType": "TAG",
         }  # fmt: skip
         texts = {name: str(value) for name, value in {**ext, **changed}.items()}
-        return await self.peer.ask(RequestCode.PULL_MESSAGE, texts, timeout_ms=20_000)
+        return await self.peer.ask(RequestCode.PULL_MESSAGE, texts, b"", PATIENCE_MS)
 
     async def heartbeat(
         self, client_id: str, group: str, topic: str, expression: str = "*"
@@ -119,6 +126,14 @@ class Client:
             producer_data_set=[ProducerData(group_name=f"{group}-producers")],
         )
         return await self.ask(RequestCode.HEART_BEAT, data.encode())
+
+
+def pass_time(server: BrokerServer, ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the broker it is later at once, and what waits in it for a time is told so."""
+    clock = server._clock
+    monkeypatch.setattr(clock, "now_ms", lambda now_ms=clock.now_ms: now_ms() + ms)
+    server.broker.timers.watch()
+    server.broker.waiting._time_passed()
 
 
 def messages(answer: Command) -> list[Message]:

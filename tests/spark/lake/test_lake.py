@@ -16,7 +16,7 @@ from tests.spark.threaded_cluster import ThreadedCluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def sync(

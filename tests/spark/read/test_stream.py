@@ -332,7 +332,7 @@ def test_a_broker_that_goes_down_midway_fails_the_query_with_advice(
     query.processAllAvailable()
     orders.stop_broker()
     with pytest.raises(Exception, match="orders"):
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     assert not query.isActive
     orders.start_broker()
     orders.fill("orders", 10)

@@ -24,7 +24,7 @@ from tests.spark.threaded_cluster import ThreadedCluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def bodies(cluster: ThreadedCluster, topic: str, queues: int = 4, brokers: int = 1) -> list[bytes]:
@@ -359,4 +359,4 @@ def commit_as_0_1(cluster: ThreadedCluster, broker: int, batch: int, note: str) 
         )
 
     cluster.run(commit())
-    assert committed.wait(10)
+    assert committed.wait(60)

@@ -229,7 +229,9 @@ async def test_a_message_can_be_given_up_or_put_off(
             return await bodies(cluster, "%DLQ%billing", 1) == [b"1"]
 
         await eventually(is_dead, "it is a dead letter")
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    # A broker on a busy machine may say how long it was kept from its work.
+    assert not [each for each in warnings if each.name.startswith("onelog.client")]
 
 
 async def test_a_message_that_takes_too_long_comes_again(cluster: LiveCluster) -> None:

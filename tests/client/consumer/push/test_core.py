@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from onelog.net.peer import Peer
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.watching import bodies, eventually
 from tests.gateways.remoting.live import Client
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -94,12 +94,6 @@ async def test_a_strategy_that_raises_is_told_at_the_start_and_survived_later(
         fetching.rebalance()
         await eventually(lambda: "nobody there" in caplog.text, "it is logged")
         assert len(running.assigned) == 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

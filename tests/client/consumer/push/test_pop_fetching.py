@@ -113,7 +113,7 @@ async def test_nothing_more_is_asked_for_than_may_be_in_hand(cluster: LiveCluste
 async def test_a_message_of_a_member_that_was_killed_comes_to_another_one(
     cluster: LiveCluster,
 ) -> None:
-    async with member(cluster, invisible_ms=1_000) as killed:
+    async with member(cluster, invisible_ms=2_000) as killed:
         await cluster.send("orders", b"orphan", TAGS="x")
         await killed.has(b"orphan")
         await killed.die()

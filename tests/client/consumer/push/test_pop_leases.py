@@ -85,7 +85,7 @@ async def test_acknowledging_ends_with_the_lease(cluster: LiveCluster) -> None:
         one.interfere[ACK] = lose
         await one.has(*sent)
         one.done()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await one.fetching.commit()
         await one.has(*sent)
         assert one.taken[0][1].delivery_attempt == 2

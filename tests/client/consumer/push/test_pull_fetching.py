@@ -16,6 +16,7 @@ from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_member import GROUP, pulling
 from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL, client
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -188,11 +189,10 @@ async def test_a_broker_that_is_gone_for_a_while_is_consumed_from_again(
         host, port = nameserver.address
         settings: dict[str, Value] = {
             **SMALL, "broker.name": "broker-a", "broker.nameservers": f"{host}:{port}",
-            "broker.store_path": str(tmp_path / "store"),
+            "broker.store_path": str(tmp_path / "store"), "broker.port": free_port(),
         }  # fmt: skip
         cluster = LiveCluster([nameserver], [])
         async with running_broker(load(overrides=settings)) as first:
-            settings["broker.port"] = first.config.broker.port
             async with client(first) as sender:
                 await sender.send("orders", b"1")
             stack = pulling(cluster)

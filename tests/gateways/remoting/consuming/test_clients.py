@@ -1,6 +1,5 @@
 """Membership, locks, positions, look-ups."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from onelog.wire.remoting.clients import (
 )
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
 from tests.gateways.remoting.live import Client, bodies, broker, client
+from tests.net.sessions import until
 
 
 async def members(asker: Client, group: str) -> list[str]:
@@ -34,10 +34,8 @@ async def test_a_heartbeat_makes_a_member_and_tells_the_others(tmp_path: Path) -
             assert await members(first, "g") == ["c1", "c2"]
             assert [c.code for c in first.asked] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] * 2
             assert first.asked[-1].ext == {"consumerGroup": "g"}
-        for _ in range(100):
-            if await members(first, "g") == ["c1"]:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: len(first.asked) == 3)
+        assert await members(first, "g") == ["c1"]
         assert len(first.asked) == 3
         assert server.broker.topics.require("%RETRY%g").read_queues == 1
 
@@ -61,7 +59,7 @@ async def test_a_heartbeat_whose_references_grow_without_end_is_refused(tmp_path
     references = ",".join(['{"$ref":"$.a"}'] * 1_000)
     body = f"{{'clientID':'c','a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()
     async with broker(tmp_path) as server, client(server) as one:
-        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, body)
+        answer = await one.ask(RequestCode.HEART_BEAT, body)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "references counted as what they stand for" in str(answer.remark)
 
@@ -94,7 +92,7 @@ async def test_a_heartbeat_has_a_size_up_to_which_it_is_read(
         producer_data_set=[ProducerData(group_name="p")] * (groups - 1),
     )
     async with broker(tmp_path) as server, client(server) as one:
-        answer = await one.peer.ask(RequestCode.HEART_BEAT, {}, data.encode())
+        answer = await one.ask(RequestCode.HEART_BEAT, data.encode())
         assert answer.code == code
         if code != ResponseCode.SUCCESS:
             assert "use several clients" in str(answer.remark)

@@ -1,7 +1,5 @@
 """The broker's calls to the name servers."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,18 +17,12 @@ from onelog.net.listener import Listener
 from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.gateways.remoting.live import broker, remoting
+from tests.net.sessions import until
+from tests.ports import free_port
 
 
 async def nameserver(folder: Path, port: int = 0) -> NameServer:
     return await serve_nameserver(NameserverConfig(port=port, kv_path=str(folder / "kv.json")))
-
-
-async def eventually(condition: Callable[[], bool]) -> bool:
-    for _ in range(250):
-        if condition():
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 def addresses(*servers: NameServer) -> str:
@@ -53,7 +45,7 @@ async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
         server.broker.admin.create_topic(SELF, TopicConfig("fresh", 3, 5))
-        assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
+        await until(lambda: names.registry.routes.route("fresh") is not None)
         route = names.registry.routes.route("fresh")
         assert route is not None
         queues = route.queue_datas[0]
@@ -75,7 +67,7 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
             await registrar.register()
         assert bodies.call_count == 0
         server.broker.admin.create_topic(SELF, TopicConfig("fresh", 1, 1))
-        assert await eventually(lambda: names.registry.routes.route("fresh") is not None)
+        await until(lambda: names.registry.routes.route("fresh") is not None)
         assert bodies.call_count == 1
         names.registry.routes.unregister(
             Endpoint(server.config.broker.cluster, server.address), server.config.broker.name
@@ -102,26 +94,26 @@ async def test_a_bug_does_not_end_the_registrations(
 
         monkeypatch.setattr(registrar, "body", failing)
         server.broker.admin.create_topic(SELF, TopicConfig("unlucky", 1, 1))
-        assert await eventually(lambda: not failures)
+        await until(lambda: not failures)
         server.broker.admin.create_topic(SELF, TopicConfig("lucky", 1, 1))
-        assert await eventually(lambda: names.registry.routes.route("lucky") is not None)
+        await until(lambda: names.registry.routes.route("lucky") is not None)
     await names.close()
 
 
 async def test_a_name_server_that_comes_back_is_told_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = await nameserver(tmp_path)
-    port = names.address[1]
+    port = free_port()
+    names = await nameserver(tmp_path, port)
     where = addresses(names)
     async with broker(
         tmp_path, broker__nameservers=where, broker__register_interval_ms=1_000
     ) as server:
         await names.close()
         server.broker.admin.create_topic(SELF, TopicConfig("meanwhile", 1, 1))
-        assert await eventually(lambda: "cannot be told" in caplog.text)
+        await until(lambda: "cannot be told" in caplog.text)
         names = await nameserver(tmp_path, port)
-        assert await eventually(lambda: names.registry.routes.route("meanwhile") is not None)
+        await until(lambda: names.registry.routes.route("meanwhile") is not None)
         assert caplog.text.count("cannot be told") == 1
     await names.close()
 
@@ -147,11 +139,12 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
     names = await nameserver(tmp_path)
     where = f"127.0.0.1:{mute.address[1]};{addresses(names)}"
     async with broker(
-        tmp_path, broker__nameservers=where, broker__register_timeout_ms=300
-    ) as server:
-        assert names.registry.routes.route("TBW102") is not None
+        tmp_path, broker__nameservers=where, broker__register_timeout_ms=300,
+        broker__register_interval_ms=1_000,
+    ) as server:  # fmt: skip
+        await until(lambda: names.registry.routes.route("TBW102") is not None)
         server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
-        assert await eventually(lambda: names.registry.routes.route("t") is not None)
+        await until(lambda: names.registry.routes.route("t") is not None)
     await names.close()
     await mute.close()
 

@@ -30,7 +30,7 @@ def send_reply(
 
 
 async def pushed(requester: Client) -> Command:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             for command in requester.asked:
                 if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:

@@ -1,7 +1,5 @@
 """Transactions, as a producer sees them."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.gateways.remoting.live import Client, bodies, broker, client, messages
+from tests.net.sessions import until
 
 GROUP = "g-producers"
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
@@ -36,14 +35,6 @@ async def begin(producer: Client, body: bytes = b"pay", **changed: str) -> dict[
 async def end(producer: Client, place: dict[str, object], outcome: int, **more: object) -> Command:
     fields = {**place, "commitOrRollback": outcome, **more}
     return await producer.ask(RequestCode.END_TRANSACTION, **fields)
-
-
-async def eventually(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            if found():
-                return
-            await asyncio.sleep(0.005)
 
 
 async def test_a_committed_message_appears_and_a_rolled_back_one_never_does(tmp_path: Path) -> None:
@@ -79,7 +70,7 @@ async def test_ends_come_one_way_and_want_no_answer(tmp_path: Path) -> None:
         place = await begin(producer)
         fields = {name: str(value) for name, value in {**place, "commitOrRollback": COMMIT}.items()}
         producer.peer.oneway(RequestCode.END_TRANSACTION, fields)
-        held = await producer.pull("orders", 0, sysFlag=6, suspendTimeoutMillis=5_000)
+        held = await producer.pull("orders", 0, sysFlag=6, suspendTimeoutMillis=30_000)
         assert bodies(held) == [b"pay"]
 
 
@@ -136,7 +127,7 @@ async def test_a_producer_is_asked_with_its_own_message_and_answers(tmp_path: Pa
     async with broker(tmp_path, **SOON) as server, client(server) as producer:
         await producer.heartbeat("c1", "g", "orders")
         place = await begin(producer, b"what became of me?", K="v")
-        await eventually(lambda: bool(questions(producer)))
+        await until(lambda: bool(questions(producer)))
         question = questions(producer)[0]
         assert question.ext["tranStateTableOffset"] == place["tranStateTableOffset"]
         assert question.ext["commitLogOffset"] == str(place["commitLogOffset"])
@@ -166,7 +157,7 @@ async def test_when_the_producer_is_gone_another_of_its_group_is_asked(tmp_path:
         async with client(server) as stranger, client(server) as heir:
             await stranger.heartbeat("stranger", "h", "orders")
             await heir.heartbeat("heir", "g", "orders")
-            await eventually(lambda: bool(questions(heir)))
+            await until(lambda: bool(questions(heir)))
             assert questions(stranger) == []
             await end(heir, place, COMMIT, fromTransactionCheck="true")
             assert bodies(await heir.pull("orders", 0)) == [b"pay"]
@@ -177,7 +168,7 @@ async def test_what_nobody_answers_is_put_away_and_can_be_resumed(tmp_path: Path
         async with client(server) as producer:
             await producer.heartbeat("c1", "g", "orders")
             await begin(producer)
-            await eventually(lambda: put_away(server) == 1)
+            await until(lambda: put_away(server) == 1)
             assert len(questions(producer)) == 2
             (kept,) = messages(await producer.pull(CHECKED_OUT_TOPIC, 0))
             for wrong in ("nonsense", "00" * 16):
@@ -187,7 +178,7 @@ async def test_what_nobody_answers_is_put_away_and_can_be_resumed(tmp_path: Path
                 RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="orders", msgId=kept.message_id
             )
             assert answer.code == ResponseCode.SUCCESS
-            await eventually(lambda: len(questions(producer)) == 3)
+            await until(lambda: len(questions(producer)) == 3)
             question = questions(producer)[-1]
             place: dict[str, object] = {"producerGroup": GROUP, **question.ext}
             await end(producer, place, COMMIT, fromTransactionCheck="true")
@@ -203,6 +194,6 @@ async def test_a_restarted_broker_asks_about_what_it_was_told_before(tmp_path: P
         place = await begin(producer)
     async with broker(tmp_path, **SOON) as server, client(server) as producer:
         await producer.heartbeat("c1", "g", "orders")
-        await eventually(lambda: bool(questions(producer)))
+        await until(lambda: bool(questions(producer)))
         await end(producer, place, COMMIT, fromTransactionCheck="true")
         assert bodies(await producer.pull("orders", 0)) == [b"pay"]
