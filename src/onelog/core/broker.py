@@ -12,8 +12,10 @@ from typing import Any
 from onelog.core.access import Principal
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors import times
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
 from onelog.core.cursors.forms import named_by
+from onelog.core.cursors.times import Dated
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import OnEnd, Wait
 from onelog.core.durable.writer import OnStored
@@ -25,6 +27,7 @@ from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
 from onelog.core.parts import Parts
 from onelog.core.publish import Intent
+from onelog.core.transactions.in_place import Aborted, Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
@@ -68,6 +71,24 @@ class Broker(Parts):
         if self._guarded:
             self.access.check(who, "publish", ("topic", run.topic))
         self.publisher.publish_many(run, on_stored, token)
+
+    def publish_batch(
+        self,
+        who: Principal,
+        message: NewMessage,
+        stamp: Stamp | None,
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> None:
+        """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
+        if self._guarded:
+            self.access.check(who, "publish", ("topic", message.topic))
+        self.batch_producers.publish(message, stamp, on_stored, token)
+
+    def new_producer_id(self, who: Principal) -> int:
+        """An id for a producer that numbers its batches."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        return self.batch_producers.new_id()
 
     def publish_now(self, who: Principal, message: NewMessage) -> Appended | None:
         """Store a plain message at once; None if that cannot be done for it, or not now.
@@ -298,6 +319,16 @@ class Broker(Parts):
             for cursor in cursors:
                 self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def settled(
+        self, who: Principal, topic: str, queue_id: int, begin: int, end: int
+    ) -> tuple[int, list[Aborted]]:
+        """Up to where transactions in a queue have ended, and which of them failed in a stretch."""
+        if self._guarded:
+            self.access.check(who, "consume", ("topic", topic))
+        producers = self.batch_producers
+        stable = producers.stable_end(topic, queue_id, self.store.max_offset(topic, queue_id))
+        return stable, producers.aborted_between(topic, queue_id, begin, end)
 
     def may_follow(
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
@@ -614,6 +645,18 @@ class Broker(Parts):
         """Where in a queue a time is; for a worker to ask."""
         self.access.check(who, "describe", ("topic", topic))
         return self.store.offset_by_time(topic, queue_id, time_ms, upper)
+
+    def first_message_since(
+        self, who: Principal, topic: str, queue_id: int, time_ms: int
+    ) -> Dated | None:
+        """The first message of a queue that was made then or later; for a worker to ask."""
+        self.access.check(who, "describe", ("topic", topic))
+        return times.first_since(self.store, topic, queue_id, time_ms)
+
+    def latest_message(self, who: Principal, topic: str, queue_id: int) -> Dated | None:
+        """The message of a queue that was made last; for a worker to ask."""
+        self.access.check(who, "describe", ("topic", topic))
+        return times.latest(self.store, topic, queue_id)
 
     def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored; -1 if it has none."""

@@ -46,6 +46,7 @@ from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import AskProducer, CheckBack
 from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.errors import OnelogError
 from onelog.jobs import Job
@@ -135,6 +136,7 @@ class Parts:
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
+        self.batch_producers = BatchProducers(self.tables, store, self.topics, self.marked, clock)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
@@ -142,6 +144,7 @@ class Parts:
             self.writer, self.topics, self.delay, self.timers, self.transactions, random,
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
+        self.batch_producers.use(self.publisher)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_door()
@@ -166,7 +169,7 @@ class Parts:
         )
         self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max, self.marked.names,
+            config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
         )  # fmt: skip
         self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
         self.fetches = Fetches(
@@ -236,6 +239,7 @@ class Parts:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
+            self.batch_producers,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -247,6 +251,7 @@ class Parts:
             self.tables.snapshot(wait=True)
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
+        self.batch_producers.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
@@ -263,6 +268,7 @@ class Parts:
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
+        self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
         check_ms = config.transaction_check_interval_ms
@@ -299,7 +305,8 @@ class Parts:
         for part in (
             self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
             self.checkback.close, self.prepared_batches.close, self.transactions.remember,
-            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+            self.leases.close, self.lease_tables.close, self.offsets.flush,
+            self.batch_producers.keep, self.tables.close,
         ):  # fmt: skip
             try:
                 part()

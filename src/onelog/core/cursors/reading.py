@@ -16,7 +16,7 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 
 import enum
 from collections.abc import Collection, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from onelog.clock import Clock
 from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
+from onelog.core.transactions.in_place import Aborted
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
@@ -79,6 +80,16 @@ class Fetched(NamedTuple):
     """Of each slice the offset of its message, where records were converted."""
 
 
+class Transactions(Protocol):
+    """Who knows of the transactions whose batches lie in queues, in their places."""
+
+    def stable_end(self, topic: str, queue_id: int, end: int) -> int:
+        """Where the first open one begins; `end`, if none is open."""
+
+    def aborted_between(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
+        """Those that failed, and have batches there."""
+
+
 class QueueReader:
     """Reads queues for consumers."""
 
@@ -90,8 +101,10 @@ class QueueReader:
         cold_count_max: int = 8,
         cold_bytes_max: int = 64 << 10,
         marked: Set[str] = frozenset(),
+        transactions: Transactions | None = None,
     ) -> None:
         """`marked` are the topics with records of other forms than RocketMQ's (`forms`)."""
+        self._transactions = transactions
         self._store = store
         self._clock = clock
         self.filter_time = filter_time
@@ -113,18 +126,29 @@ class QueueReader:
         cold_ok: bool = False,
         bulk: bool = False,
         as_stored: bool = False,
+        committed: bool = False,
     ) -> Fetched:
         """The next messages that the subscription wants; all of them if there is none.
 
         For a bulk reader a worker reads as much from disk as there would be in memory. Records of
-        other forms become RocketMQ's, unless they are wanted `as_stored`.
+        other forms become RocketMQ's, unless they are wanted `as_stored`; then `committed` says
+        that the read ends where the first open transaction begins.
         """
         if offset < 0:
             return self._too_small(topic, queue_id)
-        if topic in self._marked and not as_stored:
-            return self._converted(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
-            )
+        if topic in self._marked:
+            if not as_stored:
+                return self._converted(
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
+                )
+            if committed and self._transactions is not None:
+                end = self._store.max_offset(topic, queue_id)
+                stable = self._transactions.stable_end(topic, queue_id, end)
+                if stable <= offset < end:
+                    start = self._store.min_offset(topic, queue_id)
+                    return Fetched(FetchStatus.OFFSET_OVERFLOW_ONE, [], offset, start, end)
+                if offset < stable:
+                    count_max = min(count_max, stable - offset)
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -154,7 +178,7 @@ class QueueReader:
             # One of them the disk cannot read: the others one by one, up to that.
             return self.read(
                 topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
-                as_stored=as_stored,
+                as_stored=as_stored, committed=committed,
             )  # fmt: skip
 
     def _converted(
@@ -171,7 +195,7 @@ class QueueReader:
         """`read` from a topic that may have records of other forms: each record is looked at."""
         pulled = self.read(
             topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
-            as_stored=True,
+            as_stored=True, committed=True,
         )  # fmt: skip
         if pulled.status is not FetchStatus.FOUND:
             return pulled
@@ -181,7 +205,10 @@ class QueueReader:
         offsets: list[int] = []
         count = size = 0
         next_offset = pulled.next_offset
-        for piece in self._conversions.pieces(topic, queue_id, pulled.slices):
+        aborted: list[Aborted] = []
+        if self._transactions is not None:
+            aborted = self._transactions.aborted_between(topic, queue_id, offset, next_offset)
+        for piece in self._conversions.pieces(topic, queue_id, pulled.slices, aborted):
             if piece.offset + piece.messages <= offset or not piece.is_wanted(subscription):
                 continue
             if slices and (count >= count_max or size + len(piece.record) > bytes_max):

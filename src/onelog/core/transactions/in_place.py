@@ -11,12 +11,15 @@ Invariant: the stable end never goes back. What is here follows from the batches
 kept elsewhere only saves reading them again.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from onelog.errors import (
+    BrokerBusyError,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
     TransactionStateError,
@@ -25,15 +28,32 @@ from onelog.errors import (
 BATCHES_KEPT = 5
 """As many batches may be on their way at once, so as many can be repeated."""
 SEQUENCES = 1 << 31
-EXPIRY_MS = 24 * 3_600_000
+UNKNOWN = -1
+"""The offset of a batch that is on its way into the log."""
 
 
-class Sent(NamedTuple):
-    """A batch that was stored: its numbers, and where it is."""
+class Stamp(NamedTuple):
+    """What a batch says of its producer."""
+
+    producer_id: int
+    epoch: int
+    first: int
+    records: int
+    transactional: bool = False
+
+    @property
+    def last(self) -> int:
+        """The number of its last message."""
+        return (self.first + self.records - 1) % SEQUENCES
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A batch that was taken: its numbers, and where it is, once that is known."""
 
     first: int
     last: int
-    offset: int
+    offset: int = UNKNOWN
 
 
 class Aborted(NamedTuple):
@@ -50,72 +70,96 @@ class Producer:
 
     epoch: int
     sent: deque[Sent] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    open_offset: int | None = None
-    """Where its open transaction begins in this queue."""
     seen_ms: int = 0
 
 
 class QueueProducers:
     """The producers of one queue."""
 
-    __slots__ = ("aborted", "covered", "producers")
+    __slots__ = ("aborted", "covered", "on_the_way", "open", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
+        self.open: dict[int, int] = {}
+        """Where the open transaction of each producer begins, in the order of beginning."""
         self.aborted: list[Aborted] = []
         """In the order of their markers."""
         self.covered = 0
         """The queue offset up to which batches are accounted for."""
+        self.on_the_way = 0
+        """Batches that were taken, and are not known to be stored."""
 
-    def check(
-        self, producer_id: int, epoch: int, first: int, count: int, *, transactional: bool
-    ) -> Sent | None:
-        """Whether a batch may be stored; the one it repeats, if it repeats one."""
+    def take(self, stamp: Stamp, end: int, now_ms: int) -> Sent | None:
+        """Take a batch, which is to be stored at `end` or behind; None if it was there before.
+
+        To be followed by `stored` or `failed`. What is wrong with it is raised.
+        """
+        producer_id, epoch, first, _, transactional = stamp
         known = self.producers.get(producer_id)
-        if known is None:
+        if known is not None and self._repeated(known, stamp) is not None:
             return None
+        if known is None or epoch > known.epoch:
+            known = self.producers[producer_id] = Producer(epoch)
+        known.seen_ms = now_ms
+        sent = Sent(first, stamp.last)
+        known.sent.append(sent)
+        if transactional:
+            self.open.setdefault(producer_id, end)
+        self.on_the_way += 1
+        return sent
+
+    def repeated(self, stamp: Stamp) -> Sent | None:
+        """The batch that this one repeats, if it repeats one."""
+        known = self.producers.get(stamp.producer_id)
+        return None if known is None else self._repeated(known, stamp)
+
+    def _repeated(self, known: Producer, stamp: Stamp) -> Sent | None:
+        """`repeated`, which also raises what is wrong with a batch."""
+        producer_id, epoch, first, _, transactional = stamp
         if epoch < known.epoch:
             raise InvalidProducerEpochError(
                 f"producer {producer_id} is at epoch {known.epoch}: another one has taken its place"
             )
-        if transactional is not (known.open_offset is not None) and known.open_offset is not None:
-            raise TransactionStateError(
-                f"producer {producer_id} has an open transaction: its batches belong to that"
-            )
-        last = (first + count - 1) % SEQUENCES
-        if epoch > known.epoch or not known.sent:
-            if epoch > known.epoch and first != 0:
+        if epoch > known.epoch:
+            if first != 0:
                 raise _out_of_order(producer_id, first, 0)
             return None
         for sent in known.sent:
-            if (sent.first, sent.last) == (first, last):
+            if (sent.first, sent.last) == (first, stamp.last):
+                if sent.offset == UNKNOWN:
+                    raise BrokerBusyError("the same batch is on its way to the disk already")
                 return sent
-        expected = (known.sent[-1].last + 1) % SEQUENCES
-        if first != expected:
-            raise _out_of_order(producer_id, first, expected)
+        if producer_id in self.open and not transactional:
+            raise TransactionStateError(
+                f"producer {producer_id} has an open transaction: its batches belong to that"
+            )
+        if known.sent:
+            expected = (known.sent[-1].last + 1) % SEQUENCES
+            if first != expected:
+                raise _out_of_order(producer_id, first, expected)
         return None
 
-    def stored(
-        self,
-        producer_id: int,
-        epoch: int,
-        first: int,
-        count: int,
-        offset: int,
-        now_ms: int,
-        *,
-        transactional: bool,
-    ) -> None:
-        """A batch is in the queue."""
-        known = self.producers.get(producer_id)
-        if known is None or epoch > known.epoch:
-            open_offset = known.open_offset if known else None
-            known = self.producers[producer_id] = Producer(epoch, open_offset=open_offset)
+    def stored(self, stamp: Stamp, sent: Sent, offset: int) -> None:
+        """A batch that was taken is in the queue."""
+        sent.offset = offset
+        self.on_the_way -= 1
+
+    def failed(self, stamp: Stamp, sent: Sent) -> None:
+        """A batch that was taken is not in the queue, and will not be."""
+        self.on_the_way -= 1
+        known = self.producers.get(stamp.producer_id)
+        if known is not None and sent in known.sent:
+            known.sent.remove(sent)
+
+    def replay(self, stamp: Stamp, offset: int, now_ms: int) -> None:
+        """A batch was found in the log."""
+        known = self.producers.get(stamp.producer_id)
+        if known is None or stamp.epoch > known.epoch:
+            known = self.producers[stamp.producer_id] = Producer(stamp.epoch)
         known.seen_ms = now_ms
-        known.sent.append(Sent(first, (first + count - 1) % SEQUENCES, offset))
-        if transactional and known.open_offset is None:
-            known.open_offset = offset
-        self.covered = offset + count
+        known.sent.append(Sent(stamp.first, stamp.last, offset))
+        if stamp.transactional:
+            self.open.setdefault(stamp.producer_id, offset)
 
     def ended(self, producer_id: int, epoch: int, offset: int, now_ms: int, *, kept: bool) -> None:
         """A marker is in the queue: the producer's transaction has ended there."""
@@ -126,58 +170,64 @@ class QueueProducers:
             known.epoch = epoch
             known.sent.clear()
         known.seen_ms = now_ms
-        if known.open_offset is not None and not kept:
-            self.aborted.append(Aborted(producer_id, known.open_offset, offset))
-        known.open_offset = None
-        self.covered = offset + 1
+        begun = self.open.pop(producer_id, None)
+        if begun is not None and not kept:
+            self.aborted.append(Aborted(producer_id, begun, offset))
 
     def stable_end(self, end: int) -> int:
         """Where readers of committed messages stop, in a queue that ends at `end`."""
-        opened = (each.open_offset for each in self.producers.values())
-        return min((offset for offset in opened if offset is not None), default=end)
+        return min(end, min(self.open.values())) if self.open else end
 
     def aborted_between(self, begin: int, end: int) -> list[Aborted]:
         """The failed transactions with batches in these offsets."""
-        return [
-            each for each in self.aborted if each.last_offset >= begin and each.first_offset < end
-        ]
+        if not self.aborted:
+            return []
+        at = bisect_left(self.aborted, begin, key=attrgetter("last_offset"))
+        return [each for each in self.aborted[at:] if each.first_offset < end]
 
     def forget(self, begin: int, before_ms: int) -> None:
         """The queue begins at `begin` now; producers that were silent since then are gone."""
-        self.aborted = [each for each in self.aborted if each.last_offset >= begin]
-        self.producers = {
-            producer_id: each
+        if self.aborted and self.aborted[0].last_offset < begin:
+            self.aborted = [each for each in self.aborted if each.last_offset >= begin]
+        silent = [
+            producer_id
             for producer_id, each in self.producers.items()
-            if each.seen_ms >= before_ms or each.open_offset is not None
-        }
+            if each.seen_ms < before_ms and producer_id not in self.open
+        ]
+        for producer_id in silent:
+            del self.producers[producer_id]
 
     def kept(self) -> dict[str, Any]:
-        """Everything, as plain JSON."""
-        return {
-            "covered": self.covered,
-            "aborted": [list(each) for each in self.aborted],
-            "producers": [
+        """Everything, as plain JSON; not while something is on the way."""
+        assert not self.on_the_way
+        found: dict[str, Any] = {"covered": self.covered}
+        if self.aborted:
+            found["aborted"] = [list(each) for each in self.aborted]
+        if self.open:
+            found["open"] = [list(each) for each in self.open.items()]
+        if self.producers:
+            found["producers"] = [
                 [
                     producer_id,
                     each.epoch,
-                    each.open_offset,
                     each.seen_ms,
-                    list(map(list, each.sent)),
+                    [[sent.first, sent.last, sent.offset] for sent in each.sent],
                 ]
                 for producer_id, each in self.producers.items()
-            ],
-        }
+            ]
+        return found
 
     @classmethod
     def restored(cls, kept: dict[str, Any]) -> "QueueProducers":
         """The inverse of `kept`."""
         queue = cls()
         queue.covered = kept["covered"]
-        queue.aborted = [Aborted(*each) for each in kept["aborted"]]
-        for producer_id, epoch, open_offset, seen_ms, sent in kept["producers"]:
+        queue.aborted = [Aborted(*each) for each in kept.get("aborted", ())]
+        queue.open = dict(kept.get("open", ()))
+        for producer_id, epoch, seen_ms, sent in kept.get("producers", ()):
             batches: Iterable[Sent] = (Sent(*each) for each in sent)
             queue.producers[producer_id] = Producer(
-                epoch, deque(batches, maxlen=BATCHES_KEPT), open_offset, seen_ms
+                epoch, deque(batches, maxlen=BATCHES_KEPT), seen_ms
             )
         return queue
 

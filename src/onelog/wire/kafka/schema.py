@@ -164,7 +164,8 @@ def _room(data: memoryview, at: int, count: int) -> int:
     return count
 
 
-def _skip_tags(data: memoryview, at: int) -> int:
+def skip_tags(data: memoryview, at: int) -> int:
+    """The place behind tagged fields that nobody here knows."""
     count, at = uvarint(data, at)
     for _ in range(_room(data, at, count)):
         _, at = uvarint(data, at)
@@ -183,7 +184,7 @@ class _Source:
         self.lines = [head]
         self.names: dict[str, Any] = {
             "uvarint": uvarint, "encode_uvarint": encode_uvarint, "take": _take, "room": _room,
-            "skip_tags": _skip_tags, "WireError": WireError, "NO_UUID": _NO_UUID,
+            "skip_tags": skip_tags, "WireError": WireError, "NO_UUID": _NO_UUID,
         }  # fmt: skip
         self._count = 0
 
@@ -568,5 +569,12 @@ def encode_request(key: int, version: int, fields: Fields) -> "list[bytes | memo
 def encode_response(key: int, version: int, fields: Fields) -> "list[bytes | memoryview]":
     """The bytes of an answer, in pieces."""
     out: list[bytes | memoryview] = []
-    _encoder(key, version, "response")(fields, out)
+    encode_response_to(key, version, fields, out)
     return out
+
+
+def encode_response_to(
+    key: int, version: int, fields: Fields, out: "list[bytes | memoryview]"
+) -> None:
+    """Add the bytes of an answer to others."""
+    _encoder(key, version, "response")(fields, out)

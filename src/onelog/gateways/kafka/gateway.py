@@ -1,0 +1,53 @@
+"""Kafka's protocol: its port, its handlers, and which versions of its requests are served."""
+
+from onelog.config import Loaded
+from onelog.gateways import House
+from onelog.gateways.kafka import fetch, list_offsets, produce, topics
+from onelog.gateways.kafka.session import Gateway, Handler, KafkaSession, api_versions
+from onelog.net.connection import Connection
+from onelog.wire.kafka.codes import ApiKey
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.API_VERSIONS: api_versions,
+    **produce.HANDLERS,
+    **fetch.HANDLERS,
+    **list_offsets.HANDLERS,
+    **topics.HANDLERS,
+}
+
+VERSIONS: dict[ApiKey, range] = {
+    # Old versions of librdkafka compress only if version 0 is named, which they do not use then.
+    ApiKey.PRODUCE: range(12),
+    ApiKey.FETCH: range(4, 17),
+    ApiKey.LIST_OFFSETS: range(1, 8),
+    ApiKey.METADATA: range(14),
+    ApiKey.FIND_COORDINATOR: range(5),
+    ApiKey.INIT_PRODUCER_ID: range(5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
+    ApiKey.API_VERSIONS: range(5),
+    ApiKey.CREATE_TOPICS: range(2, 8),
+    ApiKey.DELETE_TOPICS: range(1, 7),
+    ApiKey.CREATE_PARTITIONS: range(4),
+    ApiKey.DESCRIBE_CLUSTER: range(2),
+}
+"""What clients are told that they may use."""
+
+
+class KafkaGateway(Gateway):
+    """What its sessions share, and their port."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house, HANDLERS, VERSIONS)
+
+    async def listen(self) -> None:
+        """Open its port."""
+        await self.house.listen(self.house.loaded.config.kafka.port, self._session)
+
+    def _session(self, connection: Connection) -> KafkaSession:
+        return KafkaSession(connection, self)
+
+    def refresh(self, loaded: Loaded) -> None:
+        """Settings are looked up where they are needed."""
+
+    async def close(self) -> None:
+        """Clients find out by themselves."""
