@@ -216,6 +216,10 @@ class KafkaConfig:
     topic_partitions: int = setting(
         1, "partitions of a topic that a Kafka client names first", 1, 1024, live=True
     )
+    heartbeat_ms: int = setting(
+        5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
+        live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

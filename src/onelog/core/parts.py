@@ -35,6 +35,7 @@ from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
 from onelog.core.leases.lending import Lending
 from onelog.core.membership.assignment import RequestModes
+from onelog.core.membership.coordinator import Coordinator
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
@@ -147,13 +148,17 @@ class Parts:
         self.batch_producers.use(self.publisher)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
-        self._wire_door()
+        self._wire_door(lambda: f"{random.getrandbits(128):032x}")
 
-    def _wire_door(self) -> None:
+    def _wire_door(self, new_id: Callable[[], str]) -> None:
         self.admin = Admin(
             self.access, self.config.name, self.store, self.writer, self._clock, self.tables,
             self.versions, self.topics, self.groups, self.members, self.offsets, self.stats,
             self.delay, self.timers, self.checkback, self.request_modes,
+        )  # fmt: skip
+        self.coordinator = Coordinator(
+            self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,
+            self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
@@ -239,7 +244,7 @@ class Parts:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
-            self.batch_producers,
+            self.batch_producers, self.coordinator, self.coordinator.notes,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -252,6 +257,7 @@ class Parts:
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
         self.batch_producers.open()
+        self.coordinator.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()

@@ -20,6 +20,7 @@ async def kafka(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer]:
     """A broker with Kafka's protocol on a free port; settings as `kafka__topic_partitions=4`."""
     usual: dict[str, Value] = {
         "kafka__port": -1,
+        "kafka__heartbeat_ms": 100,
         "store__body_bytes_max": 2 << 20,
         "store__segment_bytes": 16 << 20,
         "store__queue_file_entries": 10_000,

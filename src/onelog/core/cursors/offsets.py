@@ -12,7 +12,7 @@ Invariant: `_positions` = the recorded table, with `_dirty` on top.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -108,6 +108,27 @@ class Offsets:
             if dirty is None:
                 dirty = self._dirty[cursor] = set()
             dirty.add(queue_id)
+
+    def commit_now(
+        self, group: str, positions: Mapping[str, Mapping[int, int]], also: Sequence[Change] = ()
+    ) -> None:
+        """Commit positions in some topics, recorded at once, and changes that belong to them."""
+        self._flush([(group, topic) for topic in positions])
+        changes: list[Change] = [
+            (self.name, cursor_key(group, topic), dict(queues))
+            for topic, queues in positions.items()
+            if queues
+        ]
+        self._tables.write([*changes, *also])
+
+    def forget(self, group: str, topic: str, queue_id: int) -> None:
+        """Forget the group's position in one queue."""
+        queues = self.of(group, topic)
+        if queues.pop(queue_id, None) is None:
+            return
+        key = cursor_key(group, topic)
+        changes = self.removal(group=group, topic=topic)
+        self._tables.write([*changes, (self.name, key, queues)] if queues else changes)
 
     def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """The group has been given everything below `next_offset`; in memory only."""

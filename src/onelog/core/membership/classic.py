@@ -482,6 +482,12 @@ class ClassicGroups:
         self._forget(group, member)
         self._changed_members(group)
 
+    def share_out_anew(self, name: str) -> None:
+        """Begin a new generation: members learn of it by their next heartbeats."""
+        group = self.groups.get(name)
+        if group is not None and group.state in (State.STABLE, State.COMPLETING):
+            self._prepare(group)
+
     def delete(self, name: str) -> None:
         """Forget a group that has no members."""
         group = self.groups.get(name)

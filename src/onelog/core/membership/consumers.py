@@ -40,7 +40,6 @@ from onelog.errors import (
 JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH = 0, -1, -2
 """Epochs in heartbeats that mean something else: join, leave, leave for a while (static)."""
 SESSION_MS = 45_000
-HEARTBEAT_MS = 5_000
 MEMBERS_MAX = 1_000
 _REGEX_MAX = 1_000
 

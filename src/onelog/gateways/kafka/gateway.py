@@ -3,6 +3,7 @@
 from onelog.config import Loaded
 from onelog.gateways import House
 from onelog.gateways.kafka import fetch, list_offsets, produce, topics
+from onelog.gateways.kafka.groups import describing, members, positions
 from onelog.gateways.kafka.session import Gateway, Handler, KafkaSession, api_versions
 from onelog.net.connection import Connection
 from onelog.wire.kafka.codes import ApiKey
@@ -13,6 +14,9 @@ HANDLERS: dict[ApiKey, Handler] = {
     **fetch.HANDLERS,
     **list_offsets.HANDLERS,
     **topics.HANDLERS,
+    **members.HANDLERS,
+    **positions.HANDLERS,
+    **describing.HANDLERS,
 }
 
 VERSIONS: dict[ApiKey, range] = {
@@ -21,14 +25,26 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.FETCH: range(4, 17),
     ApiKey.LIST_OFFSETS: range(1, 8),
     ApiKey.METADATA: range(14),
+    ApiKey.OFFSET_COMMIT: range(2, 10),
+    ApiKey.OFFSET_FETCH: range(1, 10),
     ApiKey.FIND_COORDINATOR: range(5),
+    ApiKey.JOIN_GROUP: range(10),
+    ApiKey.HEARTBEAT: range(5),
+    ApiKey.LEAVE_GROUP: range(6),
+    ApiKey.SYNC_GROUP: range(6),
+    ApiKey.DESCRIBE_GROUPS: range(6),
+    ApiKey.LIST_GROUPS: range(6),
     ApiKey.INIT_PRODUCER_ID: range(5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
     ApiKey.API_VERSIONS: range(5),
     ApiKey.CREATE_TOPICS: range(2, 8),
     ApiKey.DELETE_TOPICS: range(1, 7),
     ApiKey.CREATE_PARTITIONS: range(4),
+    ApiKey.DELETE_GROUPS: range(3),
+    ApiKey.OFFSET_DELETE: range(1),
     ApiKey.DESCRIBE_CLUSTER: range(2),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: range(2),
 }
 """What clients are told that they may use."""
 

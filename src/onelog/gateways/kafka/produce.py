@@ -1,7 +1,7 @@
 """PRODUCE: batches from producers into the log; and ids for producers that number them.
 
 A request has a batch for each of some partitions, and is answered as a whole: when the last of
-them is as safe as configured. With acks 0 there is no answer; what goes wrong closes the connection.
+them is as safe as configured. With acks 0 there is no answer, and an error closes the connection.
 """
 
 from typing import Any
