@@ -59,9 +59,7 @@ def produce(
     producer = Producer({"bootstrap.servers": at, "linger.ms": 5, **given})
     sent = Sent()
     for number, value in enumerate(values):
-        producer.produce(
-            topic, value, f"k{number}".encode(), partition=partition, on_delivery=sent
-        )
+        producer.produce(topic, value, f"k{number}".encode(), partition=partition, on_delivery=sent)
     assert producer.flush(SECONDS) == 0
     return sent
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.gateways.kafka.live import SECONDS, address, consumer, kafka, produce, take, until
@@ -45,7 +46,7 @@ async def test_a_group_goes_on_where_it_committed(tmp_path: Path, protocol: str)
 
     async with kafka(tmp_path) as server:
         at = address(server)
-        values = [b"%d" % each for each in range(20)]
+        values: list[bytes | None] = [b"%d" % each for each in range(20)]
         await asyncio.to_thread(produce, at, "orders", values)
         assert await asyncio.to_thread(read, at, 8) == [*values[:8], 8]
         assert server.broker.offsets.get("readers", "orders", 0) == 8
@@ -82,7 +83,9 @@ async def test_kafka_python_produces_and_consumes_with_a_group(tmp_path: Path) -
     def run(at: str) -> None:
         producer = KafkaProducer(bootstrap_servers=at, acks="all")
         sent = [
-            producer.send("orders", b"v%d" % each, b"k", headers=[("h", b"1")], timestamp_ms=5 + each)
+            producer.send(
+                "orders", b"v%d" % each, b"k", headers=[("h", b"1")], timestamp_ms=5 + each
+            )
             for each in range(10)
         ]
         assert [each.get(SECONDS).offset for each in sent] == list(range(10))
