@@ -374,3 +374,19 @@ class OutOfOrderSequenceError(ProducerStateError):
 
 class TransactionStateError(ProducerStateError):
     """A step of a transaction that does not follow the one before."""
+
+
+class ProducerFencedError(ProducerStateError):
+    """A producer of a transactional id that another process has taken over."""
+
+
+class ProducerIdMismatchError(ProducerStateError):
+    """A transactional id that is not, or no longer, this producer's."""
+
+
+class InvalidTransactionTimeoutError(ProducerStateError):
+    """A time that no transaction may last."""
+
+
+class TransactionEndingError(ProducerStateError):
+    """A transaction whose end could not be written yet: try again."""

@@ -49,6 +49,7 @@ from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
+from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.errors import OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
@@ -58,6 +59,7 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAMPLE_MS = 10_000
+EXPIRE_MS = 1_000
 _MORE_MS = 1
 """Between the parts of a job that is too long to be done at once."""
 
@@ -160,6 +162,10 @@ class Parts:
             self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,
             self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
         )  # fmt: skip
+        self.in_place = TransactionalIds(
+            self.access, self._clock, self.tables, self.topics, self.writer, self.batch_producers,
+            self.coordinator, self.waiting.arrived, self.when_durable,
+        )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.members.on_group_change, [], self.checkback.asks,
@@ -244,7 +250,7 @@ class Parts:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
-            self.batch_producers, self.coordinator, self.coordinator.notes,
+            self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -258,6 +264,7 @@ class Parts:
         self.prepared_batches.open()
         self.batch_producers.open()
         self.coordinator.open()
+        self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system_topics()
         self.groups.add_system_groups()
@@ -273,6 +280,7 @@ class Parts:
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
+        self._every(EXPIRE_MS, self.in_place.expire, "aborting transactions that last too long")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")

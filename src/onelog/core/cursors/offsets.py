@@ -12,7 +12,7 @@ Invariant: `_positions` = the recorded table, with `_dirty` on top.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -109,17 +109,14 @@ class Offsets:
                 dirty = self._dirty[cursor] = set()
             dirty.add(queue_id)
 
-    def commit_now(
-        self, group: str, positions: Mapping[str, Mapping[int, int]], also: Sequence[Change] = ()
-    ) -> None:
-        """Commit positions in some topics, recorded at once, and changes that belong to them."""
-        self._flush([(group, topic) for topic in positions])
-        changes: list[Change] = [
+    def committing(self, group: str, positions: Mapping[str, Mapping[int, int]]) -> list[Change]:
+        """The changes that commit positions; the caller records them."""
+        self._flush([(group, topic) for topic in positions])  # What was committed before.
+        return [
             (self.name, cursor_key(group, topic), dict(queues))
             for topic, queues in positions.items()
             if queues
         ]
-        self._tables.write([*changes, *also])
 
     def forget(self, group: str, topic: str, queue_id: int) -> None:
         """Forget the group's position in one queue."""

@@ -58,6 +58,8 @@ class Position(NamedTuple):
 
     offset: int
     note: Note = NO_NOTE
+    is_pending: bool = False
+    """Whether an open transaction will move it."""
 
 
 class Listed(NamedTuple):
@@ -109,6 +111,8 @@ class Coordinator:
         )
         self._kept: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] | None = None
+        self.is_pending: Callable[[str, str, int], bool]
+        """Whether an open transaction will move a group in a queue of a topic."""
         topics.on_change.append(self._topic_changed)
         groups.on_change.append(self._group_changed)
         offsets.on_move.append(self._moved)
@@ -252,12 +256,18 @@ class Coordinator:
         """
         self.check_member(who, group, member)
         self._groups.require(group)
-        changes: list[Change] = []
-        moved: dict[str, dict[int, int]] = {}
-        for topic, queues in positions.items():
-            if member.generation < 0:
+        if member.generation < 0 and self._offsets.has_resets:
+            for topic, queues in positions.items():
                 for queue_id in queues:
                     self._offsets.take_reset(group, topic, queue_id)
+        self._tables.write(self.committing(group, positions))
+        self._when_durable(when_safe)
+
+    def committing(self, group: str, positions: Positions) -> list[Change]:
+        """The changes that commit positions; the caller records them."""
+        notes_changed: list[Change] = []
+        moved: dict[str, dict[int, int]] = {}
+        for topic, queues in positions.items():
             kept = {
                 queue_id: position
                 for queue_id, position in queues.items()
@@ -265,9 +275,8 @@ class Coordinator:
             }
             moved[topic] = {queue_id: each.offset for queue_id, each in kept.items()}
             notes = {queue_id: each.note for queue_id, each in kept.items()}
-            changes += self.notes.changes(group, topic, notes)
-        self._offsets.commit_now(group, moved, changes)
-        self._when_durable(when_safe)
+            notes_changed += self.notes.changes(group, topic, notes)
+        return self._offsets.committing(group, moved) + notes_changed
 
     def positions(
         self, who: Principal, group: str, wanted: Mapping[str, Sequence[int]] | None
@@ -288,9 +297,10 @@ class Coordinator:
         offset = self._offsets.get(group, topic, queue_id)
         if self._offsets.has_resets:
             self._offsets.take_reset(group, topic, queue_id)
+        is_pending = self.is_pending(group, topic, queue_id)
         if offset is None:
-            return Position(-1)
-        return Position(offset, self.notes.get(group, topic, queue_id))
+            return Position(-1, NO_NOTE, is_pending)
+        return Position(offset, self.notes.get(group, topic, queue_id), is_pending)
 
     def forget_position(self, who: Principal, group: str, topic: str, queue_id: int) -> None:
         """Forget where a group is in a queue."""

@@ -11,6 +11,7 @@ producer's numbers are known.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from onelog.clock import Clock
@@ -61,6 +62,8 @@ class BatchProducers:
         self._dirty: set[Queue] = set()
         """Queues that got batches since they were kept."""
         self._next_id = self._ids_end = 0
+        self.covers: Callable[[Stamp, Queue], None]
+        """Raises what is wrong with a batch of a transaction, if it is in none."""
         topics.on_change.append(self._topic_changed)
 
     def use(self, publisher: Publisher) -> None:
@@ -174,6 +177,8 @@ class BatchProducers:
             self._publisher.publish(message, on_stored, token)
             self._dirty.add(queue)
             return
+        if stamp.transactional:
+            self.covers(stamp, queue)
         end = self._store.max_offset(*queue)
         sent = producers.take(stamp, end, self._clock.now_ms())
         if sent is None:
@@ -203,6 +208,16 @@ class BatchProducers:
             assert error is None or isinstance(error, FlushTimeoutError)
             producers.stored(stamp, sent, appended.queue_offset)
         on_stored(token, appended, error)
+
+    def mark(self, topic: str) -> None:
+        """To be called before a marker is written into a topic that may have no batch."""
+        self._marked.mark(topic)
+
+    def ended(self, queue: Queue, producer_id: int, epoch: int, offset: int, *, kept: bool) -> None:
+        """A marker was written: a producer's transaction has ended in a queue."""
+        producers = self._queues.setdefault(queue, QueueProducers())
+        producers.ended(producer_id, epoch, offset, self._clock.now_ms(), kept=kept)
+        self._dirty.add(queue)
 
     # -- reading -------------------------------------------------------------------------------
 

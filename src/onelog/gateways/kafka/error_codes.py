@@ -20,6 +20,7 @@ from onelog.errors import (
     InvalidRequestError,
     InvalidSessionTimeoutError,
     InvalidTopicError,
+    InvalidTransactionTimeoutError,
     MemberIdRequiredError,
     MembershipError,
     MessageError,
@@ -28,6 +29,8 @@ from onelog.errors import (
     OffsetOutOfRangeError,
     OnelogError,
     OutOfOrderSequenceError,
+    ProducerFencedError,
+    ProducerIdMismatchError,
     ProducerStateError,
     RebalanceInProgressError,
     StaleMemberEpochError,
@@ -37,6 +40,7 @@ from onelog.errors import (
     SystemTopicError,
     TopicNotFoundError,
     TopicPermissionError,
+    TransactionEndingError,
     TransactionStateError,
     UnknownMemberError,
     UnreleasedInstanceError,
@@ -86,6 +90,10 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
     OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     TransactionStateError: ErrorCode.INVALID_TXN_STATE,
+    ProducerFencedError: ErrorCode.PRODUCER_FENCED,
+    ProducerIdMismatchError: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    InvalidTransactionTimeoutError: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    TransactionEndingError: ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 """Every error that a request can end in. One that is not here has the code of its parent."""
 

@@ -2,7 +2,7 @@
 
 from onelog.config import Loaded
 from onelog.gateways import House
-from onelog.gateways.kafka import fetch, list_offsets, produce, topics
+from onelog.gateways.kafka import fetch, list_offsets, produce, topics, transactions
 from onelog.gateways.kafka.groups import describing, members, positions
 from onelog.gateways.kafka.session import Gateway, Handler, KafkaSession, api_versions
 from onelog.net.connection import Connection
@@ -14,6 +14,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     **fetch.HANDLERS,
     **list_offsets.HANDLERS,
     **topics.HANDLERS,
+    **transactions.HANDLERS,
     **members.HANDLERS,
     **positions.HANDLERS,
     **describing.HANDLERS,
@@ -39,6 +40,10 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.API_VERSIONS: range(5),
     ApiKey.CREATE_TOPICS: range(2, 8),
     ApiKey.DELETE_TOPICS: range(1, 7),
+    ApiKey.ADD_PARTITIONS_TO_TXN: range(4),
+    ApiKey.ADD_OFFSETS_TO_TXN: range(4),
+    ApiKey.END_TXN: range(5),
+    ApiKey.TXN_OFFSET_COMMIT: range(5),
     ApiKey.CREATE_PARTITIONS: range(4),
     ApiKey.DELETE_GROUPS: range(3),
     ApiKey.OFFSET_DELETE: range(1),

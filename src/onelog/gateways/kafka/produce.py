@@ -1,10 +1,8 @@
-"""PRODUCE: batches from producers into the log; and ids for producers that number them.
+"""PRODUCE: batches from producers into the log.
 
 A request has a batch for each of some partitions, and is answered as a whole: when the last of
 them is as safe as configured. With acks 0 there is no answer, and an error closes the connection.
 """
-
-from typing import Any
 
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.transactions.producers import stamp_of
@@ -128,16 +126,4 @@ def _stored(
     producing.done()
 
 
-def init_producer_id(session: KafkaSession, request: Request) -> Fields:
-    """INIT_PRODUCER_ID of a producer without transactions: an id of its own."""
-    fields: dict[str, Any] = request.fields
-    if fields["transactional_id"] is not None:
-        return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
-    producer_id = session.broker.new_producer_id(session.principal)
-    return {"error_code": 0, "producer_id": producer_id, "producer_epoch": 0}
-
-
-HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.PRODUCE: produce,
-    ApiKey.INIT_PRODUCER_ID: init_producer_id,
-}
+HANDLERS: dict[ApiKey, Handler] = {ApiKey.PRODUCE: produce}

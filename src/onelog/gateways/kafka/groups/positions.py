@@ -58,19 +58,18 @@ def offset_commit(session: KafkaSession, request: Request) -> Fields | None:
             partial(_committed, session, request, told),
         )  # fmt: skip
     except OnelogError as error:
-        return {"topics": failed(told, error)}
+        return {"topics": failed(told, error_code(error))}
     return None
 
 
 def _committed(
     session: KafkaSession, request: Request, told: list[Fields], error: OnelogError | None
 ) -> None:
-    session.answer(request, {"topics": told if error is None else failed(told, error)})
+    session.answer(request, {"topics": told if error is None else failed(told, error_code(error))})
 
 
-def failed(told: list[Fields], error: OnelogError) -> list[Fields]:
+def failed(told: list[Fields], code: ErrorCode) -> list[Fields]:
     """The answer to a commit of which nothing came."""
-    code = error_code(error)
     for topic in told:
         for each in topic["partitions"]:
             each["error_code"] = code
@@ -104,19 +103,24 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
             {
                 "name": topic,
                 "partitions": [
-                    {
-                        "partition_index": queue_id,
-                        "committed_offset": offset,
-                        "committed_leader_epoch": note.epoch,
-                        "metadata": note.text,
-                        "error_code": 0,
-                    }
-                    for queue_id, (offset, note) in queues.items()
+                    _told(queue_id, position, fields.get("require_stable", False))
+                    for queue_id, position in queues.items()
                 ],
             }
             for topic, queues in found.items()
         ],
     }
+
+
+def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
+    offset, note, is_pending = position
+    if is_pending and require_stable:
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return {"partition_index": queue_id, "committed_offset": -1, "error_code": code}
+    return {
+        "partition_index": queue_id, "committed_offset": offset, "error_code": 0,
+        "committed_leader_epoch": note.epoch, "metadata": note.text,
+    }  # fmt: skip
 
 
 def offset_delete(session: KafkaSession, request: Request) -> Fields:
