@@ -27,7 +27,7 @@ from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
 from onelog.core.parts import Parts
 from onelog.core.publish import Intent
-from onelog.core.transactions.in_place import Aborted, Stamp
+from onelog.core.transactions.in_place import Aborted, Producer, Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
@@ -633,6 +633,18 @@ class Broker(Parts):
         """Where a queue begins."""
         self.access.check(who, "describe", ("topic", topic))
         return self.store.min_offset(topic, queue_id)
+
+    def delete_before(self, who: Principal, topic: str, queue_id: int, offset: int) -> int:
+        """Delete the first messages of a queue, -1 for all; where it begins then."""
+        self.access.check(who, "delete", ("topic", topic))
+        return self.starts.delete_before(topic, queue_id, offset)
+
+    def producers_of(
+        self, who: Principal, topic: str, queue_id: int
+    ) -> list[tuple[int, Producer, int]]:
+        """Who numbers batches in a queue, and where their transactions begin, -1 if none does."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self.batch_producers.of(topic, queue_id)
 
     def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
         """Where a queue ends."""

@@ -25,6 +25,7 @@ from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
 from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
@@ -136,6 +137,7 @@ class Parts:
         self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
+        self.starts = QueueStarts(self.tables, store, self.topics)
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
@@ -251,6 +253,7 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
+            self.starts,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)

@@ -391,3 +391,27 @@ async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
         found = [await asyncio.wait_for(reader.getone(), SECONDS) for _ in range(2)]
         assert [each.value for each in found] == [b"one", b"three"]
         await reader.stop()
+
+
+async def test_administrators_are_told_of_transactions_and_producers(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        teller = Teller(client)
+        await teller.begin()
+        await teller.add(0)
+        await teller.send(b"one")
+        told = await client.ask(ApiKey.LIST_TRANSACTIONS, 1, {"state_filters": ["Ongoing", "Odd"]})
+        assert told["unknown_state_filters"] == ["Odd"]
+        assert [each["transactional_id"] for each in told["transaction_states"]] == [ID]
+        told = await client.ask(
+            ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [ID, "nobody"]}
+        )
+        found, nobody = told["transaction_states"]
+        assert found["topics"] == [{"topic": "orders", "partitions": [0]}]
+        assert nobody["error_code"] == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        wanted = {"topics": [{"name": "orders", "partition_indexes": [0, 9]}]}
+        told = await client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, wanted)
+        here, nowhere = told["topics"][0]["partitions"]
+        (producer,) = here["active_producers"]
+        assert (producer["producer_id"], producer["current_txn_start_offset"]) == (teller.id, 0)
+        assert nowhere["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -20,7 +20,13 @@ from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
-from onelog.core.transactions.in_place import Aborted, QueueProducers, Sent, Stamp
+from onelog.core.transactions.in_place import (
+    Aborted,
+    Producer,
+    QueueProducers,
+    Sent,
+    Stamp,
+)
 from onelog.errors import FlushTimeoutError, OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
@@ -220,6 +226,13 @@ class BatchProducers:
         self._dirty.add(queue)
 
     # -- reading -------------------------------------------------------------------------------
+
+    def of(self, topic: str, queue_id: int) -> list[tuple[int, Producer, int]]:
+        """The producers of a queue: id, what is known, and where a transaction begins or -1."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            return []
+        return [(id_, each, found.open.get(id_, -1)) for id_, each in found.producers.items()]
 
     def stable_end(self, topic: str, queue_id: int, end: int) -> int:
         """Where readers of committed messages stop, in a queue that ends at `end`."""

@@ -6,19 +6,20 @@ follows from them. Those that mean something have a check.
 
     max.message.bytes         the largest batch that a producer may send
     message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
-    retention.ms              messages may go at that age; -1 never does more than the broker's own
+    retention.ms              messages may go at that age; -1 for never, while the disk has room
     min.insync.replicas       there is one replica: more than 1 is refused
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from onelog.config import BrokerConfig
+from onelog.config import Config
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
+RETENTION_MS = "retention.ms"
 APPEND_TIME = "LogAppendTime"
 MESSAGE_BYTES_MAX = 1_048_588
 """Kafka's default."""
@@ -85,7 +86,7 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
     "preallocate": TopicSetting("false", _BOOL, _one_of("true", "false")),
     "remote.storage.enable": TopicSetting("false", _BOOL, _one_of("false")),
     "retention.bytes": TopicSetting("-1", _LONG, _whole(-1)),
-    "retention.ms": TopicSetting("604800000", _LONG, _whole(-1)),
+    RETENTION_MS: TopicSetting("604800000", _LONG, _whole(-1)),
     "segment.bytes": TopicSetting("1073741824", _INT, _whole(14)),
     "segment.index.bytes": TopicSetting("10485760", _INT, _whole(4)),
     "segment.jitter.ms": TopicSetting("0", _LONG, _whole(0)),
@@ -117,14 +118,40 @@ def check_configs(given: Mapping[str, str]) -> dict[str, str]:
     return dict(given)
 
 
-def shown_configs(config: TopicConfig, broker: BrokerConfig) -> list[Shown]:
+def is_list(name: str) -> bool:
+    """Whether a setting of topics is a list of words."""
+    return name in TOPIC_CONFIGS and TOPIC_CONFIGS[name].kind == _LIST
+
+
+def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
     """Every setting of a topic."""
     shown = []
     for name, (default, kind, _) in TOPIC_CONFIGS.items():
-        value = config.attributes.get(name)
+        if name == RETENTION_MS:
+            default = str(config.store.retention_ms)
+        value = topic.attributes.get(name)
         source = DEFAULT_SOURCE if value is None else TOPIC_SOURCE
         shown.append(Shown(name, default if value is None else value, source, kind, default))
     return shown
+
+
+def shown_broker_configs(config: Config) -> list[Shown]:
+    """Settings of the broker that Kafka's tools ask for, under Kafka's names; nobody sets them."""
+    broker, kafka = config.broker, config.kafka
+    told = [
+        ("advertised.listeners", f"PLAINTEXT://{broker.client_host}:{kafka.port}", _STRING),
+        ("auto.create.topics.enable", str(broker.auto_create_topics).lower(), _BOOL),
+        ("broker.id", "0", _INT),
+        ("default.replication.factor", "1", _INT),
+        ("log.dirs", broker.store_path, _STRING),
+        ("log.retention.ms", str(config.store.retention_ms), _LONG),
+        ("log.segment.bytes", str(config.store.segment_bytes), _INT),
+        ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
+        ("min.insync.replicas", "1", _INT),
+        ("num.partitions", str(kafka.topic_partitions), _INT),
+        ("socket.request.max.bytes", str(broker.frame_bytes_max), _INT),
+    ]
+    return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in told]
 
 
 def message_bytes_max(config: TopicConfig) -> int:

@@ -2,7 +2,15 @@
 
 from onelog.config import Loaded
 from onelog.gateways import House
-from onelog.gateways.kafka import fetch, list_offsets, produce, topics, transactions
+from onelog.gateways.kafka import (
+    fetch,
+    list_offsets,
+    produce,
+    settings,
+    storage,
+    topics,
+    transactions,
+)
 from onelog.gateways.kafka.groups import describing, members, positions
 from onelog.gateways.kafka.session import Gateway, Handler, KafkaSession, api_versions
 from onelog.net.connection import Connection
@@ -14,6 +22,8 @@ HANDLERS: dict[ApiKey, Handler] = {
     **fetch.HANDLERS,
     **list_offsets.HANDLERS,
     **topics.HANDLERS,
+    **settings.HANDLERS,
+    **storage.HANDLERS,
     **transactions.HANDLERS,
     **members.HANDLERS,
     **positions.HANDLERS,
@@ -35,6 +45,7 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.SYNC_GROUP: range(6),
     ApiKey.DESCRIBE_GROUPS: range(6),
     ApiKey.LIST_GROUPS: range(6),
+    ApiKey.DELETE_RECORDS: range(3),
     ApiKey.INIT_PRODUCER_ID: range(5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
     ApiKey.API_VERSIONS: range(5),
@@ -44,10 +55,19 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.ADD_OFFSETS_TO_TXN: range(4),
     ApiKey.END_TXN: range(5),
     ApiKey.TXN_OFFSET_COMMIT: range(5),
+    ApiKey.DESCRIBE_CONFIGS: range(1, 5),
+    ApiKey.ALTER_CONFIGS: range(3),
+    ApiKey.DESCRIBE_LOG_DIRS: range(1, 5),
     ApiKey.CREATE_PARTITIONS: range(4),
     ApiKey.DELETE_GROUPS: range(3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: range(2),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     ApiKey.OFFSET_DELETE: range(1),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
     ApiKey.DESCRIBE_CLUSTER: range(2),
+    ApiKey.DESCRIBE_PRODUCERS: range(1),
+    ApiKey.DESCRIBE_TRANSACTIONS: range(1),
+    ApiKey.LIST_TRANSACTIONS: range(2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
     ApiKey.CONSUMER_GROUP_DESCRIBE: range(2),
 }

@@ -113,6 +113,16 @@ def describe_cluster(session: KafkaSession, request: Request) -> Fields:
     return answer
 
 
+def list_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
+    """LIST_PARTITION_REASSIGNMENTS: partitions stay where they are."""
+    return {"error_code": 0, "error_message": None, "topics": []}
+
+
+def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_CLIENT_QUOTAS: nobody has one."""
+    return {"error_code": 0, "error_message": None, "entries": []}
+
+
 # -- changing ----------------------------------------------------------------------------------
 
 
@@ -174,7 +184,7 @@ def _create(
                 "value": each.value,
                 "config_source": each.source,
             }
-            for each in shown_configs(config, broker.config)
+            for each in shown_configs(config, session.gateway.house.loaded.config)
         ],
     }
     return None
@@ -255,6 +265,8 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.METADATA: metadata,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.DELETE_TOPICS: delete_topics,

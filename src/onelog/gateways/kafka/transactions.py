@@ -3,6 +3,7 @@
 from functools import partial
 
 from onelog.core.transactions.producers import Queue
+from onelog.core.transactions.transactional_ids import State
 from onelog.errors import OnelogError, ProducerFencedError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.groups.members import member_of
@@ -136,10 +137,99 @@ def _ended(session: KafkaSession, request: Request, error: OnelogError | None) -
     session.answer(request, {"error_code": 0 if error is None else error_code(error)})
 
 
+# -- what administrators ask -------------------------------------------------------------------
+
+
+def list_transactions(session: KafkaSession, request: Request) -> Fields:
+    """LIST_TRANSACTIONS, of some states or producers if the request says so."""
+    fields = request.fields
+    known = {each.value for each in State}
+    states, producers = set(fields["state_filters"]), set(fields["producer_id_filters"])
+    least_ms = fields.get("duration_filter", -1)
+    now_ms = session.gateway.clock.now_ms()
+    return {
+        "error_code": 0,
+        "unknown_state_filters": sorted(states - known),
+        "transaction_states": [
+            {
+                "transactional_id": each.name,
+                "producer_id": each.producer_id,
+                "transaction_state": each.state.value,
+            }
+            for each in session.broker.in_place.transactions(session.principal)
+            if (not states or each.state.value in states)
+            and (not producers or each.producer_id in producers)
+            and (least_ms < 0 or (each.begun_ms and now_ms - each.begun_ms > least_ms))
+        ],
+    }
+
+
+def describe_transactions(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_TRANSACTIONS."""
+    found = {each.name: each for each in session.broker.in_place.transactions(session.principal)}
+    told: list[Fields] = []
+    for name in request.fields["transactional_ids"]:
+        each = found.get(name)
+        if each is None:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            told.append({"error_code": code, "transactional_id": name})
+            continue
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(each.queues):
+            topics.setdefault(topic, []).append(partition)
+        told.append(
+            {
+                "transactional_id": name,
+                "transaction_state": each.state.value,
+                "transaction_timeout_ms": each.timeout_ms,
+                "transaction_start_time_ms": each.begun_ms or -1,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.epoch,
+                "topics": [
+                    {"topic": topic, "partitions": numbers} for topic, numbers in topics.items()
+                ],
+            }
+        )
+    return {"transaction_states": told}
+
+
+def describe_producers(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_PRODUCERS: who numbers batches in some partitions."""
+    broker, who = session.broker, session.principal
+    told = []
+    for topic in request.fields["topics"]:
+        name = topic["name"]
+        partitions: list[Fields] = []
+        for queue_id in topic["partition_indexes"]:
+            answer: Fields = {"partition_index": queue_id, "error_code": 0}
+            try:
+                if not 0 <= queue_id < require_topic(broker, who, name).queues:
+                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                answer["active_producers"] = [
+                    {
+                        "producer_id": producer_id,
+                        "producer_epoch": each.epoch,
+                        "last_sequence": each.sent[-1].last if each.sent else -1,
+                        "last_timestamp": each.seen_ms,
+                        "coordinator_epoch": 0,
+                        "current_txn_start_offset": begun,
+                    }
+                    for producer_id, each, begun in broker.producers_of(who, name, queue_id)
+                ]
+            except OnelogError as error:
+                answer |= {"error_code": error_code(error), "error_message": str(error)}
+            partitions.append(answer)
+        told.append({"name": name, "partitions": partitions})
+    return {"topics": told}
+
+
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
     ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     ApiKey.END_TXN: end_txn,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
 }

@@ -89,12 +89,15 @@ def read_header(frame: memoryview) -> Header:
 def read_fields(header: Header, frame: memoryview) -> schema.Fields:
     """The fields of a request, of a version that is known."""
     at = header.fields_at
-    if header.version in schema.apis()[header.key].flexible:
-        try:
+    api = schema.apis()[header.key]
+    try:
+        if header.version in api.flexible:
             at = schema.skip_tags(frame, at)
-        except IndexError:
-            raise WireError("a request is cut off in its header") from None
-    return schema.decode_request(header.key, header.version, frame, at)
+        return schema.decode_request(header.key, header.version, frame, at)
+    except IndexError:
+        raise WireError(f"{api.name} {header.version} is cut off in its header") from None
+    except WireError as error:
+        raise WireError(f"{api.name} {header.version}: {error}") from None
 
 
 def encode_answer(key: int, version: int, number: int, fields: schema.Fields) -> list[Piece]:

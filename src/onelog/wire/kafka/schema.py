@@ -540,23 +540,26 @@ def _encoder(key: int, version: int, part: str) -> Encode:
 
 
 def decode_request(key: int, version: int, data: memoryview, at: int = 0) -> Fields:
-    """The fields of a request; all of its bytes must be used."""
-    return _decode(_decoder(key, version, "request"), data, at)
+    """The fields of a request. What follows them is ignored, as Kafka does.
+
+    librdkafka relies on that: its question for all topics has an array length that is too long.
+    """
+    return _decode(_decoder(key, version, "request"), data, at)[0]
 
 
 def decode_response(key: int, version: int, data: memoryview, at: int = 0) -> Fields:
     """The fields of an answer; all of its bytes must be used."""
-    return _decode(_decoder(key, version, "response"), data, at)
-
-
-def _decode(decoder: Decode, data: memoryview, at: int) -> Fields:
-    try:
-        fields, end = decoder(data, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise WireError(f"a message is cut off or not what it says: {error}") from None
+    fields, end = _decode(_decoder(key, version, "response"), data, at)
     if end != len(data):
         raise WireError(f"{len(data) - end} bytes follow the end of a message")
     return fields
+
+
+def _decode(decoder: Decode, data: memoryview, at: int) -> tuple[Fields, int]:
+    try:
+        return decoder(data, at)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError(f"a message is cut off or not what it says: {error}") from None
 
 
 def encode_request(key: int, version: int, fields: Fields) -> "list[bytes | memoryview]":
