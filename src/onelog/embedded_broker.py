@@ -76,23 +76,29 @@ class Embedding:
     """A broker that is not started yet: `with` and `async with` do that."""
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None, port: int | None, settings: Mapping[str, Value]
+        self,
+        folder: str | os.PathLike[str] | None,
+        port: int | None,
+        settings: Mapping[str, Value],
+        kafka: bool = False,
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
-        self._port = port
+        # Kafka's clients come through sockets only.
+        self._port = 0 if kafka and port is None else port
+        settings = {"kafka__port": -1, **settings} if kafka else settings
         self._settings = {key.replace("__", ".", 1): value for key, value in settings.items()}
         self._running: list[_Running] = []
 
     def __enter__(self) -> "EmbeddedBroker":
         running = background.run(self._start())
-        return EmbeddedBroker(running.nameserver, running.folder)
+        return EmbeddedBroker(running.nameserver, running.folder, running.bootstrap_servers)
 
     def __exit__(self, *raised: object) -> None:
         background.run(self._stop())
 
     async def __aenter__(self) -> "AsyncEmbeddedBroker":
         running = await self._start()
-        return AsyncEmbeddedBroker(running.nameserver, running.folder)
+        return AsyncEmbeddedBroker(running.nameserver, running.folder, running.bootstrap_servers)
 
     async def __aexit__(self, *raised: object) -> None:
         await self._stop()
@@ -110,11 +116,13 @@ class Embedding:
 class _Place:
     """Where a running broker is found."""
 
-    def __init__(self, nameserver: str, folder: Path) -> None:
+    def __init__(self, nameserver: str, folder: Path, bootstrap_servers: str) -> None:
         self.nameserver = nameserver
         """The name server's address, for clients of this process; those of others need a port."""
         self.folder = folder
         """What it keeps: the folder `store`, and the name server's file."""
+        self.bootstrap_servers = bootstrap_servers
+        """Where Kafka's clients begin; empty, if it has no port for them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -185,6 +193,7 @@ class _Running:
         self._settings = settings
         self._stack = contextlib.AsyncExitStack()
         self._in_memory = folder is None
+        self.bootstrap_servers = ""
 
     async def start(self) -> None:
         async with self._stack:
@@ -200,6 +209,8 @@ class _Running:
             broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
             await broker.start()
             self._stack.push_async_callback(broker.close)
+            if broker.config.kafka.port:
+                self.bootstrap_servers = f"127.0.0.1:{broker.config.kafka.port}"
             gateway = broker.gateways["broker"]
             assert isinstance(gateway, RemotingGateway)
             direct = Direct(broker.broker, gateway, asyncio.get_running_loop().call_soon)
