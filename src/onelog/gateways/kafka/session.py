@@ -18,6 +18,7 @@ from typing import TypeVar
 from onelog.core.access import Principal
 from onelog.errors import (
     BrokerBusyError,
+    NotPermittedError,
     OnelogError,
     WireError,
 )
@@ -26,7 +27,7 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.names import TopicIds
 from onelog.message import encode_host
-from onelog.net.connection import Connection
+from onelog.net.connection import Connection, is_here
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.frame import FrameReader, encode_answer, read_fields, read_header
@@ -100,6 +101,16 @@ class KafkaSession:
         self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
         self._pending: deque[Request] = deque()
         self._kept = 0
+        self.is_local = is_here(connection.remote[0], connection.local[0])
+
+    def require_administrator(self) -> None:
+        """`NotPermittedError` if what deletes or reconfigures is not for this peer."""
+        loaded = self.gateway.house.loaded.config
+        if not self.is_local and not loaded.security.remote_admin:
+            raise NotPermittedError(
+                "administration is for the broker's own machine, unless security.remote_admin is "
+                f"true: {self.host} is another one"
+            )
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
             "error_code": 0, "error_message": None, "resource_type": kind, "resource_name": name,
         }  # fmt: skip
         try:
+            session.require_administrator()
             if kind != TOPIC:
                 raise InvalidRequestError("only settings of topics can be changed here")
             topic = require_topic(session.broker, session.principal, name)

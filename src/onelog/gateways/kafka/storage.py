@@ -22,6 +22,7 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
             queue_id = each["partition_index"]
             answer: Fields = {"partition_index": queue_id, "low_watermark": -1, "error_code": 0}
             try:
+                session.require_administrator()
                 if not 0 <= queue_id < require_topic(broker, who, name).queues:
                     raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
                 start = broker.delete_before(who, name, queue_id, each["offset"])

@@ -149,6 +149,7 @@ def _create(
     session: KafkaSession, wanted: Fields, validate_only: bool, answer: Fields
 ) -> _Refused | None:
     broker, who, name = session.broker, session.principal, wanted["name"]
+    session.require_administrator()
     check_topic(name)
     if broker.find_topic(who, name) is not None:
         return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
@@ -220,6 +221,7 @@ def create_partitions(session: KafkaSession, request: Request) -> Fields:
 
 def _grow(session: KafkaSession, wanted: Fields, validate_only: bool) -> _Refused | None:
     broker, who, count = session.broker, session.principal, wanted["count"]
+    session.require_administrator()
     config = require_topic(broker, who, wanted["name"])
     if not config.queues < count <= QUEUE_ID_MAX + 1:
         reason = f"topic {config.name} has {config.queues} partitions: it cannot have {count} then"
@@ -249,6 +251,7 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
         by_id = name is None
         answer: Fields = {"name": name, "topic_id": id_, "error_code": 0, "error_message": None}
         try:
+            session.require_administrator()
             if by_id:
                 name = answer["name"] = session.gateway.ids.name_of(id_)
             if name is None:

@@ -129,6 +129,7 @@ def delete_groups(session: KafkaSession, request: Request) -> Fields:
     for name in request.fields["groups_names"]:
         code = ErrorCode.NONE
         try:
+            session.require_administrator()
             session.broker.coordinator.delete(session.principal, name)
         except OnelogError as error:
             code = error_code(error)

@@ -125,6 +125,7 @@ def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
 
 def offset_delete(session: KafkaSession, request: Request) -> Fields:
     """OFFSET_DELETE: forget where a group is, in topics that no member reads."""
+    session.require_administrator()
     fields = request.fields
     group, coordinator, who = fields["group_id"], session.broker.coordinator, session.principal
     known = coordinator.classic_group(who, group), coordinator.consumer_group(who, group)
