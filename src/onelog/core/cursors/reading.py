@@ -141,14 +141,8 @@ class QueueReader:
                 return self._converted(
                     topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
                 )
-            if committed and self._transactions is not None:
-                end = self._store.max_offset(topic, queue_id)
-                stable = self._transactions.stable_end(topic, queue_id, end)
-                if stable <= offset < end:
-                    start = self._store.min_offset(topic, queue_id)
-                    return Fetched(FetchStatus.OFFSET_OVERFLOW_ONE, [], offset, start, end)
-                if offset < stable:
-                    count_max = min(count_max, stable - offset)
+            if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
+                return self._at_end(topic, queue_id, offset)
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -180,6 +174,16 @@ class QueueReader:
                 topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
                 as_stored=as_stored, committed=committed,
             )  # fmt: skip
+
+    def _decided(self, topic: str, queue_id: int, offset: int, count_max: int) -> int:
+        """How many of so many messages are before the first open transaction of a queue."""
+        if self._transactions is None:
+            return count_max
+        end = self._store.max_offset(topic, queue_id)
+        stable = self._transactions.stable_end(topic, queue_id, end)
+        if stable <= offset < end:
+            return 0
+        return min(count_max, stable - offset) if offset < stable else count_max
 
     def _converted(
         self,
@@ -240,6 +244,12 @@ class QueueReader:
         """Where in the log the next few messages lie, for a worker to read."""
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
         return _as_fetched(read)._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
+
+    def _at_end(self, topic: str, queue_id: int, offset: int) -> Fetched:
+        """The answer if what follows is not decided yet: as if nothing followed."""
+        start = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        return Fetched(FetchStatus.OFFSET_OVERFLOW_ONE, [], offset, start, end)
 
     def _too_small(self, topic: str, queue_id: int) -> Fetched:
         """The answer to a negative offset, which the store itself would refuse."""

@@ -137,19 +137,19 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
 
 def shown_broker_configs(config: Config) -> list[Shown]:
     """Settings of the broker that Kafka's tools ask for, under Kafka's names; nobody sets them."""
-    broker, kafka = config.broker, config.kafka
+    own, kafka = config.broker, config.kafka
     told = [
-        ("advertised.listeners", f"PLAINTEXT://{broker.client_host}:{kafka.port}", _STRING),
-        ("auto.create.topics.enable", str(broker.auto_create_topics).lower(), _BOOL),
+        ("advertised.listeners", f"PLAINTEXT://{own.client_host}:{kafka.port}", _STRING),
+        ("auto.create.topics.enable", str(own.auto_create_topics).lower(), _BOOL),
         ("broker.id", "0", _INT),
         ("default.replication.factor", "1", _INT),
-        ("log.dirs", broker.store_path, _STRING),
+        ("log.dirs", own.store_path, _STRING),
         ("log.retention.ms", str(config.store.retention_ms), _LONG),
         ("log.segment.bytes", str(config.store.segment_bytes), _INT),
         ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
         ("min.insync.replicas", "1", _INT),
         ("num.partitions", str(kafka.topic_partitions), _INT),
-        ("socket.request.max.bytes", str(broker.frame_bytes_max), _INT),
+        ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
     ]
     return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in told]
 
