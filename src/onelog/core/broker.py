@@ -7,15 +7,13 @@ answer that has to wait is given later, by a callback.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors import times
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
 from onelog.core.cursors.forms import named_by
-from onelog.core.cursors.times import Dated
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import OnEnd, Wait
 from onelog.core.durable.writer import OnStored
@@ -39,6 +37,9 @@ from onelog.errors import (
     SubscriptionOutdatedError,
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
+
+if TYPE_CHECKING:
+    from onelog.core.cursors.times import Dated
 
 log = logging.getLogger(__name__)
 
@@ -660,13 +661,17 @@ class Broker(Parts):
 
     def first_message_since(
         self, who: Principal, topic: str, queue_id: int, time_ms: int
-    ) -> Dated | None:
+    ) -> "Dated | None":
         """The first message of a queue that was made then or later; for a worker to ask."""
+        from onelog.core.cursors import times  # What reads other forms, few need.
+
         self.access.check(who, "describe", ("topic", topic))
         return times.first_since(self.store, topic, queue_id, time_ms)
 
-    def latest_message(self, who: Principal, topic: str, queue_id: int) -> Dated | None:
+    def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
         """The message of a queue that was made last; for a worker to ask."""
+        from onelog.core.cursors import times
+
         self.access.check(who, "describe", ("topic", topic))
         return times.latest(self.store, topic, queue_id)
 

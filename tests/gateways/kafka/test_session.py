@@ -10,7 +10,7 @@ import onelog
 from onelog import errors
 from onelog.errors import OnelogError, StoreClosedError
 from onelog.gateways.kafka.error_codes import ERROR_CODES, error_code
-from onelog.gateways.kafka.gateway import HANDLERS, VERSIONS
+from onelog.gateways.kafka.handlers import HANDLERS, VERSIONS
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.client.watching import eventually

@@ -31,7 +31,7 @@ from onelog.errors import FlushTimeoutError, OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
 from onelog.record.decode import decode_messages
-from onelog.record.forms import FORM_MASK, kafka
+from onelog.record.forms import FORM_MASK
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,9 @@ class BatchProducers:
         producers.covered = end
 
     def _replay_batch(self, queue: QueueProducers, body: memoryview, offset: int) -> None:
+        # Only who has such records needs what reads them.
+        from onelog.record.forms import kafka
+
         batch = kafka.Batch(*kafka.HEAD.unpack_from(body))
         if batch.producer_id < 0:
             return
@@ -134,7 +137,12 @@ class BatchProducers:
             kept = kafka.is_commit(body)
             queue.ended(batch.producer_id, batch.producer_epoch, offset, now_ms, kept=kept)
         else:
-            queue.replay(stamp_of(batch), offset, now_ms)
+            transactional = bool(batch.attributes & kafka.Attribute.TRANSACTIONAL)
+            stamp = Stamp(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+                transactional,
+            )  # fmt: skip
+            queue.replay(stamp, offset, now_ms)
 
     def keep(self) -> None:
         """Record what changed since the last time; from time to time, and at the end."""
@@ -243,14 +251,6 @@ class BatchProducers:
         """The failed transactions with batches in these offsets of a queue."""
         producers = self._queues.get((topic, queue_id))
         return [] if producers is None else producers.aborted_between(begin, end)
-
-
-def stamp_of(batch: kafka.Batch) -> Stamp:
-    """What a batch says of its producer."""
-    return Stamp(
-        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
-        bool(batch.attributes & kafka.Attribute.TRANSACTIONAL),
-    )  # fmt: skip
 
 
 def _key(queue: Queue) -> str:

@@ -45,7 +45,7 @@ from onelog.errors import (
     TransactionStateError,
 )
 from onelog.message import NewMessage
-from onelog.record.forms import Form, kafka
+from onelog.record.forms import Form
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +287,9 @@ class TransactionalIds:
 
     def _carry_out(self, transaction: Transaction) -> Transaction:
         """Write markers and positions, and that they are written, in one append."""
+        # Only who has transactions needs what writes their markers.
+        from onelog.record.forms import kafka
+
         commit = transaction.state is State.COMMITTING
         now_ms = self._clock.now_ms()
         producer_id, epoch = transaction.producer_id, transaction.epoch

@@ -12,6 +12,7 @@ the offset that was asked for.
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 
+from onelog.core.transactions.in_place import Stamp
 from onelog.errors import WireError
 from onelog.gateways.kafka.session import LEADER_EPOCH
 from onelog.message import Message, SysFlag
@@ -97,6 +98,16 @@ def _check_head(batch: Batch, version: int) -> None:
         raise BatchError(ErrorCode.INVALID_RECORD, reason)
     if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
         raise BatchError(ErrorCode.INVALID_RECORD, "a producer's batch without a number")
+
+
+def stamp_of(batch: Batch) -> Stamp | None:
+    """What a batch says of its producer; None if it is nobody's."""
+    if batch.producer_id < 0:
+        return None
+    return Stamp(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+        bool(batch.attributes & Attribute.TRANSACTIONAL),
+    )  # fmt: skip
 
 
 # -- to consumers ------------------------------------------------------------------------------

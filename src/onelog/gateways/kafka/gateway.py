@@ -1,91 +1,34 @@
-"""Kafka's protocol: its port, its handlers, and which versions of its requests are served."""
+"""Kafka's protocol on its port. What serves it is imported when the first client comes."""
+
+from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
 from onelog.gateways import House
-from onelog.gateways.kafka import (
-    fetch,
-    list_offsets,
-    produce,
-    settings,
-    storage,
-    topics,
-    transactions,
-)
-from onelog.gateways.kafka.groups import describing, members, positions
-from onelog.gateways.kafka.session import Gateway, Handler, KafkaSession, api_versions
 from onelog.net.connection import Connection
-from onelog.wire.kafka.codes import ApiKey
 
-HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.API_VERSIONS: api_versions,
-    **produce.HANDLERS,
-    **fetch.HANDLERS,
-    **list_offsets.HANDLERS,
-    **topics.HANDLERS,
-    **settings.HANDLERS,
-    **storage.HANDLERS,
-    **transactions.HANDLERS,
-    **members.HANDLERS,
-    **positions.HANDLERS,
-    **describing.HANDLERS,
-}
-
-VERSIONS: dict[ApiKey, range] = {
-    # Old versions of librdkafka compress only if version 0 is named, which they do not use then.
-    ApiKey.PRODUCE: range(12),
-    ApiKey.FETCH: range(4, 17),
-    ApiKey.LIST_OFFSETS: range(1, 8),
-    ApiKey.METADATA: range(14),
-    ApiKey.OFFSET_COMMIT: range(2, 10),
-    ApiKey.OFFSET_FETCH: range(1, 10),
-    ApiKey.FIND_COORDINATOR: range(5),
-    ApiKey.JOIN_GROUP: range(10),
-    ApiKey.HEARTBEAT: range(5),
-    ApiKey.LEAVE_GROUP: range(6),
-    ApiKey.SYNC_GROUP: range(6),
-    ApiKey.DESCRIBE_GROUPS: range(6),
-    ApiKey.LIST_GROUPS: range(6),
-    ApiKey.DELETE_RECORDS: range(3),
-    ApiKey.INIT_PRODUCER_ID: range(5),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
-    ApiKey.API_VERSIONS: range(5),
-    ApiKey.CREATE_TOPICS: range(2, 8),
-    ApiKey.DELETE_TOPICS: range(1, 7),
-    ApiKey.ADD_PARTITIONS_TO_TXN: range(4),
-    ApiKey.ADD_OFFSETS_TO_TXN: range(4),
-    ApiKey.END_TXN: range(5),
-    ApiKey.TXN_OFFSET_COMMIT: range(5),
-    ApiKey.DESCRIBE_CONFIGS: range(1, 5),
-    ApiKey.ALTER_CONFIGS: range(3),
-    ApiKey.DESCRIBE_LOG_DIRS: range(1, 5),
-    ApiKey.CREATE_PARTITIONS: range(4),
-    ApiKey.DELETE_GROUPS: range(3),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: range(2),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
-    ApiKey.OFFSET_DELETE: range(1),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
-    ApiKey.DESCRIBE_CLUSTER: range(2),
-    ApiKey.DESCRIBE_PRODUCERS: range(1),
-    ApiKey.DESCRIBE_TRANSACTIONS: range(1),
-    ApiKey.LIST_TRANSACTIONS: range(2),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: range(2),
-}
-"""What clients are told that they may use."""
+if TYPE_CHECKING:
+    from onelog.gateways.kafka.session import Gateway, KafkaSession
 
 
-class KafkaGateway(Gateway):
-    """What its sessions share, and their port."""
+class KafkaGateway:
+    """Its port, and what its sessions share once there is one."""
 
     def __init__(self, house: House) -> None:
-        super().__init__(house, HANDLERS, VERSIONS)
+        self.house = house
+        self._shared: Gateway | None = None
 
     async def listen(self) -> None:
         """Open its port."""
         await self.house.listen(self.house.loaded.config.kafka.port, self._session)
 
-    def _session(self, connection: Connection) -> KafkaSession:
-        return KafkaSession(connection, self)
+    def _session(self, connection: Connection) -> "KafkaSession":
+        from onelog.gateways.kafka.session import Gateway, KafkaSession
+
+        if self._shared is None:
+            from onelog.gateways.kafka.handlers import HANDLERS, VERSIONS
+
+            self._shared = Gateway(self.house, HANDLERS, VERSIONS)
+        return KafkaSession(connection, self._shared)
 
     def refresh(self, loaded: Loaded) -> None:
         """Settings are looked up where they are needed."""

@@ -5,7 +5,6 @@ them is as safe as configured. With acks 0 there is no answer, and an error clos
 """
 
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.transactions.producers import stamp_of
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka import batches
 from onelog.gateways.kafka.batches import BatchError
@@ -104,10 +103,10 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
         born_host=session.born_host, store_host=session.gateway.store_host,
         inner_count=batch.records,
     )  # fmt: skip
-    stamp = stamp_of(batch) if batch.producer_id >= 0 else None
     session.broker.publish_batch(
-        session.principal, message, stamp, _stored, (producing, topic.name, told)
-    )
+        session.principal, message, batches.stamp_of(batch), _stored,
+        (producing, topic.name, told),
+    )  # fmt: skip
 
 
 def _stored(
