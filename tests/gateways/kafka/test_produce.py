@@ -69,6 +69,10 @@ BAD = {
         repacked(repacked(GOOD, 57, ">i", 1 << 30), 23, ">i", (1 << 30) - 1),
         ErrorCode.INVALID_RECORD,
     ),
+    "too many packed": (
+        repacked(repacked(batch_of(b"x", codec=Codec.ZSTD), 57, ">i", 900_000), 23, ">i", 899_999),
+        ErrorCode.INVALID_RECORD,
+    ),
     "codec": (repacked(GOOD, 21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     "append time": (repacked(GOOD, 21, ">h", 8), ErrorCode.INVALID_TIMESTAMP),
     "control": (repacked(GOOD, 21, ">h", 0x20), ErrorCode.INVALID_RECORD),
@@ -212,3 +216,20 @@ async def test_librdkafka_produces_exactly_once(tmp_path: Path) -> None:
         )
         assert [offset for _, offset in sent.places] == list(range(2_000))
         assert server.broker.batch_producers.stable_end("orders", 0, 2_000) == 2_000
+
+
+async def test_with_sync_flush_batches_are_answered_when_they_are_on_disk(tmp_path: Path) -> None:
+    async with kafka(tmp_path, store__flush="sync") as server, raw(server) as client:
+        await client.make_topic("orders")
+        id_ = await new_id(client)
+        for number in range(20):
+            data = {"index": 0, "records": batch_of(b"x", producer=(id_, 0, number))}
+            wanted = {"name": "orders", "partition_data": [data]}
+            client.tell(ApiKey.PRODUCE, 9, {"acks": -1, "topic_data": [wanted]})
+        for number in range(20):
+            answer = await client.hear(ApiKey.PRODUCE, 9)
+            told = answer["responses"][0]["partition_responses"][0]
+            assert (told["error_code"], told["base_offset"]) == (0, number)
+        last = server.broker.store.place("orders", 0, 19)
+        assert last is not None
+        assert server.broker.store.log.flushed >= last[0] + last[1]

@@ -415,3 +415,19 @@ async def test_administrators_are_told_of_transactions_and_producers(tmp_path: P
         (producer,) = here["active_producers"]
         assert (producer["producer_id"], producer["current_txn_start_offset"]) == (teller.id, 0)
         assert nowhere["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_with_sync_flush_nothing_of_a_transaction_is_seen_before_its_end(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path, store__flush="sync") as server, raw(server) as client:
+        await client.make_topic("orders")
+        teller = Teller(client)
+        await teller.begin()
+        await teller.add(0)
+        for each in (True, False):
+            assert await teller.send(b"one") == 0
+            assert await committed(client) == ([] if each else [b"one"])
+            assert await teller.end(commit=each) == 0
+            await teller.add(0)
+        assert await committed(client) == [b"one"]

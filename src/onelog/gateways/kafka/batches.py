@@ -30,6 +30,8 @@ _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
 _START_BYTES = _START.size
 _RECORD_BYTES_MIN = 7
+_PACKED_BYTES_MIN = 1 / 8
+"""No codec packs the number of a record into less than a bit; each takes room in the index."""
 _INNER_BATCH = int(SysFlag.INNER_BATCH)
 
 
@@ -89,7 +91,7 @@ def _check_head(batch: Batch, version: int) -> None:
     if (
         batch.records <= 0
         or batch.last_offset_delta != batch.records - 1
-        or (codec == Codec.NONE and batch.records * _RECORD_BYTES_MIN > room)
+        or batch.records * (_RECORD_BYTES_MIN if codec == Codec.NONE else _PACKED_BYTES_MIN) > room
     ):
         reason = (
             f"a batch that counts {batch.records} records, the last of them number "

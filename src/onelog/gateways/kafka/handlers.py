@@ -28,10 +28,9 @@ HANDLERS: dict[ApiKey, Handler] = {
 }
 
 VERSIONS: dict[ApiKey, range] = {
-    # Old versions of librdkafka compress only if version 0 is named, which they do not use then.
     ApiKey.PRODUCE: range(12),
-    ApiKey.FETCH: range(4, 17),
-    ApiKey.LIST_OFFSETS: range(1, 8),
+    ApiKey.FETCH: range(17),
+    ApiKey.LIST_OFFSETS: range(8),
     ApiKey.METADATA: range(14),
     ApiKey.OFFSET_COMMIT: range(2, 10),
     ApiKey.OFFSET_FETCH: range(1, 10),

@@ -100,7 +100,7 @@ class KafkaSession:
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
         self._pending: deque[Request] = deque()
-        self._kept = 0
+        self._unread = 0
         self.is_local = is_here(connection.remote[0], connection.local[0])
 
     def require_administrator(self) -> None:
@@ -118,11 +118,23 @@ class KafkaSession:
         """Bytes arrived."""
         self._reader.feed(data)
         self._handle_read()
+        unread = self._reader.unread_bytes
+        if unread or self._unread:
+            self._keep(unread, unread != self._unread + len(data))
 
     def writable(self) -> None:
         """The peer reads again: go on with the answers and requests that were put off."""
         self._send_ready()
         self._handle_read()
+        self._keep(self._reader.unread_bytes, True)
+
+    def _keep(self, unread: int, anew: bool) -> None:
+        """So many bytes wait for the rest of their request; `anew`: it is another than before."""
+        if unread > 2 * self.broker.config.frame_bytes_max:
+            raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
+        self._unread = unread
+        if self.connection.unread is not None:
+            self.connection.unread.keep(self.connection, unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
@@ -136,12 +148,6 @@ class KafkaSession:
                 self._handle(frame)
                 if len(self._pending) >= PENDING_MAX or connection.congested or connection.closing:
                     break
-        unread = self._reader.unread_bytes
-        if unread > 2 * self.broker.config.frame_bytes_max:
-            raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
-        if (unread or self._kept) and connection.unread is not None:
-            connection.unread.keep(connection, unread, unread <= self._kept)
-        self._kept = unread
 
     def _handle(self, frame: memoryview) -> None:
         header = read_header(frame)
