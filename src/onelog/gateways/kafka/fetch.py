@@ -11,7 +11,7 @@ from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.forms import place_in
 from onelog.core.cursors.reading import Fetched, FetchStatus
 from onelog.errors import OnelogError
-from onelog.gateways.kafka import batches
+from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
 from onelog.gateways.kafka.names import NO_ID, require_topic
@@ -24,6 +24,8 @@ FETCH_BYTES_MAX = 8 << 20
 """In one answer, whatever is asked for: more would wait in memory for a slow reader."""
 _COUNT_MAX = 1 << 30
 _ZSTD_FETCH_VERSION = 10
+_BATCH_VERSION, _TIME_VERSION = 4, 2
+"""From here on consumers read batches; or message sets, with times."""
 _ZSTD_BIT = 1 << Codec.ZSTD
 _READ_COMMITTED = 1
 _NOTHING = (
@@ -74,7 +76,7 @@ def fetch(session: KafkaSession, request: Request) -> Fields | None:
     wait_ms = 0 if fetching.refused else fields["max_wait_ms"]
     limits = Limits(
         _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
-        True, fields["isolation_level"] == _READ_COMMITTED,
+        True, fields.get("isolation_level") == _READ_COMMITTED,
     )  # fmt: skip
     session.broker.fetch(
         session.principal, fetching.cursors, limits, wait_ms, _fetched, session, fetching
@@ -182,7 +184,7 @@ def _partition(fetching: _Fetching, cursor: Cursor, result: Result, budget: list
     stable, aborted = session.broker.settled(
         session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
     )
-    is_committed = request.fields["isolation_level"] == _READ_COMMITTED
+    is_committed = request.fields.get("isolation_level") == _READ_COMMITTED
     answer: Fields = {
         "partition_index": cursor.queue_id,
         "error_code": 0,
@@ -211,6 +213,9 @@ def _read(
         )
         if codecs & _ZSTD_BIT and version < _ZSTD_FETCH_VERSION:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        if version < _BATCH_VERSION:
+            magic = 1 if version >= _TIME_VERSION else 0
+            pieces = [message_sets.from_batches(pieces, cursor.offset, magic)]
         answer["records"] = pieces
     elif status is FetchStatus.MESSAGE_WAS_REMOVING:
         answer["records"] = [batches.gap(cursor.offset, result.next_offset)]

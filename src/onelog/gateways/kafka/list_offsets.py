@@ -52,6 +52,8 @@ def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: boo
     except OnelogError as error:
         return answer | {"error_code": error_code(error)}
     epoch = LEADER_EPOCH if offset >= 0 else -1
+    if "max_num_offsets" in wanted:
+        return answer | {"old_style_offsets": [offset] if offset >= 0 else []}
     return answer | {"offset": offset, "timestamp": time_ms, "leader_epoch": epoch}
 
 

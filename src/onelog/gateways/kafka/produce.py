@@ -6,7 +6,7 @@ them is as safe as configured. With acks 0 there is no answer, and an error clos
 
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import OnelogError, TopicNotFoundError
-from onelog.gateways.kafka import batches
+from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
 from onelog.gateways.kafka.error_codes import error_code
@@ -18,6 +18,8 @@ from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 _KAFKA_FORM = Form.KAFKA.sys_flag
+_BATCH_VERSION = 3
+"""From here on producers send batches; before that, message sets."""
 
 
 class _Producing:
@@ -93,6 +95,8 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     queue_id, data = wanted["index"], wanted["records"]
     if not 0 <= queue_id < topic.queues:
         raise TopicNotFoundError(f"topic {topic.name} has no partition {queue_id}")
+    if request.version < _BATCH_VERSION:
+        data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
     batch = batches.checked(data, request.version, message_bytes_max(topic))
     if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
         now_ms = session.gateway.clock.now_ms()
