@@ -73,7 +73,7 @@ def fetch(session: KafkaSession, request: Request) -> Fields | None:
     _aim(fetching, wanted)
     bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
     cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
-    wait_ms = 0 if fetching.refused else fields["max_wait_ms"]
+    wait_ms = fields["max_wait_ms"] if fetching.cursors and not fetching.refused else 0
     limits = Limits(
         _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
         True, fields.get("isolation_level") == _READ_COMMITTED,

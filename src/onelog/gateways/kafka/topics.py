@@ -50,6 +50,9 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
         topics = [_topic(session, each, may_create) for each in wanted]
+        if version < 12:
+            for each in topics:
+                each["name"] = each["name"] or ""  # Before, a name could not be missing.
     if fields.get("include_topic_authorized_operations"):
         for each in topics:
             if not each["error_code"]:
