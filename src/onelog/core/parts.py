@@ -60,7 +60,6 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAMPLE_MS = 10_000
-EXPIRE_MS = 1_000
 _MORE_MS = 1
 """Between the parts of a job that is too long to be done at once."""
 
@@ -165,8 +164,8 @@ class Parts:
             self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
         )  # fmt: skip
         self.in_place = TransactionalIds(
-            self.access, self._clock, self.tables, self.topics, self.writer, self.batch_producers,
-            self.coordinator, self.waiting.arrived, self.when_durable,
+            self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
+            self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
@@ -283,7 +282,7 @@ class Parts:
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
-        self._every(EXPIRE_MS, self.in_place.expire, "aborting transactions that last too long")
+        self._every(SAMPLE_MS, self.in_place.expire, "looking after transactions in place")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")

@@ -155,9 +155,9 @@ def test_an_end_that_the_disk_refuses_is_written_later(
         with pytest.raises(TransactionEndingError):
             payer.end(commit=True)
         assert states(shop) == [State.COMMITTING]
-        shop.advance(2_000)
+        shop.advance(11_000)
         assert states(shop) == [State.COMMITTING]
-    shop.advance(2_000)
+    shop.advance(11_000)
     assert states(shop) == [State.COMMITTED]
     assert visible(shop) == [1, 1, 1]
     payer.end(commit=True)
@@ -185,9 +185,11 @@ def test_the_last_epoch_is_followed_by_another_producer_id(shop: World) -> None:
 
 def test_an_id_that_nobody_uses_is_forgotten(shop: World) -> None:
     Payer(shop)
-    shop.advance(IDLE_MAX_MS - 5_000)
+    shop.clock.advance(IDLE_MAX_MS - 5_000)
+    shop.broker.in_place.expire()
     assert states(shop) == [State.EMPTY]
-    shop.advance(10_000)
+    shop.clock.advance(10_000)
+    shop.broker.in_place.expire()
     assert states(shop) == []
 
 

@@ -28,8 +28,10 @@ from onelog.clock import Clock
 from onelog.core.access import Access, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offset_notes import Note
+from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables
+from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.membership.coordinator import Coordinator, Member, Position, Positions
 from onelog.core.transactions.in_place import Stamp
@@ -53,6 +55,7 @@ TIMEOUT_MAX_MS = 900_000
 IDLE_MAX_MS = 7 * 86_400_000
 """After that an id that nobody uses is forgotten."""
 EPOCH_MAX = 32_766
+_LATE_MS = 1_000
 NOBODY = -1
 _KAFKA_FORM = Form.KAFKA.sys_flag
 
@@ -96,6 +99,7 @@ class TransactionalIds:
         self,
         access: Access,
         clock: Clock,
+        schedule: Schedule,
         tables: Tables,
         topics: Topics,
         writer: Writer,
@@ -116,6 +120,8 @@ class TransactionalIds:
         self._transactions: dict[str, Transaction] = {}
         self._by_producer: dict[int, Transaction] = {}
         self._with_groups: dict[str, Transaction] = {}
+        self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._overdue)
+        """Of those that are open."""
         producers.covers = self._covers
         coordinator.is_pending = self._is_pending
 
@@ -127,11 +133,14 @@ class TransactionalIds:
         if before is not None:
             self._by_producer.pop(before.producer_id, None)
             self._with_groups.pop(key, None)
+            self._deadlines.remove(key, before.begun_ms + before.timeout_ms)
         if value is not None:
             transaction = self._transactions[key] = _restored(key, value)
             self._by_producer[transaction.producer_id] = transaction
             if transaction.groups:
                 self._with_groups[key] = transaction
+            if transaction.state is State.ONGOING:
+                self._deadlines.add(key, transaction.begun_ms + transaction.timeout_ms)
 
     def entries(self) -> dict[str, Any]:
         """Every transactional id."""
@@ -330,24 +339,32 @@ class TransactionalIds:
         config = self._topics.get(topic)
         return config is not None and queue_id < config.queues
 
-    def expire(self) -> None:
-        """Abort what lasts too long, and forget ids that nobody uses; from time to time."""
-        now_ms = self._clock.now_ms()
-        for transaction in list(self._transactions.values()):
+    def _overdue(self, names: list[str]) -> None:
+        """Abort what lasts too long; whoever had it is fenced."""
+        for name in names:
+            transaction = self._transactions.get(name)
+            if transaction is None or transaction.state is not State.ONGOING:
+                continue
+            log.warning("the transaction of %r lasted too long: aborted", name)
             try:
-                self._expire(transaction, now_ms)
-            except TransactionEndingError as error:
+                self._end(transaction, commit=False, epoch=transaction.epoch + 1)
+            except OnelogError as error:
                 log.error("%s; it is tried again", error)
 
-    def _expire(self, transaction: Transaction, now_ms: int) -> None:
-        if transaction.state in _ENDING:
-            self._carry_out(transaction)
-        elif transaction.state is State.ONGOING:
-            if now_ms - transaction.begun_ms > transaction.timeout_ms:
-                log.warning("the transaction of %r lasted too long: aborted", transaction.name)
-                self._end(transaction, commit=False, epoch=transaction.epoch + 1)
-        elif now_ms - transaction.seen_ms > IDLE_MAX_MS:
-            self._tables.write([(self.name, transaction.name, None)])
+    def expire(self) -> None:
+        """Try again what a disk refused, and forget ids that nobody uses; from time to time."""
+        now_ms = self._clock.now_ms()
+        for transaction in list(self._transactions.values()):
+            if transaction.state in _ENDING:
+                try:
+                    self._carry_out(transaction)
+                except TransactionEndingError as error:
+                    log.error("%s; it is tried again", error)
+            elif transaction.state is State.ONGOING:
+                if now_ms > transaction.begun_ms + transaction.timeout_ms + _LATE_MS:
+                    self._overdue([transaction.name])
+            elif now_ms - transaction.seen_ms > IDLE_MAX_MS:
+                self._tables.write([(self.name, transaction.name, None)])
 
     # -- what others ask -----------------------------------------------------------------------
 
