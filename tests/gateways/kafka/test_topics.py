@@ -14,6 +14,7 @@ from kafka.admin import NewTopic as KafkaPythonTopic
 from onelog.core.catalog.topics import TopicConfig
 from onelog.gateways.kafka.names import is_legal_topic
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
 from tests.gateways.kafka.live import SECONDS, address, kafka
 from tests.gateways.kafka.raw import batch_of, raw
 
@@ -154,3 +155,35 @@ async def test_a_grown_topic_takes_batches_in_its_new_partitions(tmp_path: Path)
         told = await client.ask(ApiKey.CREATE_PARTITIONS, 3, grown)
         assert told["results"] == [{"name": "orders", "error_code": 0, "error_message": None}]
         assert (await client.produce("orders", batch_of(b"x"), 1))["error_code"] == 0
+
+
+async def test_partitions_are_described_page_by_page(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        for name, partitions in (("a", 3), ("b", 2), ("c", 1)):
+            await client.make_topic(name, partitions)
+        for limit in range(1, 8):
+            found: list[tuple[str, int]] = []
+            cursor = None
+            while True:
+                wanted: Fields = {"topics": [], "response_partition_limit": limit, "cursor": cursor}
+                told = await client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, wanted)
+                page = [
+                    (topic["name"], each["partition_index"])
+                    for topic in told["topics"]
+                    for each in topic["partitions"]
+                ]
+                assert len(page) <= limit
+                found += page
+                cursor = told["next_cursor"]
+                if cursor is None:
+                    break
+            assert found == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0)]
+        wanted = {"topics": [{"name": "nowhere"}], "cursor": None}
+        told = await client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, wanted)
+        assert told["topics"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        asked = {"topic_partitions": [{"topic": "a", "partitions": [0, 9]}]}
+        told = await client.ask(ApiKey.ELECT_LEADERS, 2, asked)
+        codes = [
+            each["error_code"] for each in told["replica_election_results"][0]["partition_result"]
+        ]
+        assert codes == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -56,6 +56,7 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.DESCRIBE_LOG_DIRS: range(1, 5),
     ApiKey.CREATE_PARTITIONS: range(4),
     ApiKey.DELETE_GROUPS: range(3),
+    ApiKey.ELECT_LEADERS: range(3),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: range(2),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     ApiKey.OFFSET_DELETE: range(1),
@@ -66,5 +67,7 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.LIST_TRANSACTIONS: range(2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
     ApiKey.CONSUMER_GROUP_DESCRIBE: range(2),
+    ApiKey.LIST_CONFIG_RESOURCES: range(2),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: range(1),
 }
 """What clients are told that they may use."""

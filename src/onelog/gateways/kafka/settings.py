@@ -16,12 +16,12 @@ from onelog.gateways.kafka.configs import (
     shown_configs,
 )
 from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.names import require_topic, visible_topics
 from onelog.gateways.kafka.session import NODE_ID, Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, _CLIENT_METRICS = 2, 4, 16
 """Kafka's numbers for what settings are of."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """What is done to a setting."""
@@ -146,8 +146,23 @@ def _alter(
         session.broker.admin.create_topic(session.principal, altered)
 
 
+def list_config_resources(session: KafkaSession, request: Request) -> Fields:
+    """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
+    kinds = request.fields.get("resource_types", [_CLIENT_METRICS]) or [TOPIC, BROKER]
+    found: list[Fields] = []
+    if TOPIC in kinds:
+        found += [
+            {"resource_name": each.name, "resource_type": TOPIC}
+            for each in visible_topics(session.broker, session.principal)
+        ]
+    if BROKER in kinds:
+        found.append({"resource_name": str(NODE_ID), "resource_type": BROKER})
+    return {"error_code": 0, "config_resources": found}
+
+
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
 }

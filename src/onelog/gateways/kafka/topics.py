@@ -26,6 +26,7 @@ from onelog.wire.kafka.schema import Fields
 _ALL_OPERATIONS = 0xDF8
 """Of a topic: read, write, create, delete, alter, describe, and those with configs."""
 _CLUSTER_OPERATIONS = 0x1FB0
+_PAGE_PARTITIONS_MAX = 2_000
 _LEADER: Fields = {
     "error_code": 0, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
     "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID],
@@ -101,6 +102,58 @@ def _told(config: TopicConfig) -> Fields:
         "is_internal": False,
         "partitions": [{**_LEADER, "partition_index": each} for each in range(config.queues)],
     }
+
+
+def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_TOPIC_PARTITIONS: the same in pages, by name and partition."""
+    fields, cursor = request.fields, request.fields["cursor"]
+    names = sorted({each["name"] for each in fields["topics"]}) or sorted(
+        each.name for each in visible_topics(session.broker, session.principal)
+    )
+    room = max(1, min(fields["response_partition_limit"], _PAGE_PARTITIONS_MAX))
+    told: list[Fields] = []
+    for name in names:
+        begin = 0
+        if cursor is not None:
+            if name < cursor["topic_name"]:
+                continue
+            if name == cursor["topic_name"]:
+                begin = max(0, cursor["partition_index"])
+        if room <= 0:
+            return {"topics": told, "next_cursor": {"topic_name": name, "partition_index": begin}}
+        topic = _topic(session, {"name": name}, may_create=False)
+        partitions = topic.get("partitions", [])[begin:]
+        told.append({**topic, "partitions": partitions[:room]})
+        if len(partitions) > room:
+            place = {"topic_name": name, "partition_index": begin + room}
+            return {"topics": told, "next_cursor": place}
+        room -= len(partitions)
+    return {"topics": told}
+
+
+def elect_leaders(session: KafkaSession, request: Request) -> Fields:
+    """ELECT_LEADERS: every partition has its leader, the only one that it can have."""
+    wanted = request.fields["topic_partitions"] or []
+    told = []
+    for topic in wanted:
+        config = session.broker.find_topic(session.principal, topic["topic"])
+        queues = 0 if config is None else config.queues
+        told.append(
+            {
+                "topic": topic["topic"],
+                "partition_result": [
+                    {
+                        "partition_id": each,
+                        "error_code": ErrorCode.ELECTION_NOT_NEEDED
+                        if 0 <= each < queues
+                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        "error_message": None,
+                    }
+                    for each in topic["partitions"]
+                ],
+            }
+        )
+    return {"error_code": 0, "replica_election_results": told}
 
 
 def describe_cluster(session: KafkaSession, request: Request) -> Fields:
@@ -271,6 +324,8 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.METADATA: metadata,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
     ApiKey.CREATE_TOPICS: create_topics,
