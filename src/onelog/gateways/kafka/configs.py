@@ -8,6 +8,8 @@ follows from them. Those that mean something have a check.
     message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
     retention.ms              messages may go at that age; -1 for never, while the disk has room
     min.insync.replicas       there is one replica: more than 1 is refused
+    cleanup.policy            only delete; it is no attribute, because RocketMQ has one of that name
+    compression.type          nothing: batches stay as their producers compressed them
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from onelog.config import Config
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError
 
+CLEANUP_POLICY = "cleanup.policy"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
@@ -64,8 +67,12 @@ def _ratio(value: str) -> bool:
 
 
 TOPIC_CONFIGS: dict[str, TopicSetting] = {
-    "cleanup.policy": TopicSetting("delete", _LIST, _words("delete")),
-    "compression.type": TopicSetting("producer", _STRING, _one_of("producer")),
+    CLEANUP_POLICY: TopicSetting("delete", _LIST, _words("delete")),
+    "compression.type": TopicSetting(
+        "producer",
+        _STRING,
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
     "delete.retention.ms": TopicSetting("86400000", _LONG, _whole(0)),
     "file.delete.delay.ms": TopicSetting("60000", _LONG, _whole(0)),
     "flush.messages": TopicSetting("9223372036854775807", _LONG, _whole(1)),
@@ -108,14 +115,14 @@ class Shown(NamedTuple):
 
 
 def check_configs(given: Mapping[str, str]) -> dict[str, str]:
-    """The same settings, or `ConfigError`."""
+    """The attributes that a topic gets for these settings, or `ConfigError`."""
     for name, value in given.items():
         known = TOPIC_CONFIGS.get(name)
         if known is None:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
         if not known.check(value):
             raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
-    return dict(given)
+    return {name: value for name, value in given.items() if name != CLEANUP_POLICY}
 
 
 def is_list(name: str) -> bool:
@@ -129,7 +136,7 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
     for name, (default, kind, _) in TOPIC_CONFIGS.items():
         if name == RETENTION_MS:
             default = str(config.store.retention_ms)
-        value = topic.attributes.get(name)
+        value = None if name == CLEANUP_POLICY else topic.attributes.get(name)
         source = DEFAULT_SOURCE if value is None else TOPIC_SOURCE
         shown.append(Shown(name, default if value is None else value, source, kind, default))
     return shown

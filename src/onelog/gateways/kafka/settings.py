@@ -7,6 +7,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
+    CLEANUP_POLICY,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
     Shown,
@@ -104,7 +105,9 @@ def _changes(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
         elif operation == SET:
             wanted[name] = value
         elif operation in (APPEND, SUBTRACT) and is_list(name):
-            known = topic.attributes.get(name, TOPIC_CONFIGS[name].default)
+            known = TOPIC_CONFIGS[name].default
+            if name != CLEANUP_POLICY:
+                known = topic.attributes.get(name, known)
             words = [word for word in known.split(",") if word]
             some = (value or "").split(",")
             words = [word for word in words if word not in some]
@@ -140,7 +143,11 @@ def _alter(
     for name in wanted:
         if name not in TOPIC_CONFIGS:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
-    kept = {name: value for name, value in topic.attributes.items() if name not in wanted}
+    kept = {
+        name: value
+        for name, value in topic.attributes.items()
+        if name not in wanted or name == CLEANUP_POLICY
+    }
     if not is_trial:
         altered = replace(topic, attributes=kept | given)
         session.broker.admin.create_topic(session.principal, altered)
