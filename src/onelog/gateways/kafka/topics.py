@@ -29,7 +29,8 @@ _CLUSTER_OPERATIONS = 0x1FB0
 _PAGE_PARTITIONS_MAX = 2_000
 _LEADER: Fields = {
     "error_code": 0, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
-    "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID],
+    "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID], "eligible_leader_replicas": [],
+    "last_known_elr": [],
 }  # fmt: skip
 
 
