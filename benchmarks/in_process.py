@@ -30,6 +30,7 @@ from onelog.server import running_broker
 SETTINGS: dict[str, str | int] = {
     "broker.port": 0,
     "broker.vip_port": 0,
+    "kafka.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 256 << 20,
     "store.disk_clean_percent": 97,

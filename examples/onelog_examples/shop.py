@@ -36,7 +36,8 @@ BATCH_ORDERS_MAX = 500
 @contextmanager
 def running_server(folder: Path) -> Iterator[str]:
     """Run `onelog up` in a folder; gives the address of its name server."""
-    arguments = ["--data", str(folder), "--nameserver-port", "0", "--broker-port", "0"]
+    arguments = ["--data", str(folder), "--nameserver-port", "0"]
+    arguments += ["--broker-port", "0", "--kafka-port", "0"]
     for setting in _SMALL:
         arguments += ["--set", setting]
     folder.mkdir(parents=True, exist_ok=True)

@@ -209,6 +209,20 @@ class NameserverConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """Kafka's protocol. It listens where the broker does."""
+
+    port: int = setting(9092, "port of Kafka's clients; 0 for none, -1 for a free one", -1, 65_535)
+    topic_partitions: int = setting(
+        1, "partitions of a topic that a Kafka client names first", 1, 1024, live=True
+    )
+    heartbeat_ms: int = setting(
+        5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
+        live=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class NetConfig:
     """What all ports of a process let their peers take together, broker's and name server's."""
 
@@ -269,6 +283,7 @@ class Config:
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
+    kafka: KafkaConfig = KafkaConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()

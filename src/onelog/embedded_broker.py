@@ -66,6 +66,7 @@ ALWAYS: dict[str, Value] = {
     "store.disk_force_percent": 98,
     "store.disk_refuse_percent": 99,
     "broker.vip_port": 0,
+    "kafka.port": 0,
 }
 
 _numbers: set[int] = set()
@@ -76,10 +77,16 @@ class Embedding:
     """A broker that is not started yet: `with` and `async with` do that."""
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None, port: int | None, settings: Mapping[str, Value]
+        self,
+        folder: str | os.PathLike[str] | None,
+        port: int | None,
+        settings: Mapping[str, Value],
+        kafka: bool = False,
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
-        self._port = port
+        # Kafka's clients come through sockets only.
+        self._port = 0 if kafka and port is None else port
+        settings = {"kafka__port": -1, **settings} if kafka else settings
         self._settings = {key.replace("__", ".", 1): value for key, value in settings.items()}
         self._running: list[contextlib.AsyncExitStack] = []
 
@@ -95,7 +102,7 @@ class Embedding:
     async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
-    async def _start(self) -> tuple[str, Path]:
+    async def _start(self) -> tuple[str, Path, str]:
         stack = contextlib.AsyncExitStack()
         place = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
         self._running.append(stack)
@@ -113,6 +120,8 @@ class _Place:
     """The name server's address, for clients of this process; those of others need a port."""
     folder: Path
     """What it keeps: the folder `store`, and the name server's file."""
+    bootstrap_servers: str
+    """Where Kafka's clients begin; empty, if it has no port for them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -177,8 +186,8 @@ class AsyncEmbeddedBroker(_Place):
 @contextlib.asynccontextmanager
 async def _running(
     folder: Path | None, port: int | None, settings: Mapping[str, Value]
-) -> AsyncIterator[tuple[str, Path]]:
-    """A name server and a broker that know each other: the former's address, and the folder."""
+) -> AsyncIterator[tuple[str, Path, str]]:
+    """A name server and a broker that know each other: what a `_Place` says of them."""
     async with contextlib.AsyncExitStack() as stack:
         number = _take_number()
         stack.callback(_numbers.discard, number)
@@ -224,7 +233,8 @@ async def _running(
         for listener in broker.listeners:
             if isinstance(listener, MemoryListener):
                 listener.make_line = direct.line
-        yield address, folder
+        kafka_port = broker.config.kafka.port
+        yield address, folder, f"127.0.0.1:{kafka_port}" if kafka_port else ""
 
 
 async def _create_topic(nameserver: str, topic: str, queues: int) -> None:

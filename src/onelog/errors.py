@@ -298,3 +298,95 @@ class JavaNotFoundError(OnelogError):
 
 class UndecodableError(OnelogError):
     """A message whose body is not what its schema says."""
+
+
+class MembershipError(OnelogError):
+    """A member of a group asks for what it cannot have, or not now."""
+
+
+class UnknownMemberError(MembershipError):
+    """Somebody who is no member of the group, or no longer."""
+
+
+class IllegalGenerationError(MembershipError):
+    """A member that speaks of another generation than the group's."""
+
+
+class RebalanceInProgressError(MembershipError):
+    """The group shares out anew: the member has to join again."""
+
+
+class InconsistentProtocolError(MembershipError):
+    """A member that has no way to share out in common with the others."""
+
+
+class FencedInstanceError(MembershipError):
+    """A static member whose name another process has taken over."""
+
+
+class MemberIdRequiredError(MembershipError):
+    """A new member that has to join once more, with the id that is this error's text."""
+
+
+class GroupFullError(MembershipError):
+    """A group that takes no more members."""
+
+
+class GroupNotEmptyError(MembershipError):
+    """A group that cannot be deleted while it has members."""
+
+
+class InvalidSessionTimeoutError(MembershipError):
+    """A time of silence that a group does not allow its members."""
+
+
+class FencedMemberEpochError(MembershipError):
+    """A member that is at another epoch than the broker knows: it gives up all it has."""
+
+
+class StaleMemberEpochError(MembershipError):
+    """Offsets of a member that has not followed the group so far."""
+
+
+class UnreleasedInstanceError(MembershipError):
+    """A static member's name that another member still uses."""
+
+
+class UnsupportedAssignorError(MembershipError):
+    """A way to share out that the broker does not know."""
+
+
+class InvalidRegexError(MembershipError):
+    """A subscription by a pattern that is none."""
+
+
+class ProducerStateError(OnelogError):
+    """A producer that numbers its batches, or has a transaction, sends what does not follow."""
+
+
+class InvalidProducerEpochError(ProducerStateError):
+    """A producer whose place another one has taken."""
+
+
+class OutOfOrderSequenceError(ProducerStateError):
+    """A batch whose number does not follow its producer's last one."""
+
+
+class TransactionStateError(ProducerStateError):
+    """A step of a transaction that does not follow the one before."""
+
+
+class ProducerFencedError(ProducerStateError):
+    """A producer of a transactional id that another process has taken over."""
+
+
+class ProducerIdMismatchError(ProducerStateError):
+    """A transactional id that is not, or no longer, this producer's."""
+
+
+class InvalidTransactionTimeoutError(ProducerStateError):
+    """A time that no transaction may last."""
+
+
+class TransactionEndingError(ProducerStateError):
+    """A transaction whose end could not be written yet: try again."""

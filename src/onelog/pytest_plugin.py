@@ -1,8 +1,11 @@
-"""The fixture `onelog_broker`: a broker of its own for each test, in the test's own process.
+"""The fixtures `onelog_broker` and `onelog_kafka`: a broker for each test, in the test's process.
 
     def test_orders_are_billed(onelog_broker):
         with onelog_broker.producer("shop") as producer:
             producer.send(Message("orders", b"42"))
+
+    def test_bills_are_sent(onelog_kafka):
+        producer = KafkaProducer(bootstrap_servers=onelog_kafka.bootstrap_servers)
 
 pytest loads this module in every run, before it measures coverage: so it imports nothing of OneLog
 until a test asks for the fixture. Tests that are coroutines can use it, too: they give
@@ -24,4 +27,13 @@ def onelog_broker() -> "Iterator[EmbeddedBroker]":
     import onelog
 
     with onelog.embedded() as mq:
+        yield mq
+
+
+@pytest.fixture
+def onelog_kafka() -> "Iterator[EmbeddedBroker]":
+    """The same with a port for Kafka's clients, at its `bootstrap_servers`."""
+    import onelog
+
+    with onelog.embedded(kafka=True) as mq:
         yield mq

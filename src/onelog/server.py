@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 RETENTION_SECONDS = 10.0
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
+    ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
@@ -85,6 +86,9 @@ class BrokerServer:
         if config.port == 0:
             config = replace(config, port=_free_port(config.host))
             self.config = replace(self.config, broker=config)
+        if self.config.kafka.port == -1:
+            kafka = replace(self.config.kafka, port=_free_port(config.host))
+            self.config = replace(self.config, kafka=kafka)
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
         )
@@ -356,7 +360,7 @@ def nth_broker(loaded: Loaded, number: int) -> Loaded:
     config = loaded.config
     for section, _ in GATEWAYS[1:]:
         settings = getattr(config, section)
-        if settings.port:
+        if settings.port > 0:
             settings = replace(settings, port=settings.port + number)
             config = replace(config, **{section: settings})
     return Loaded(config, loaded.sources)

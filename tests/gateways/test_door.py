@@ -20,7 +20,11 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestMode
+from onelog.core.membership.classic import Joining
+from onelog.core.membership.consumers import Beat
+from onelog.core.membership.coordinator import Coordinator, Member
 from onelog.core.membership.members import Client, ConsumerData
+from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.errors import NotPermittedError
 from onelog.message import LOOPBACK, NewMessage, NewRun, message_id
 from onelog.rocketmq.pop import Pop
@@ -32,9 +36,16 @@ from tests.gateways import toy
 from tests.gateways.remoting import live
 
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
-OPEN_TO_GATEWAYS = {"admin", "config", "access", "hooks"}
+OPEN_TO_GATEWAYS = {"admin", "config", "access", "hooks", "coordinator", "in_place"}
 """What gateways may use of a broker beside its methods and properties."""
-FOR_ITS_OWNER = {"open", "close", "reconfigure", "prepare_retention", "when_durable"}
+FOR_ITS_OWNER = {
+    "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "entries",
+    "committing", "expire",
+}  # fmt: skip
+DOORS: dict[str, type] = {
+    "broker": Broker, "admin": Admin, "coordinator": Coordinator, "in_place": TransactionalIds,
+}  # fmt: skip
+"""The broker, and the parts of it that gateways call by themselves."""
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
     "when_leases_safe", "is_system_topic",
@@ -54,11 +65,8 @@ def uses_behind(source: str) -> list[str]:
             continue
         owner = node.value
         name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-        if name in ("broker", "_broker"):
-            door: type = Broker
-        elif name in ("admin", "_admin"):
-            door = Admin
-        else:
+        door = DOORS.get(name.removeprefix("_"))
+        if door is None:
             continue
         kind = inspect.getattr_static(door, node.attr, None)
         is_verb = inspect.isfunction(kind) or isinstance(kind, property)
@@ -129,6 +137,13 @@ def arguments() -> dict[str, Any]:
         "mode": RequestMode(),
         "message_id": message_id(LOOPBACK, 0),
         "clean_offsets": True,
+        "joining": Joining("readers", "", None, "c", "h", 10_000, 10_000, "consumer", []),
+        "beat": Beat("readers", "m", 0),
+        "member": Member(),
+        "positions": {},
+        "assignments": [],
+        "wanted": None,
+        "stamp": None,
     }
 
 
@@ -184,7 +199,19 @@ def test_a_stranger_may_administer_nothing(closed_broker: Broker, name: str) -> 
     assert closed_broker.store.log_end == end
 
 
-@pytest.mark.parametrize("door", [Broker, Admin])
+@pytest.mark.parametrize("name", verbs(Coordinator))
+def test_a_stranger_may_use_no_verb_of_groups(closed_broker: Broker, name: str) -> None:
+    with pytest.raises(NotPermittedError, match="mallory may not"):
+        call(getattr(closed_broker.coordinator, name))
+
+
+@pytest.mark.parametrize("name", verbs(TransactionalIds))
+def test_a_stranger_may_use_no_verb_of_transactions(closed_broker: Broker, name: str) -> None:
+    with pytest.raises(NotPermittedError, match="mallory may not"):
+        call(getattr(closed_broker.in_place, name))
+
+
+@pytest.mark.parametrize("door", DOORS.values())
 def test_every_verb_is_told_who_asks(door: type) -> None:
     for name in verbs(door):
         first = list(inspect.signature(getattr(door, name)).parameters)[1]

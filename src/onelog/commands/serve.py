@@ -85,6 +85,10 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option(help="Port of the (first) broker.", show_default="10911")
     ] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     config: ConfigFile = None,
     set_: Set = None,
@@ -99,6 +103,7 @@ def up(
         "nameserver.port": nameserver_port,
         "broker.host": host,
         "broker.port": broker_port,
+        "kafka.port": kafka_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     if brokers == 1:
@@ -106,4 +111,6 @@ def up(
     else:
         extra = ["--config", str(config)] if config else []
         extra += [word for item in set_ or [] for word in ("--set", item)]
+        if kafka_port is not None:
+            extra += ["--set", f"kafka.port={kafka_port}"]
         serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)

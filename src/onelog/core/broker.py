@@ -7,7 +7,7 @@ answer that has to wait is given later, by a callback.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.catalog.groups import GroupConfig
@@ -25,6 +25,7 @@ from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
 from onelog.core.parts import Parts
 from onelog.core.publish import Intent
+from onelog.core.transactions.in_place import Aborted, Producer, Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
@@ -36,6 +37,9 @@ from onelog.errors import (
     SubscriptionOutdatedError,
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
+
+if TYPE_CHECKING:
+    from onelog.core.cursors.times import Dated
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,24 @@ class Broker(Parts):
         if self._guarded:
             self.access.check(who, "publish", ("topic", run.topic))
         self.publisher.publish_many(run, on_stored, token)
+
+    def publish_batch(
+        self,
+        who: Principal,
+        message: NewMessage,
+        stamp: Stamp | None,
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> None:
+        """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
+        if self._guarded:
+            self.access.check(who, "publish", ("topic", message.topic))
+        self.batch_producers.publish(message, stamp, on_stored, token)
+
+    def new_producer_id(self, who: Principal) -> int:
+        """An id for a producer that numbers its batches."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        return self.batch_producers.new_id()
 
     def publish_now(self, who: Principal, message: NewMessage) -> Appended | None:
         """Store a plain message at once; None if that cannot be done for it, or not now.
@@ -298,6 +320,16 @@ class Broker(Parts):
             for cursor in cursors:
                 self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def settled(
+        self, who: Principal, topic: str, queue_id: int, begin: int, end: int
+    ) -> tuple[int, list[Aborted]]:
+        """Up to where transactions in a queue have ended, and which of them failed in a stretch."""
+        if self._guarded:
+            self.access.check(who, "consume", ("topic", topic))
+        producers = self.batch_producers
+        stable = producers.stable_end(topic, queue_id, self.store.max_offset(topic, queue_id))
+        return stable, producers.aborted_between(topic, queue_id, begin, end)
 
     def may_follow(
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
@@ -603,6 +635,18 @@ class Broker(Parts):
         self.access.check(who, "describe", ("topic", topic))
         return self.store.min_offset(topic, queue_id)
 
+    def delete_before(self, who: Principal, topic: str, queue_id: int, offset: int) -> int:
+        """Delete the first messages of a queue, -1 for all; where it begins then."""
+        self.access.check(who, "delete", ("topic", topic))
+        return self.starts.delete_before(topic, queue_id, offset)
+
+    def producers_of(
+        self, who: Principal, topic: str, queue_id: int
+    ) -> list[tuple[int, Producer, int]]:
+        """Who numbers batches in a queue, and where their transactions begin, -1 if none does."""
+        self.access.check(who, "describe", ("topic", topic))
+        return self.batch_producers.of(topic, queue_id)
+
     def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
         """Where a queue ends."""
         self.access.check(who, "describe", ("topic", topic))
@@ -614,6 +658,22 @@ class Broker(Parts):
         """Where in a queue a time is; for a worker to ask."""
         self.access.check(who, "describe", ("topic", topic))
         return self.store.offset_by_time(topic, queue_id, time_ms, upper)
+
+    def first_message_since(
+        self, who: Principal, topic: str, queue_id: int, time_ms: int
+    ) -> "Dated | None":
+        """The first message of a queue that was made then or later; for a worker to ask."""
+        from onelog.core.cursors import times  # What reads other forms, few need.
+
+        self.access.check(who, "describe", ("topic", topic))
+        return times.first_since(self.store, topic, queue_id, time_ms)
+
+    def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
+        """The message of a queue that was made last; for a worker to ask."""
+        from onelog.core.cursors import times
+
+        self.access.check(who, "describe", ("topic", topic))
+        return times.latest(self.store, topic, queue_id)
 
     def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored; -1 if it has none."""

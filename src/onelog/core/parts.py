@@ -25,6 +25,7 @@ from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
 from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, WhenSafe
@@ -36,6 +37,7 @@ from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
 from onelog.core.leases.lending import Lending
 from onelog.core.membership.assignment import RequestModes
+from onelog.core.membership.coordinator import Coordinator
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
@@ -47,7 +49,9 @@ from onelog.core.stats import Stats
 from onelog.core.transactions.checkback import AskProducer, CheckBack
 from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
+from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
+from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.errors import OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
@@ -133,9 +137,11 @@ class Parts:
         self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
+        self.starts = QueueStarts(self.tables, store, self.topics)
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
+        self.batch_producers = BatchProducers(self.tables, store, self.topics, self.marked, clock)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
@@ -143,15 +149,24 @@ class Parts:
             self.writer, self.topics, self.delay, self.timers, self.transactions, random,
             self.retry.redirect, store.config.body_bytes_max,
         )  # fmt: skip
+        self.batch_producers.use(self.publisher)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
-        self._wire_door()
+        self._wire_door(lambda: f"{random.getrandbits(128):032x}")
 
-    def _wire_door(self) -> None:
+    def _wire_door(self, new_id: Callable[[], str]) -> None:
         self.admin = Admin(
             self.access, self.config.name, self.store, self.writer, self._clock, self.tables,
             self.versions, self.topics, self.groups, self.members, self.offsets, self.stats,
             self.delay, self.timers, self.checkback, self.request_modes,
+        )  # fmt: skip
+        self.coordinator = Coordinator(
+            self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,
+            self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
+        )  # fmt: skip
+        self.in_place = TransactionalIds(
+            self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
+            self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
@@ -167,7 +182,7 @@ class Parts:
         )
         self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max, self.marked.names,
+            config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
         )  # fmt: skip
         self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
         self.fetches = Fetches(
@@ -234,6 +249,8 @@ class Parts:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
+            self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
+            self.starts,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -245,6 +262,9 @@ class Parts:
             self.tables.snapshot(wait=True)
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
+        self.batch_producers.open()
+        self.coordinator.open()
+        self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()
         self.groups.add_system()
@@ -260,7 +280,9 @@ class Parts:
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
+        self._every(SAMPLE_MS, self.in_place.expire, "looking after transactions in place")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
+        self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
         check_ms = config.transaction_check_interval_ms
@@ -297,7 +319,8 @@ class Parts:
         for part in (
             self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
             self.checkback.close, self.prepared_batches.close, self.transactions.remember,
-            self.leases.close, self.lease_tables.close, self.offsets.flush, self.tables.close,
+            self.leases.close, self.lease_tables.close, self.offsets.flush,
+            self.batch_producers.keep, self.tables.close,
         ):  # fmt: skip
             try:
                 part()

@@ -35,6 +35,7 @@ SMALL: dict[str, Value] = {
     "store.disk_refuse_percent": 99,
     "broker.port": 0,
     "broker.vip_port": 0,
+    "kafka.port": 0,
     "broker.nameservers": "",
 }
 

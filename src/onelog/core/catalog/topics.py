@@ -39,6 +39,7 @@ PERM_WRITE = 2
 PERM_READ = 4
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _PERM_MAX = 15
+_FOR_EVER_MS = 36_500 * 86_400_000
 
 OWN_TOPICS = frozenset((TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC))
 WAITING_TOPICS = frozenset(
@@ -121,17 +122,22 @@ class Topics(Settings[TopicConfig]):
         return config
 
     def retention_ms(self) -> dict[str, int]:
-        """The topics that have a retention time of their own ("reserve.time", in hours)."""
-        hours = {
-            config.name: config.attributes.get("reserve.time", "")
-            for config in self.all()
-            if config.attributes
-        }
-        return {
-            name: int(value) * 3_600_000
-            for name, value in hours.items()
-            if value.isdecimal() and int(value) > 0
-        }
+        """The topics that have a retention time of their own.
+
+        That is "reserve.time", in hours, or Kafka's "retention.ms", of which -1 is for ever.
+        """
+        found: dict[str, int] = {}
+        for config in self.all():
+            if config.attributes:
+                hours = config.attributes.get("reserve.time", "")
+                if hours.isdecimal() and int(hours) > 0:
+                    found[config.name] = int(hours) * 3_600_000
+                time_ms = config.attributes.get("retention.ms", "")
+                if time_ms == "-1":
+                    found[config.name] = _FOR_EVER_MS
+                elif time_ms.isdecimal() and int(time_ms) > 0:
+                    found[config.name] = min(int(time_ms), _FOR_EVER_MS)
+        return found
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""

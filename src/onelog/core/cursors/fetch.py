@@ -64,6 +64,10 @@ class Limits(NamedTuple):
     """With less than that, it is held."""
     bulk: bool = False
     """Whether it may take from disk what it may take from memory."""
+    as_stored: bool = False
+    """Whether records of other forms than RocketMQ's are wanted as they are."""
+    committed: bool = False
+    """With that: whether it ends where the first transaction is open. Others always do."""
 
 
 Result = Fetched | OnelogError
@@ -84,7 +88,7 @@ def allowed(config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: in
         bytes_max = config.pull_bytes_max
     count_max = min(count_max, config.pull_count_max)
     # What calling the class does, at half the price.
-    return tuple.__new__(Limits, (count_max, bytes_max, bytes_max, 1, False))
+    return tuple.__new__(Limits, (count_max, bytes_max, bytes_max, 1, False, False, False))
 
 
 @dataclass(eq=False)
@@ -132,7 +136,7 @@ class Fetches:
         """What is there now, or what is lacking; in the end (`last`) nothing but time can be."""
         if len(cursors) == 1:
             return self._look_at_one(cursors[0], limits, cold_ok, last)
-        count, cursor_bytes, room, bytes_min, bulk = limits
+        count, cursor_bytes, room, bytes_min, *_ = limits
         results: list[Result] = []
         cold: list[tuple[int, int]] = []
         size = 0
@@ -143,7 +147,7 @@ class Fetches:
                 continue
             try:
                 bytes_max = cursor_bytes if cursor_bytes < room else room
-                result = self._read(cursor, count, bytes_max, bulk, cold_ok)
+                result = self._read(cursor, count, bytes_max, limits, cold_ok)
             except OnelogError as error:
                 results.append(error)
                 last = True
@@ -175,10 +179,10 @@ class Fetches:
         self, cursor: Cursor, limits: Limits, cold_ok: bool, last: bool
     ) -> list[Result] | Lack:
         """`look` for one cursor, which most have."""
-        count, cursor_bytes, room, bytes_min, bulk = limits
+        count, cursor_bytes, room, bytes_min, *_ = limits
         try:
             result = self._read(
-                cursor, count, cursor_bytes if cursor_bytes < room else room, bulk, cold_ok
+                cursor, count, cursor_bytes if cursor_bytes < room else room, limits, cold_ok
             )
         except OnelogError as error:
             return [error]
@@ -210,7 +214,7 @@ class Fetches:
         return Fetched(FetchStatus.FULL, [], cursor.offset, start, end)
 
     def _read(
-        self, cursor: Cursor, count_max: int, bytes_max: int, bulk: bool, cold_ok: bool
+        self, cursor: Cursor, count_max: int, bytes_max: int, limits: Limits, cold_ok: bool
     ) -> Fetched:
         """What is at one cursor, if its reader may have it."""
         group, topic, queue_id, offset, subscription, committed = cursor
@@ -243,8 +247,9 @@ class Fetches:
                     end = self.store.max_offset(topic, queue_id)
                     return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
         result = self.reader.read(
-            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok, bulk=bulk
-        )
+            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok,
+            bulk=limits[4], as_stored=limits[5], committed=limits[6],
+        )  # fmt: skip
         status = result.status
         if status is _LATER:
             return result

@@ -14,11 +14,12 @@ Invariant: a topic that is not marked has no record of another form.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.tables import Tables
+from onelog.core.transactions.in_place import Aborted
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
@@ -82,8 +83,14 @@ class Conversions:
         self._kept: OrderedDict[tuple[int, str, int], list[Piece]] = OrderedDict()
         self._kept_bytes = 0
 
-    def pieces(self, topic: str, queue_id: int, slices: list[memoryview]) -> Iterator[Piece]:
-        """The messages in what was read from a queue, one by one."""
+    def pieces(
+        self,
+        topic: str,
+        queue_id: int,
+        slices: list[memoryview],
+        aborted: Sequence[Aborted] = (),
+    ) -> Iterator[Piece]:
+        """The messages in what was read from a queue, one by one, without aborted ones."""
         for view in slices:
             at = 0
             while at < len(view):
@@ -91,9 +98,11 @@ class Conversions:
                 record = view[at : at + message.size]
                 at += message.size
                 if message.sys_flag & FORM_MASK:
+                    if aborted and _is_of(message, aborted):
+                        continue
                     yield from self._foreign(topic, queue_id, message)
                 else:
-                    offset = _offset(topic, queue_id, message)
+                    offset = place_in(topic, queue_id, message)
                     yield Piece(offset, message.inner_count, message, record)
 
     def _foreign(self, topic: str, queue_id: int, message: Message) -> list[Piece]:
@@ -105,7 +114,7 @@ class Conversions:
         # Only who has such records needs what reads them.
         from onelog.record.forms.conversion import in_rocketmq_form
 
-        first = _offset(topic, queue_id, message)
+        first = place_in(topic, queue_id, message)
         try:
             converted = in_rocketmq_form(message)
         except WireError as error:
@@ -127,7 +136,19 @@ class Conversions:
             self._kept_bytes -= sum(len(piece.record) for piece in oldest)
 
 
-def _offset(topic: str, queue_id: int, message: Message) -> int:
+def _is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
+    """Whether a record holds a batch of one of these transactions."""
+    from onelog.record.forms import kafka
+
+    batch = kafka.read_head(message.body)
+    return bool(batch.attributes & kafka.Attribute.TRANSACTIONAL) and any(
+        each.producer_id == batch.producer_id
+        and each.first_offset <= message.queue_offset <= each.last_offset
+        for each in aborted
+    )
+
+
+def place_in(topic: str, queue_id: int, message: Message) -> int:
     """The offset of a record in the queue that it was read from, which may not be its own."""
     if message.topic != topic:
         for target in targets(message):

@@ -105,6 +105,24 @@ class Offsets:
                 dirty = self._dirty[cursor] = set()
             dirty.add(queue_id)
 
+    def committing(self, group: str, positions: Mapping[str, Mapping[int, int]]) -> list[Change]:
+        """The changes that commit positions; the caller records them."""
+        self._flush([(group, topic) for topic in positions])  # What was committed before.
+        return [
+            (self.name, cursor_key(group, topic), dict(queues))
+            for topic, queues in positions.items()
+            if queues
+        ]
+
+    def forget(self, group: str, topic: str, queue_id: int) -> None:
+        """Forget the group's position in one queue."""
+        queues = self.of(group, topic)
+        if queues.pop(queue_id, None) is None:
+            return
+        key = cursor_key(group, topic)
+        changes = self.removal(group=group, topic=topic)
+        self._tables.write([*changes, (self.name, key, queues)] if queues else changes)
+
     def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """The group has been given everything below `next_offset`; in memory only."""
         queues = self._pulled.get((group, topic))

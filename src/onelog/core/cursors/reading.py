@@ -16,6 +16,7 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from onelog.clock import Clock
 from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
+from onelog.core.transactions.in_place import Aborted
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
@@ -41,9 +43,19 @@ _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
 
 
+class Transactions(Protocol):
+    """Who knows of the transactions whose batches lie in queues, in their places."""
+
+    def stable_end(self, topic: str, queue_id: int, end: int) -> int:
+        """Where the first open one begins; `end`, if none is open."""
+
+    def aborted_between(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
+        """Those that failed, and have batches there."""
+
+
 @dataclass(eq=False)
 class QueueReader:
-    """Reads queues for consumers."""
+    """Reads queues for consumers. `_marked` are the topics with records of other forms."""
 
     _store: MessageStore
     _clock: Clock
@@ -51,6 +63,7 @@ class QueueReader:
     cold_count_max: int = 8
     cold_bytes_max: int = 64 << 10
     _marked: Set[str] = frozenset()
+    _transactions: Transactions | None = None
 
     def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
@@ -68,18 +81,23 @@ class QueueReader:
         cold_ok: bool = False,
         bulk: bool = False,
         as_stored: bool = False,
+        committed: bool = False,
     ) -> Fetched:
         """The next messages that the subscription wants; all of them if there is none.
 
         For a bulk reader a worker reads as much from disk as there would be in memory. Records of
-        other forms become RocketMQ's, unless they are wanted `as_stored`.
+        other forms become RocketMQ's, unless they are wanted `as_stored`; then `committed` says
+        that the read ends where the first open transaction begins.
         """
         if offset < 0:
             return self._too_small(topic, queue_id)
-        if topic in self._marked and not as_stored:
-            return self._converted(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
-            )
+        if topic in self._marked:
+            if not as_stored:
+                return self._converted(
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
+                )
+            if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
+                return self._at_end(topic, queue_id, offset)
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -109,8 +127,18 @@ class QueueReader:
             # One of them the disk cannot read: the others one by one, up to that.
             return self.read(
                 topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
-                as_stored=as_stored,
+                as_stored=as_stored, committed=committed,
             )  # fmt: skip
+
+    def _decided(self, topic: str, queue_id: int, offset: int, count_max: int) -> int:
+        """How many of so many messages are before the first open transaction of a queue."""
+        if self._transactions is None:
+            return count_max
+        end = self._store.max_offset(topic, queue_id)
+        stable = self._transactions.stable_end(topic, queue_id, end)
+        if stable <= offset < end:
+            return 0
+        return min(count_max, stable - offset) if offset < stable else count_max
 
     def _converted(
         self,
@@ -126,7 +154,7 @@ class QueueReader:
         """`read` from a topic that may have records of other forms: each record is looked at."""
         pulled = self.read(
             topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
-            as_stored=True,
+            as_stored=True, committed=True,
         )  # fmt: skip
         if pulled.status is not FetchStatus.FOUND:
             return pulled
@@ -136,7 +164,10 @@ class QueueReader:
         offsets: list[int] = []
         count = size = 0
         next_offset = pulled.next_offset
-        for piece in self._conversions.pieces(topic, queue_id, pulled.slices):
+        aborted: list[Aborted] = []
+        if self._transactions is not None:
+            aborted = self._transactions.aborted_between(topic, queue_id, offset, next_offset)
+        for piece in self._conversions.pieces(topic, queue_id, pulled.slices, aborted):
             is_wanted = subscription is None or subscription.wants(piece.message.properties)
             if piece.offset + piece.messages <= offset or not is_wanted:
                 continue
@@ -169,6 +200,12 @@ class QueueReader:
         """Where in the log the next few messages lie, for a worker to read."""
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
         return read._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
+
+    def _at_end(self, topic: str, queue_id: int, offset: int) -> Fetched:
+        """The answer if what follows is not decided yet: as if nothing followed."""
+        start = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        return Fetched(FetchStatus.OFFSET_OVERFLOW_ONE, [], offset, start, end)
 
     def _too_small(self, topic: str, queue_id: int) -> Fetched:
         """The answer to a negative offset, which the store itself would refuse."""

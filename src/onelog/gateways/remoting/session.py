@@ -31,6 +31,7 @@ from onelog.errors import (
     InvalidTopicError,
     KeyNotFoundError,
     LeaseNotFoundError,
+    MembershipError,
     MessageError,
     NotPermittedError,
     NotSavedError,
@@ -38,6 +39,7 @@ from onelog.errors import (
     OnelogError,
     PeerClosedError,
     PeerTimeoutError,
+    ProducerStateError,
     RecallError,
     StagedPartError,
     StatisticNotFoundError,
@@ -110,6 +112,8 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     RecallError: ResponseCode.ILLEGAL_OPERATION,
     StagedPartError: ResponseCode.ILLEGAL_OPERATION,
     BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
+    MembershipError: ResponseCode.ILLEGAL_OPERATION,
+    ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 

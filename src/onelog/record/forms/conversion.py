@@ -1,16 +1,23 @@
-"""Stored records of any form as messages of RocketMQ's form, for its readers.
+"""Stored records of one form in another, for readers of that.
 
+As messages of RocketMQ's form:
 A record of another form may hold many messages. Each of them gets the record's place in the log,
 store time and hosts, and a queue offset, a born time, a body and properties of its own. If it has
 no UNIQ_KEY it gets one, the record's message id and its number: the place alone would not tell it
 from its neighbours.
 
+As a batch of Kafka's form: bodies are unpacked, which RocketMQ's consumers do for themselves.
+
 Invariant: a message of RocketMQ's form comes out as it is; what cannot be read raises `WireError`.
 """
 
-from onelog.errors import WireError
+from collections.abc import Sequence
+
+from onelog.errors import CompressionError, WireError
 from onelog.message import UNIQUE_KEY, Message, QueueOffset, SysFlag, property_bytes
+from onelog.record.compression import unpacked_body
 from onelog.record.forms import FORM_MASK, Form, form_of, kafka, rocketmq
+from onelog.record.forms.neutral import Neutral
 
 _LEFT = ~int(FORM_MASK | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | 0x700)
 """What stays of a sysFlag: the hosts, and what became of a transaction."""
@@ -41,3 +48,16 @@ def in_rocketmq_form(record: Message) -> list[Message]:
             )
         )
     return messages
+
+
+def in_kafka_form(messages: Sequence[Message], first_offset: int) -> bytes:
+    """One batch of messages of RocketMQ's form, which have offsets one after the other."""
+    return kafka.from_neutral([_neutral(message) for message in messages], first_offset)
+
+
+def _neutral(message: Message) -> Neutral:
+    try:
+        body = unpacked_body(message)
+    except CompressionError:
+        body = bytes(message.body)  # Its reader has to see what it makes of that.
+    return rocketmq.to_neutral(body, message.properties, message.born_ms)

@@ -196,7 +196,34 @@ def from_neutral(
         base_offset, HEAD.size - _LENGTH_END + len(packed), 0, MAGIC, 0, codec, last, base_ms,
         latest_ms, -1, -1, -1, len(messages),
     )  # fmt: skip
-    batch = head + packed
+    return with_crc(head + packed)
+
+
+def control_batch(producer_id: int, epoch: int, now_ms: int, *, commit: bool) -> bytes:
+    """The batch that says how a producer's transaction ended: one record, without a message.
+
+    Its key is a version and 0 for an abort or 1 for a commit, its value a version and an epoch.
+    """
+    key, value = (0).to_bytes(2, "big") + commit.to_bytes(2, "big"), bytes(6)
+    raw = _record(Neutral(key, value, (), now_ms), 0, now_ms)
+    attributes = Attribute.TRANSACTIONAL | Attribute.CONTROL
+    head = HEAD.pack(
+        0, HEAD.size - _LENGTH_END + len(raw), 0, MAGIC, 0, attributes, 0, now_ms, now_ms,
+        producer_id, epoch, -1, 1,
+    )  # fmt: skip
+    return with_crc(head + raw)
+
+
+def is_commit(data: bytes | memoryview) -> bool:
+    """Whether a control batch says that its transaction is committed."""
+    batch = read_head(data)
+    raw = bytes(data[HEAD.size : batch.size])
+    key = next(_records(raw, 1, 0, None)).message.key
+    return key is not None and len(key) >= 4 and key[2:4] == b"\0\1"
+
+
+def with_crc(batch: bytes) -> bytes:
+    """The same batch, with the CRC that it should have."""
     return batch[:CRC_AT] + crc_of(batch).to_bytes(4, "big") + batch[ATTRIBUTES_AT:]
 
 

@@ -1,0 +1,96 @@
+"""Where in a queue messages of a time are, by the times that their senders gave them.
+
+The store finds records by the time they were stored. A message is stored after it was made, if the
+sender's clock is right: so the first one that was made at a time or later is not before the first
+one that was stored then, and is looked for from there on, record by record. Messages that claim to
+be from the future are found only if they are.
+
+For worker threads: everything is read with system calls, and nothing is changed.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onelog.record.forms import Form, form_of, kafka
+from onelog.record.layout import HEADS
+from onelog.store.message_store import MessageStore
+
+_BORN_AT = 40
+_HEAD_BYTES = 256
+"""Enough for the head of a record and that of a batch in it."""
+
+
+class Dated(NamedTuple):
+    """A message's place and time."""
+
+    offset: int
+    time_ms: int
+
+
+class _Seen(NamedTuple):
+    """A record: its first offset in the queue, and its latest time."""
+
+    offset: int
+    latest_ms: int
+    body_at: int
+    body_bytes: int
+    is_batch: bool
+
+
+def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> Dated | None:
+    """The first message of a queue that was made at a time or later."""
+    begin = store.offset_by_time(topic, queue_id, time_ms)
+    for seen in _records(store, topic, queue_id, begin):
+        if seen.latest_ms >= time_ms:
+            for found in _messages(store, seen):
+                if found.time_ms >= time_ms and found.offset >= begin:
+                    return found
+    return None
+
+
+def latest(store: MessageStore, topic: str, queue_id: int) -> Dated | None:
+    """The message of a queue that was made last; the first of those."""
+    best: _Seen | None = None
+    for seen in _records(store, topic, queue_id, store.min_offset(topic, queue_id)):
+        if best is None or seen.latest_ms > best.latest_ms:
+            best = seen
+    if best is None:
+        return None
+    return next(
+        (each for each in _messages(store, best) if each.time_ms >= best.latest_ms),
+        Dated(best.offset, best.latest_ms),
+    )
+
+
+def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[_Seen]:
+    """The records of a queue; those that say how a transaction ended are left out."""
+    end = store.max_offset(topic, queue_id)
+    offset = max(offset, store.min_offset(topic, queue_id))
+    while offset < end:
+        entry = store.place(topic, queue_id, offset)
+        if entry is None:
+            offset += 1
+            continue
+        at, size, _ = entry
+        head = store.read_cold(at, min(size, _HEAD_BYTES))
+        flags = int.from_bytes(head[36:40], "big")
+        body = HEADS[flags >> 4 & 3].size
+        body_bytes = int.from_bytes(head[body - 4 : body], "big")
+        if form_of(flags) == Form.KAFKA and len(head) >= body + kafka.HEAD.size:
+            first = int.from_bytes(head[20:28], "big")
+            batch = kafka.Batch(*kafka.HEAD.unpack_from(head, body))
+            offset = max(first + max(1, batch.records), offset + 1)
+            if not batch.is_control:
+                yield _Seen(first, batch.max_ms, at + body, body_bytes, True)
+        else:
+            born_ms = int.from_bytes(head[_BORN_AT : _BORN_AT + 8], "big", signed=True)
+            yield _Seen(offset, born_ms, at + body, body_bytes, False)
+            offset += 1
+
+
+def _messages(store: MessageStore, seen: _Seen) -> Iterator[Dated]:
+    if not seen.is_batch:
+        yield Dated(seen.offset, seen.latest_ms)
+        return
+    for delta, message in kafka.records(store.read_cold(seen.body_at, seen.body_bytes)):
+        yield Dated(seen.offset + delta, message.time_ms)

@@ -1,0 +1,385 @@
+"""Groups whose members come to the broker to share out: Kafka's two protocols, and their positions.
+
+What both kinds have in common is here: who may ask, one table to be found again in after a restart,
+and positions that are recorded when they are answered. They are the positions that every other
+consumer of the group has, too.
+
+    table     "group_protocols": {group: {"kind": "classic" | "consumer", what that kind keeps}}
+
+It is a part of the door: who asks is the first argument, as everywhere in `broker`.
+
+Invariant: a group has members of one kind only.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from onelog.clock import Clock
+from onelog.core.access import Access, Principal
+from onelog.core.admin import Admin
+from onelog.core.catalog.groups import GroupConfig, Groups
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.offset_notes import NO_NOTE, Note, OffsetNotes
+from onelog.core.cursors.offsets import Offsets
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.membership import classic, consumers
+from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
+from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
+from onelog.core.membership.members import Members
+from onelog.errors import (
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InconsistentProtocolError,
+    InvalidGroupError,
+)
+from onelog.names import DEAD_LETTER_PREFIX
+
+log = logging.getLogger(__name__)
+
+CLASSIC, CONSUMER = "classic", "consumer"
+_COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
+
+
+class Member(NamedTuple):
+    """Who somebody says to be, when he commits positions; nobody, by default."""
+
+    member_id: str = ""
+    generation: int = -1
+    """Of the group, or the epoch of the member."""
+    instance_id: str | None = None
+
+
+class Position(NamedTuple):
+    """A group's position in one queue; -1 if it has none."""
+
+    offset: int
+    note: Note = NO_NOTE
+    is_pending: bool = False
+    """Whether an open transaction will move it."""
+
+
+class Listed(NamedTuple):
+    """A group in a few words."""
+
+    name: str
+    kind: str
+    protocol_type: str
+    state: str
+
+
+Positions = Mapping[str, Mapping[int, Position]]
+"""By topic and queue."""
+
+
+class Coordinator:
+    """All groups of Kafka's kinds."""
+
+    name = "group_protocols"
+
+    def __init__(
+        self,
+        access: Access,
+        broker_name: str,
+        clock: Clock,
+        schedule: Schedule,
+        new_id: Callable[[], str],
+        tables: Tables,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: Offsets,
+        admin: Admin,
+        when_durable: Callable[[WhenSafe], None],
+    ) -> None:
+        self.access = access
+        self._broker_name = broker_name
+        self._tables = tables
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._admin = admin
+        self._when_durable = when_durable
+        self.notes = OffsetNotes(tables, topics, groups)
+        self._classic = ClassicGroups(clock, schedule, new_id, self._classic_changed)
+        self._consumers = ConsumerGroups(
+            clock, schedule, new_id, self._partitions, self._consumers_changed
+        )
+        self._kept: dict[str, dict[str, Any]] = {}
+        self._counts: dict[str, int] | None = None
+        self.is_pending: Callable[[str, str, int], bool]
+        """Whether an open transaction will move a group in a queue of a topic."""
+        topics.on_change.append(self._topic_changed)
+        groups.on_change.append(self._group_changed)
+        offsets.on_move.append(self._moved)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._kept.pop(key, None)
+        else:
+            self._kept[key] = value
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every group; some at a time."""
+        return map(dict, in_parts(self._kept))
+
+    def open(self) -> None:
+        """Take up the groups as they were."""
+        for name, kept in self._kept.items():
+            if kept["kind"] == CLASSIC:
+                self._classic.restore(name, kept)
+            else:
+                self._consumers.restore(name, kept["epoch"])
+
+    def _classic_changed(self, group: ClassicGroup) -> None:
+        self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
+
+    def _consumers_changed(self, group: ConsumerGroup) -> None:
+        self._keep(group.name, {"kind": CONSUMER, **consumers.kept(group)})
+
+    def _keep(self, name: str, kept: dict[str, Any]) -> None:
+        if self._kept.get(name) != kept:
+            self._tables.write([(self.name, name, kept)])
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        self._counts = None
+
+    def _group_changed(self, name: str, config: GroupConfig | None) -> None:
+        if config is None and name in self._kept:
+            self._tables.write([(self.name, name, None)])
+
+    def _moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
+        """Somebody moved the group: its members go there when they share out anew."""
+        self._classic.share_out_anew(group)
+
+    def _partitions(self) -> Mapping[str, int]:
+        """The topics that consumers may subscribe to, and how many queues they have."""
+        if self._counts is None:
+            naming = self._topics.naming
+            self._counts = {
+                config.name: config.queues
+                for config in self._topics.all()
+                if not self._topics.is_system(config.name)
+                and not naming.is_retry(config.name)
+                and not config.name.startswith((naming.dead_letter_prefix, DEAD_LETTER_PREFIX))
+            }
+        return self._counts
+
+    # -- members -------------------------------------------------------------------------------
+
+    def join(self, who: Principal, joining: Joining, on_joined: OnJoined) -> None:
+        """Join a classic group; see `ClassicGroups.join`."""
+        self._check(who, joining.group)
+        found = self._consumers.groups.get(joining.group)
+        if found is not None and found.members:
+            raise InconsistentProtocolError(f"members of {joining.group} use the newer protocol")
+        self._groups.require(joining.group)
+        self._classic.join(joining, on_joined)
+        self._consumers.groups.pop(joining.group, None)
+
+    def sync(
+        self,
+        who: Principal,
+        group: str,
+        member: Member,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: Sequence[tuple[str, bytes]],
+        on_synced: OnSynced,
+    ) -> None:
+        """Learn one's part in a classic group; see `ClassicGroups.sync`."""
+        self._check(who, group)
+        self._classic.sync(
+            group, member.generation, member.member_id, member.instance_id, protocol_type,
+            protocol, assignments, on_synced,
+        )  # fmt: skip
+
+    def heartbeat(self, who: Principal, group: str, member: Member) -> None:
+        """A member of a classic group is alive; raises what it has to know."""
+        self._check(who, group)
+        self._classic.heartbeat(group, member.generation, member.member_id, member.instance_id)
+
+    def leave(self, who: Principal, group: str, member: Member) -> None:
+        """A member leaves a classic group."""
+        self._check(who, group)
+        self._classic.leave(group, member.member_id, member.instance_id)
+
+    def beat(self, who: Principal, beat: Beat) -> Beaten:
+        """A heartbeat of a member of the newer kind; see `ConsumerGroups.heartbeat`."""
+        self._check(who, beat.group)
+        found = self._classic.groups.get(beat.group)
+        if found is not None and found.members:
+            raise GroupNotFoundError(f"members of {beat.group} use the classic protocol")
+        self._groups.require(beat.group)
+        beaten = self._consumers.heartbeat(beat)
+        self._classic.groups.pop(beat.group, None)
+        return beaten
+
+    def _check(self, who: Principal, group: str) -> None:
+        if not self.access.is_open:
+            self.access.check(who, "consume", ("group", group))
+        if not group:
+            raise InvalidGroupError("a consumer group needs a name")
+
+    # -- positions -----------------------------------------------------------------------------
+
+    def check_member(self, who: Principal, group: str, member: Member) -> None:
+        """Whether positions may be committed by whoever says to be this member."""
+        self._check(who, group)
+        found = self._consumers.groups.get(group)
+        if found is not None and (found.members or member.generation >= 0):
+            self._consumers.check_commit(group, member.member_id, member.generation)
+        else:
+            self._classic.check_commit(
+                group, member.generation, member.member_id, member.instance_id
+            )
+
+    def commit(
+        self,
+        who: Principal,
+        group: str,
+        member: Member,
+        positions: Positions,
+        when_safe: WhenSafe,
+    ) -> None:
+        """Commit positions; calls back when they are as safe as configured.
+
+        A queue that somebody has just moved stays where it was moved to, until a member asks for
+        its position; who is no member moves it again.
+        """
+        self.check_member(who, group, member)
+        self._groups.require(group)
+        if member.generation < 0 and self._offsets.has_resets:
+            for topic, queues in positions.items():
+                for queue_id in queues:
+                    self._offsets.take_reset(group, topic, queue_id)
+        self._tables.write(self.committing(group, positions))
+        self._when_durable(when_safe)
+
+    def committing(self, group: str, positions: Positions) -> list[Change]:
+        """The changes that commit positions; the caller records them."""
+        notes_changed: list[Change] = []
+        moved: dict[str, dict[int, int]] = {}
+        for topic, queues in positions.items():
+            kept = {
+                queue_id: position
+                for queue_id, position in queues.items()
+                if not self._offsets.is_reset(group, topic, queue_id)
+            }
+            moved[topic] = {queue_id: each.offset for queue_id, each in kept.items()}
+            notes = {queue_id: each.note for queue_id, each in kept.items()}
+            notes_changed += self.notes.changes(group, topic, notes)
+        return self._offsets.committing(group, moved) + notes_changed
+
+    def positions(
+        self, who: Principal, group: str, wanted: Mapping[str, Sequence[int]] | None
+    ) -> dict[str, dict[int, Position]]:
+        """Where a group goes on in these queues, or wherever it has a position."""
+        self._check(who, group)
+        if wanted is None:
+            wanted = {
+                topic: sorted(self._offsets.of(group, topic))
+                for topic in self._offsets.topics_of(group)
+            }
+        return {
+            topic: {queue_id: self._position(group, topic, queue_id) for queue_id in queues}
+            for topic, queues in wanted.items()
+        }
+
+    def _position(self, group: str, topic: str, queue_id: int) -> Position:
+        offset = self._offsets.get(group, topic, queue_id)
+        if self._offsets.has_resets:
+            self._offsets.take_reset(group, topic, queue_id)
+        is_pending = self.is_pending(group, topic, queue_id)
+        if offset is None:
+            return Position(-1, NO_NOTE, is_pending)
+        return Position(offset, self.notes.get(group, topic, queue_id), is_pending)
+
+    def forget_position(self, who: Principal, group: str, topic: str, queue_id: int) -> None:
+        """Forget where a group is in a queue."""
+        self.access.check(who, "delete", ("group", group))
+        self._offsets.forget(group, topic, queue_id)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def classic_group(self, who: Principal, group: str) -> ClassicGroup | None:
+        """A classic group; None if there is none."""
+        self.access.check(who, "describe", ("group", group))
+        return self._classic.groups.get(group)
+
+    def consumer_group(self, who: Principal, group: str) -> ConsumerGroup | None:
+        """A group of the newer kind; None if there is none."""
+        self.access.check(who, "describe", ("group", group))
+        return self._consumers.groups.get(group)
+
+    def has_positions(self, who: Principal, group: str) -> bool:
+        """Whether a group is anywhere."""
+        self.access.check(who, "describe", ("group", group))
+        return bool(self._offsets.topics_of(group))
+
+    def topics_read(self, who: Principal, group: str) -> frozenset[str] | None:
+        """The topics that members of a group read; None if nobody knows, because they share out."""
+        self.access.check(who, "describe", ("group", group))
+        newer = self._consumers.groups.get(group)
+        if newer is not None and newer.members:
+            return frozenset(newer.partitions)
+        known = self._classic.groups.get(group)
+        if known is None or not known.members:
+            return frozenset()
+        return subscribed([member.metadata(known.protocol) for member in known.members.values()])
+
+    def listed(self, who: Principal) -> list[Listed]:
+        """Every group with members, and every group that has a position."""
+        self.access.check(who, "describe", ("broker", self._broker_name))
+        found: dict[str, Listed] = {}
+        for name in self._offsets.topics_by_group():
+            if not self._groups.is_system(name):
+                found[name] = Listed(name, CLASSIC, "", "Empty")
+        for name, group in self._classic.groups.items():
+            found[name] = Listed(name, CLASSIC, group.protocol_type, group.state.value)
+        for name, each in self._consumers.groups.items():
+            found[name] = Listed(name, CONSUMER, CONSUMER, each.state)
+        return list(found.values())
+
+    def delete(self, who: Principal, group: str) -> None:
+        """Forget a group that has no members, and where it was."""
+        self.access.check(who, "delete", ("group", group))
+        if self._members.group(group) is not None:
+            raise GroupNotEmptyError(f"group {group} has members: stop them")
+        if (
+            all(group not in known for known in (self._classic.groups, self._consumers.groups))
+            and self._groups.get(group) is None
+        ):
+            raise GroupNotFoundError(f"there is no group {group!r}")
+        self._classic.delete(group)
+        self._consumers.delete(group)
+        self._admin.delete_group(who, group, clean_offsets=True)
+
+
+def subscribed(subscriptions: Sequence[bytes]) -> frozenset[str] | None:
+    """The topics in what consumers say of themselves; None if they say it in other words.
+
+    That is int16 version, int32 count, and for each topic int16 length and name, then more.
+    """
+    found: set[str] = set()
+    for raw in subscriptions:
+        try:
+            (count,) = _COUNT.unpack_from(raw, 2)
+            at = 6
+            for _ in range(count):
+                (size,) = _LENGTH.unpack_from(raw, at)
+                name = raw[at + 2 : at + 2 + size]
+                if size < 0 or len(name) != size:
+                    return None
+                found.add(name.decode())
+                at += 2 + size
+        except (struct.error, UnicodeDecodeError):
+            return None
+    return frozenset(found)

@@ -1,0 +1,260 @@
+"""Batches of other forms than RocketMQ's on their way into the log, and who sends them.
+
+A batch may say which producer it is of, and which number in that producer's sequence it has; then a
+batch that was sent twice is stored once (`in_place`). What queues know of producers is kept in a
+table, every few seconds; after a crash, the batches behind that are read from the log again.
+
+    table     "producers": {topic@queue: what `QueueProducers.kept` gives, "next_id": number}
+
+Invariant: an id is given out once. A batch is in its queue at most once, for as long as its
+producer's numbers are known.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.writer import OnStored
+from onelog.core.publish import Publisher
+from onelog.core.transactions.in_place import (
+    Aborted,
+    Producer,
+    QueueProducers,
+    Sent,
+    Stamp,
+)
+from onelog.errors import FlushTimeoutError, OnelogError
+from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
+from onelog.names import join_key, split_key
+from onelog.record.decode import decode_messages
+from onelog.record.forms import FORM_MASK
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+EXPIRY_MS = 24 * 3_600_000
+_IDS_AT_ONCE = 1_000
+_NEXT_ID = "next_id"
+_REPLAY_BYTES = 4 << 20
+_REPLAY_COUNT = 100_000
+
+Queue = tuple[str, int]
+"""A topic and a queue id."""
+
+
+class BatchProducers:
+    """Takes batches in, and knows their producers."""
+
+    name = "producers"
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        topics: Topics,
+        marked: MarkedTopics,
+        clock: Clock,
+    ) -> None:
+        self._tables = tables
+        self._store = store
+        self._marked = marked
+        self._clock = clock
+        self._publisher: Publisher
+        self._queues: dict[Queue, QueueProducers] = {}
+        self._dirty: set[Queue] = set()
+        """Queues that got batches since they were kept."""
+        self._next_id = self._ids_end = 0
+        self.covers: Callable[[Stamp, Queue], None]
+        """Raises what is wrong with a batch of a transaction, if it is in none."""
+        topics.on_change.append(self._topic_changed)
+
+    def use(self, publisher: Publisher) -> None:
+        """What batches go through; to be called once."""
+        self._publisher = publisher
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if key == _NEXT_ID:
+            self._ids_end = value
+            return
+        topic, queue_id = split_key(key)
+        queue = topic, int(queue_id)
+        if value is None:
+            self._queues.pop(queue, None)
+        elif queue not in self._queues or value["covered"] > self._queues[queue].covered:
+            self._queues[queue] = QueueProducers.restored(value)
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Everything, some at a time; of a queue with batches on the way nothing."""
+        if self._ids_end:
+            yield {_NEXT_ID: self._ids_end}
+        for part in in_parts(self._queues):
+            yield {
+                _key(queue): producers.kept()
+                for queue, producers in part
+                if not producers.on_the_way
+            }
+
+    def open(self) -> None:
+        """Read again what came to marked topics after their queues were kept last."""
+        self._next_id = self._ids_end
+        for topic in self._marked.names:
+            for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
+                self._replay((topic, queue_id))
+
+    def _replay(self, queue: Queue) -> None:
+        topic, queue_id = queue
+        store = self._store
+        producers = self._queues.setdefault(queue, QueueProducers())
+        end = store.max_offset(topic, queue_id)
+        if producers.covered > end:
+            # The end of the log was lost: what was kept may tell of batches that are not there.
+            producers = self._queues[queue] = QueueProducers()
+        offset = max(producers.covered, store.min_offset(topic, queue_id))
+        while offset < end:
+            read = store.read_now(topic, queue_id, offset, _REPLAY_COUNT, _REPLAY_BYTES)
+            for part in read.slices:
+                for message in decode_messages(part):
+                    if message.sys_flag & FORM_MASK and message.queue_offset >= producers.covered:
+                        self._replay_batch(producers, message.body, message.queue_offset)
+            if read.next_offset <= offset:
+                break
+            offset = read.next_offset
+        producers.covered = end
+
+    def _replay_batch(self, queue: QueueProducers, body: memoryview, offset: int) -> None:
+        # Only who has such records needs what reads them.
+        from onelog.record.forms import kafka
+
+        batch = kafka.Batch(*kafka.HEAD.unpack_from(body))
+        if batch.producer_id < 0:
+            return
+        now_ms = self._clock.now_ms()
+        if batch.is_control:
+            kept = kafka.is_commit(body)
+            queue.ended(batch.producer_id, batch.producer_epoch, offset, now_ms, kept=kept)
+        else:
+            transactional = bool(batch.attributes & kafka.Attribute.TRANSACTIONAL)
+            stamp = Stamp(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+                transactional,
+            )  # fmt: skip
+            queue.replay(stamp, offset, now_ms)
+
+    def keep(self) -> None:
+        """Record what changed since the last time; from time to time, and at the end."""
+        changes: list[Change] = []
+        silent_ms = self._clock.now_ms() - EXPIRY_MS
+        for queue in list(self._dirty):
+            producers = self._queues[queue]
+            if producers.on_the_way:
+                continue
+            self._dirty.discard(queue)
+            producers.covered = self._store.max_offset(*queue)
+            producers.forget(self._store.min_offset(*queue), silent_ms)
+            changes.append((self.name, _key(queue), producers.kept()))
+        self._tables.write(changes)
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        if config is None:
+            gone = [queue for queue in self._queues if queue[0] == name]
+            self._dirty.difference_update(gone)
+            self._tables.write([(self.name, _key(queue), None) for queue in gone])
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """An id for a producer that numbers its messages."""
+        if self._next_id >= self._ids_end:
+            self._tables.write([(self.name, _NEXT_ID, self._next_id + _IDS_AT_ONCE)])
+        self._next_id += 1
+        return self._next_id - 1
+
+    def publish(
+        self,
+        message: NewMessage,
+        stamp: Stamp | None,
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> None:
+        """Store a batch with this tick's others, unless it is there: then tell where."""
+        queue = message.topic, message.queue_id
+        producers = self._queues.get(queue)
+        if producers is None:
+            self._publisher.admitted(message)  # Nothing is marked for what is refused.
+            self._marked.mark(message.topic)
+            producers = self._queues[queue] = QueueProducers()
+        if stamp is None:
+            self._publisher.publish(message, on_stored, token)
+            self._dirty.add(queue)
+            return
+        if stamp.transactional:
+            self.covers(stamp, queue)
+        end = self._store.max_offset(*queue)
+        sent = producers.take(stamp, end, self._clock.now_ms())
+        if sent is None:
+            before = producers.repeated(stamp)
+            assert before is not None
+            on_stored(token, Appended(LogOffset(0), QueueOffset(before.offset), 0), None)
+            return
+        try:
+            self._publisher.publish(
+                message, self._stored, (producers, stamp, sent, on_stored, token)
+            )
+        except BaseException:
+            producers.failed(stamp, sent)
+            raise
+        self._dirty.add(queue)
+
+    def _stored(
+        self,
+        taken: tuple[QueueProducers, Stamp, Sent, OnStored, Any],
+        appended: Appended | None,
+        error: OnelogError | None,
+    ) -> None:
+        producers, stamp, sent, on_stored, token = taken
+        if appended is None:
+            producers.failed(stamp, sent)
+        else:
+            assert error is None or isinstance(error, FlushTimeoutError)
+            producers.stored(stamp, sent, appended.queue_offset)
+        on_stored(token, appended, error)
+
+    def mark(self, topic: str) -> None:
+        """To be called before a marker is written into a topic that may have no batch."""
+        self._marked.mark(topic)
+
+    def ended(self, queue: Queue, producer_id: int, epoch: int, offset: int, *, kept: bool) -> None:
+        """A marker was written: a producer's transaction has ended in a queue."""
+        producers = self._queues.setdefault(queue, QueueProducers())
+        producers.ended(producer_id, epoch, offset, self._clock.now_ms(), kept=kept)
+        self._dirty.add(queue)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def of(self, topic: str, queue_id: int) -> list[tuple[int, Producer, int]]:
+        """The producers of a queue: id, what is known, and where a transaction begins or -1."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            return []
+        return [(id_, each, found.open.get(id_, -1)) for id_, each in found.producers.items()]
+
+    def stable_end(self, topic: str, queue_id: int, end: int) -> int:
+        """Where readers of committed messages stop, in a queue that ends at `end`."""
+        producers = self._queues.get((topic, queue_id))
+        return end if producers is None else producers.stable_end(end)
+
+    def aborted_between(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
+        """The failed transactions with batches in these offsets of a queue."""
+        producers = self._queues.get((topic, queue_id))
+        return [] if producers is None else producers.aborted_between(begin, end)
+
+
+def _key(queue: Queue) -> str:
+    return join_key(queue[0], str(queue[1]))

@@ -1,0 +1,427 @@
+"""Transactions in place: who has one open, over which queues and groups, and how it ends.
+
+A transactional id stands for one producer at a time. Whoever takes it over gets the next epoch, and
+what the one before had open is aborted. The batches of a transaction are in their queues already
+(`in_place`); its end is a marker in each of these queues, and positions of groups that count from
+then on.
+
+    EMPTY -> ONGOING (queues, groups) -> COMMITTING | ABORTING -> COMMITTED | ABORTED -> ONGOING ...
+
+An end is decided by one record (COMMITTING, ABORTING), and then carried out by one append: markers,
+positions, and the record that says so. A crash in between leaves the decision, which is carried out
+at the next start.
+
+    table     "in_place": {transactional id: what `_kept` gives}
+
+It is a part of the door: who asks is the first argument, as everywhere in `broker`.
+
+Invariant: all queues of a transaction, and the positions in it, see the same end.
+"""
+
+import enum
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core.access import Access, Principal
+from onelog.core.catalog.topics import Topics
+from onelog.core.cursors.offset_notes import Note
+from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.writer import Writer
+from onelog.core.membership.coordinator import Coordinator, Member, Position, Positions
+from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.producers import BatchProducers, Queue
+from onelog.errors import (
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    OnelogError,
+    ProducerFencedError,
+    ProducerIdMismatchError,
+    TransactionEndingError,
+    TransactionStateError,
+)
+from onelog.message import NewMessage
+from onelog.record.forms import Form
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MAX_MS = 900_000
+IDLE_MAX_MS = 7 * 86_400_000
+"""After that an id that nobody uses is forgotten."""
+EPOCH_MAX = 32_766
+_LATE_MS = 1_000
+NOBODY = -1
+_KAFKA_FORM = Form.KAFKA.sys_flag
+
+
+class State(enum.Enum):
+    """How far a transaction is; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    COMMITTING = "PrepareCommit"
+    ABORTING = "PrepareAbort"
+    COMMITTED = "CompleteCommit"
+    ABORTED = "CompleteAbort"
+
+
+_ENDING = {State.COMMITTING: State.COMMITTED, State.ABORTING: State.ABORTED}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    """A transactional id, and its transaction."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: State = State.EMPTY
+    begun_ms: int = 0
+    seen_ms: int = 0
+    queues: frozenset[Queue] = frozenset()
+    groups: dict[str, dict[str, dict[int, Position]]] = field(default_factory=dict)
+    """Groups, and the positions that they will have."""
+
+
+class TransactionalIds:
+    """All transactions in place."""
+
+    name = "in_place"
+
+    def __init__(
+        self,
+        access: Access,
+        clock: Clock,
+        schedule: Schedule,
+        tables: Tables,
+        topics: Topics,
+        writer: Writer,
+        producers: BatchProducers,
+        coordinator: Coordinator,
+        arrived: Callable[[str, int], None],
+        when_durable: Callable[[WhenSafe], None],
+    ) -> None:
+        self.access = access
+        self._clock = clock
+        self._tables = tables
+        self._topics = topics
+        self._writer = writer
+        self._producers = producers
+        self._coordinator = coordinator
+        self._arrived = arrived
+        self._when_durable = when_durable
+        self._transactions: dict[str, Transaction] = {}
+        self._by_producer: dict[int, Transaction] = {}
+        self._with_groups: dict[str, Transaction] = {}
+        self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._overdue)
+        """Of those that are open."""
+        producers.covers = self._covers
+        coordinator.is_pending = self._is_pending
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        before = self._transactions.pop(key, None)
+        if before is not None:
+            self._by_producer.pop(before.producer_id, None)
+            self._with_groups.pop(key, None)
+            self._deadlines.remove(key, before.begun_ms + before.timeout_ms)
+        if value is not None:
+            transaction = self._transactions[key] = _restored(key, value)
+            self._by_producer[transaction.producer_id] = transaction
+            if transaction.groups:
+                self._with_groups[key] = transaction
+            if transaction.state is State.ONGOING:
+                self._deadlines.add(key, transaction.begun_ms + transaction.timeout_ms)
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every transactional id; some at a time."""
+        for part in in_parts(self._transactions):
+            yield {name: _kept(each) for name, each in part}
+
+    def open(self) -> None:
+        """Carry out what was decided before a crash."""
+        for transaction in list(self._transactions.values()):
+            if transaction.state in _ENDING:
+                self._carry_out(transaction)
+
+    def _record(self, transaction: Transaction) -> Transaction:
+        """Record a transaction that was changed; it is another object then."""
+        self._tables.write([(self.name, transaction.name, _kept(transaction))])
+        return self._transactions[transaction.name]
+
+    # -- what producers do ---------------------------------------------------------------------
+
+    def begin(
+        self,
+        who: Principal,
+        name: str,
+        timeout_ms: int,
+        producer_id: int = NOBODY,
+        epoch: int = NOBODY,
+    ) -> tuple[int, int]:
+        """Take a transactional id over: the producer's id and epoch from now on.
+
+        Who says which producer it was before must be the last one. An open transaction is aborted.
+        """
+        self.access.check(who, "publish", ("group", name))
+        if not name:
+            raise InvalidRequestError("a transactional id cannot be empty")
+        if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
+            raise InvalidTransactionTimeoutError(
+                f"a transaction may last up to {TIMEOUT_MAX_MS} ms, not {timeout_ms}"
+            )
+        found = self._transactions.get(name)
+        if found is None:
+            now_ms = self._clock.now_ms()
+            new = Transaction(name, self._producers.new_id(), 0, timeout_ms, seen_ms=now_ms)
+            self._record(new)
+            return new.producer_id, new.epoch
+        if producer_id != NOBODY and (producer_id, epoch) != (found.producer_id, found.epoch):
+            raise ProducerFencedError(f"{name!r} has another producer, or epoch {found.epoch}")
+        found = self._settled(found)
+        epoch = found.epoch + 1
+        if found.state is State.ONGOING:
+            found = self._end(found, commit=False, epoch=epoch)
+        producer_id = found.producer_id
+        if epoch >= EPOCH_MAX:
+            producer_id, epoch = self._producers.new_id(), 0
+        now_ms = self._clock.now_ms()
+        self._record(Transaction(name, producer_id, epoch, timeout_ms, seen_ms=now_ms))
+        return producer_id, epoch
+
+    def add_queues(
+        self, who: Principal, name: str, producer_id: int, epoch: int, queues: Sequence[Queue]
+    ) -> None:
+        """The producer will send batches of its transaction to these queues."""
+        self.access.check(who, "publish", ("group", name))
+        for topic, _ in queues:
+            self.access.check(who, "publish", ("topic", topic))
+        found = self._require(name, producer_id, epoch)
+        if found.state is not State.ONGOING or not found.queues.issuperset(queues):
+            self._record(replace(self._going_on(found), queues=found.queues.union(queues)))
+
+    def add_group(
+        self, who: Principal, name: str, producer_id: int, epoch: int, group: str
+    ) -> None:
+        """The transaction will have positions of this group."""
+        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "consume", ("group", group))
+        found = self._require(name, producer_id, epoch)
+        if found.state is not State.ONGOING or group not in found.groups:
+            self._record(replace(self._going_on(found), groups={group: {}, **found.groups}))
+
+    def commit_offsets(
+        self,
+        who: Principal,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        group: str,
+        member: Member,
+        positions: Positions,
+    ) -> None:
+        """Positions that the group has if the transaction is committed."""
+        self.access.check(who, "publish", ("group", name))
+        found = self._require(name, producer_id, epoch)
+        if found.state is not State.ONGOING or group not in found.groups:
+            raise TransactionStateError(f"group {group} was not added to the transaction of {name}")
+        if member.generation >= 0 or member.member_id:
+            self._coordinator.check_member(who, group, member)
+        pending = dict(found.groups[group])
+        for topic, queues in positions.items():
+            pending[topic] = {**pending.get(topic, {}), **queues}
+        self._record(replace(found, groups={**found.groups, group: pending}))
+
+    def end(
+        self,
+        who: Principal,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        when_safe: WhenSafe,
+    ) -> None:
+        """End the transaction; calls back when that is as safe as configured."""
+        self.access.check(who, "publish", ("group", name))
+        found = self._require(name, producer_id, epoch)
+        if found.state is State.ONGOING:
+            self._end(found, commit=commit, epoch=found.epoch)
+        elif found.state is not (State.COMMITTED if commit else State.ABORTED):
+            word = "commit" if commit else "abort"
+            raise TransactionStateError(f"{name!r} has nothing to {word}: {found.state.value}")
+        self._when_durable(when_safe)
+
+    def transactions(self, who: Principal) -> list[Transaction]:
+        """Every transactional id."""
+        self.access.check(who, "describe", ("group", ""))
+        return list(self._transactions.values())
+
+    def _require(self, name: str, producer_id: int, epoch: int) -> Transaction:
+        if not name:
+            raise InvalidRequestError("a transactional id cannot be empty")
+        found = self._transactions.get(name)
+        if found is None or found.producer_id != producer_id:
+            raise ProducerIdMismatchError(f"{name!r} is not the id of producer {producer_id}")
+        if found.epoch != epoch:
+            raise ProducerFencedError(f"{name!r} is at epoch {found.epoch}, not at {epoch}")
+        return self._settled(found)
+
+    def _settled(self, transaction: Transaction) -> Transaction:
+        """The transaction after its end, if that is still to be written."""
+        if transaction.state in _ENDING:
+            return self._carry_out(transaction)
+        return transaction
+
+    def _going_on(self, transaction: Transaction) -> Transaction:
+        now_ms = self._clock.now_ms()
+        if transaction.state is State.ONGOING:
+            return replace(transaction, seen_ms=now_ms)
+        return replace(transaction, state=State.ONGOING, begun_ms=now_ms, seen_ms=now_ms)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _end(self, transaction: Transaction, *, commit: bool, epoch: int) -> Transaction:
+        state = State.COMMITTING if commit else State.ABORTING
+        now_ms = self._clock.now_ms()
+        decided = replace(transaction, state=state, epoch=epoch, seen_ms=now_ms)
+        return self._carry_out(self._record(decided))
+
+    def _carry_out(self, transaction: Transaction) -> Transaction:
+        """Write markers and positions, and that they are written, in one append."""
+        # Only who has transactions needs what writes their markers.
+        from onelog.record.forms import kafka
+
+        commit = transaction.state is State.COMMITTING
+        now_ms = self._clock.now_ms()
+        producer_id, epoch = transaction.producer_id, transaction.epoch
+        queues = [each for each in sorted(transaction.queues) if self._is_there(*each)]
+        marker = kafka.control_batch(producer_id, epoch, now_ms, commit=commit)
+        messages = [
+            NewMessage(topic, queue_id, marker, sys_flag=_KAFKA_FORM, born_ms=now_ms)
+            for topic, queue_id in queues
+        ]
+        changes: list[Change] = []
+        if commit:
+            for group, positions in transaction.groups.items():
+                there = {
+                    topic: each for topic, each in positions.items() if self._topics.get(topic)
+                }
+                changes += self._coordinator.committing(group, there)
+        ended = Transaction(
+            transaction.name, producer_id, epoch, transaction.timeout_ms,
+            _ENDING[transaction.state], transaction.begun_ms, now_ms,
+        )  # fmt: skip
+        changes.append((self.name, transaction.name, _kept(ended)))
+        for topic, _ in queues:
+            self._producers.mark(topic)
+        try:
+            appended = self._writer.write_now(messages, self._tables.record(changes))
+        except OnelogError as error:
+            raise TransactionEndingError(
+                f"the end of {transaction.name!r} is decided, and not written: {error}"
+            ) from error
+        self._tables.apply(changes)
+        for queue, place in zip(queues, appended[: len(queues)], strict=True):
+            self._producers.ended(queue, producer_id, epoch, place.queue_offset, kept=commit)
+        for queue in queues:
+            self._arrived(*queue)  # Who waits for committed messages can go on only now.
+        return self._transactions[transaction.name]
+
+    def _is_there(self, topic: str, queue_id: int) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and queue_id < config.queues
+
+    def _overdue(self, names: list[str]) -> None:
+        """Abort what lasts too long; whoever had it is fenced."""
+        for name in names:
+            transaction = self._transactions.get(name)
+            if transaction is None or transaction.state is not State.ONGOING:
+                continue
+            log.warning("the transaction of %r lasted too long: aborted", name)
+            try:
+                self._end(transaction, commit=False, epoch=transaction.epoch + 1)
+            except OnelogError as error:
+                log.error("%s; it is tried again", error)
+
+    def expire(self) -> None:
+        """Try again what a disk refused, and forget ids that nobody uses; from time to time."""
+        now_ms = self._clock.now_ms()
+        for transaction in list(self._transactions.values()):
+            if transaction.state in _ENDING:
+                try:
+                    self._carry_out(transaction)
+                except TransactionEndingError as error:
+                    log.error("%s; it is tried again", error)
+            elif transaction.state is State.ONGOING:
+                if now_ms > transaction.begun_ms + transaction.timeout_ms + _LATE_MS:
+                    self._overdue([transaction.name])
+            elif now_ms - transaction.seen_ms > IDLE_MAX_MS:
+                self._tables.write([(self.name, transaction.name, None)])
+
+    # -- what others ask -----------------------------------------------------------------------
+
+    def _covers(self, stamp: Stamp, queue: Queue) -> None:
+        """Raises what is wrong with a batch of a transaction, if it is in none."""
+        found = self._by_producer.get(stamp.producer_id)
+        if found is None:
+            raise TransactionStateError(f"producer {stamp.producer_id} has no transactional id")
+        if stamp.epoch != found.epoch:
+            raise InvalidProducerEpochError(
+                f"{found.name!r} is at epoch {found.epoch}, not at {stamp.epoch}"
+            )
+        if found.state is not State.ONGOING or queue not in found.queues:
+            raise TransactionStateError(f"{queue} is not in a transaction of {found.name!r}")
+
+    def _is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a transaction that has not ended will move a group in a queue."""
+        return any(
+            queue_id in each.groups.get(group, {}).get(topic, ())
+            for each in self._with_groups.values()
+        )
+
+
+def _kept(transaction: Transaction) -> dict[str, Any]:
+    return {
+        "producer_id": transaction.producer_id,
+        "epoch": transaction.epoch,
+        "timeout_ms": transaction.timeout_ms,
+        "state": transaction.state.value,
+        "begun_ms": transaction.begun_ms,
+        "seen_ms": transaction.seen_ms,
+        "queues": sorted(list(each) for each in transaction.queues),
+        "groups": {
+            group: {
+                topic: {
+                    str(queue_id): [position.offset, *position.note]
+                    for queue_id, position in queues.items()
+                }
+                for topic, queues in topics.items()
+            }
+            for group, topics in transaction.groups.items()
+        },
+    }
+
+
+def _restored(name: str, kept: Mapping[str, Any]) -> Transaction:
+    return Transaction(
+        name, kept["producer_id"], kept["epoch"], kept["timeout_ms"], State(kept["state"]),
+        kept["begun_ms"], kept["seen_ms"], frozenset((each[0], each[1]) for each in kept["queues"]),
+        {
+            group: {
+                topic: {
+                    int(queue_id): Position(offset, Note(epoch, text))
+                    for queue_id, (offset, epoch, text) in queues.items()
+                }
+                for topic, queues in topics.items()
+            }
+            for group, topics in kept["groups"].items()
+        },
+    )  # fmt: skip

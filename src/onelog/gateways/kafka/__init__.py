@@ -1,0 +1,1 @@
+"""Kafka's protocol: producers, consumers and administrators of Kafka, on the same log."""

@@ -1,0 +1,206 @@
+"""Record batches between producers, the log and consumers.
+
+A batch is stored as it came, as the body of one record; only the bytes that are the broker's own,
+base offset and leader epoch, are put in when it is read. So it costs the same whether it holds one
+message or thousands. Messages that came by RocketMQ's protocol lie in the same queues: neighbours
+become one batch when they are read.
+
+Invariant: what a consumer gets is whole batches in the order of the queue, the first of which has
+the offset that was asked for.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+
+from onelog.core.transactions.in_place import Stamp
+from onelog.errors import WireError
+from onelog.gateways.kafka.session import LEADER_EPOCH
+from onelog.message import Message, SysFlag
+from onelog.record.decode import decode_message
+from onelog.record.forms import Form, form_of, kafka
+from onelog.record.forms.conversion import in_kafka_form
+from onelog.record.forms.kafka import Attribute, Batch, Codec
+from onelog.record.inner_batch import unwrapped
+from onelog.record.layout import HEADS
+from onelog.wire.kafka.codes import ErrorCode
+
+CONVERTED_MAX = 1_000
+"""Messages of RocketMQ's form that one answer converts; those behind them come with the next."""
+_ZSTD_PRODUCE_VERSION = 7
+_START = Struct(">qii")
+_START_BYTES = _START.size
+_RECORD_BYTES_MIN = 7
+_PACKED_BYTES_MIN = 1 / 8
+"""No codec packs the number of a record into less than a bit; each takes room in the index."""
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
+
+
+class BatchError(Exception):
+    """What is wrong with a producer's batch."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+# -- from producers ----------------------------------------------------------------------------
+
+
+def checked(data: memoryview | None, version: int, bytes_max: int) -> Batch:
+    """The head of the one batch that a producer sends to a partition; `BatchError`.
+
+    Its records stay packed: looking into them would cost more than everything else.
+    """
+    if not data:
+        raise BatchError(ErrorCode.INVALID_RECORD, "a partition without a batch")
+    if len(data) > kafka.MAGIC_AT and data[kafka.MAGIC_AT] != kafka.MAGIC:
+        raise BatchError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"a batch of magic {data[kafka.MAGIC_AT]}; producers send magic {kafka.MAGIC}",
+        )
+    try:
+        batch = kafka.read_head(data)
+    except WireError as error:
+        raise BatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    if batch.size != len(data):
+        raise BatchError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    if batch.size > bytes_max:
+        reason = f"a batch of {batch.size} bytes; the topic takes {bytes_max}"
+        raise BatchError(ErrorCode.MESSAGE_TOO_LARGE, reason)
+    if batch.crc != kafka.crc_of(data):
+        raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a batch with another CRC than it says")
+    _check_head(batch, version)
+    return batch
+
+
+def _check_head(batch: Batch, version: int) -> None:
+    attributes, codec = batch.attributes, batch.attributes & Attribute.CODEC
+    if codec > Codec.ZSTD or (codec == Codec.ZSTD and version < _ZSTD_PRODUCE_VERSION):
+        reason = f"records are compressed by codec {codec}"
+        raise BatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, reason)
+    if attributes & Attribute.APPEND_TIME:
+        reason = "only the broker says that a time is that of an arrival"
+        raise BatchError(ErrorCode.INVALID_TIMESTAMP, reason)
+    if attributes & Attribute.CONTROL:
+        raise BatchError(ErrorCode.INVALID_RECORD, "only the broker ends a transaction")
+    if attributes & Attribute.TRANSACTIONAL and batch.producer_id < 0:
+        raise BatchError(ErrorCode.INVALID_RECORD, "a transaction of nobody")
+    if batch.base_offset != 0:
+        raise BatchError(ErrorCode.INVALID_RECORD, f"a batch that begins at {batch.base_offset}")
+    room = batch.size - kafka.HEAD.size
+    if (
+        batch.records <= 0
+        or batch.last_offset_delta != batch.records - 1
+        or batch.records * (_RECORD_BYTES_MIN if codec == Codec.NONE else _PACKED_BYTES_MIN) > room
+    ):
+        reason = (
+            f"a batch that counts {batch.records} records, the last of them number "
+            f"{batch.last_offset_delta}"
+        )
+        raise BatchError(ErrorCode.INVALID_RECORD, reason)
+    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        raise BatchError(ErrorCode.INVALID_RECORD, "a producer's batch without a number")
+
+
+def stamp_of(batch: Batch) -> Stamp | None:
+    """What a batch says of its producer; None if it is nobody's."""
+    if batch.producer_id < 0:
+        return None
+    return Stamp(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+        bool(batch.attributes & Attribute.TRANSACTIONAL),
+    )  # fmt: skip
+
+
+# -- to consumers ------------------------------------------------------------------------------
+
+
+def pieces_of(
+    topic: str,
+    queue_id: int,
+    offset: int,
+    slices: Sequence[memoryview],
+    place: Callable[[str, int, Message], int],
+    budget: list[int],
+) -> tuple[list[bytes | memoryview], int]:
+    """What was read from a queue as batches, in pieces for the socket; and the most recent codec.
+
+    `place` says at which offset a record of RocketMQ's form is in this queue; `budget` holds how
+    many more of those may be converted, and counts down.
+    """
+    found: list[bytes | memoryview] = []
+    plain: list[Message] = []
+    codecs = 0
+    for record, flags in _records(slices):
+        if form_of(flags) == Form.KAFKA:
+            if plain:
+                found += _converted(plain)
+                plain = []
+            head = HEADS[flags >> 4 & 3]
+            size = int.from_bytes(record[head.size - 4 : head.size], "big")
+            body = record[head.size : head.size + size]
+            length = int.from_bytes(body[8:12], "big")
+            base = int.from_bytes(record[20:28], "big")
+            found.append(_START.pack(base, length, LEADER_EPOCH))
+            found.append(body[_START_BYTES:])
+            codecs |= 1 << (body[22] & Attribute.CODEC)
+        else:
+            message = decode_message(record)
+            at = place(topic, queue_id, message)
+            for each in _single(message._replace(queue_offset=at)):  # type: ignore[arg-type]
+                if each.queue_offset < offset:
+                    continue
+                if budget[0] <= 0:
+                    return found + _converted(plain), codecs
+                budget[0] -= 1
+                plain.append(each)
+    return found + _converted(plain), codecs
+
+
+def _records(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]:
+    """Each record, and its sysFlag."""
+    for view in slices:
+        at, end = 0, len(view)
+        while at < end:
+            size = int.from_bytes(view[at : at + 4], "big")
+            yield view[at : at + size], int.from_bytes(view[at + 36 : at + 40], "big")
+            at += size
+
+
+def _single(message: Message) -> list[Message]:
+    """The messages in a record of RocketMQ's form."""
+    if not message.sys_flag & _INNER_BATCH:
+        return [message]
+    try:
+        return unwrapped([message])
+    except WireError:
+        return [message]
+
+
+def _converted(messages: list[Message]) -> list[bytes | memoryview]:
+    """Messages of RocketMQ's form as batches; a new one where offsets do not follow."""
+    batches: list[bytes | memoryview] = []
+    begin = 0
+    for end in range(1, len(messages) + 1):
+        if end == len(messages) or messages[end].queue_offset != messages[end - 1].queue_offset + 1:
+            run = messages[begin:end]
+            batches.append(in_kafka_form(run, run[0].queue_offset))
+            begin = end
+    return batches
+
+
+def gap(begin: int, end: int) -> bytes:
+    """A batch without records that stands for offsets at which nothing is to be had."""
+    empty = kafka.HEAD.pack(
+        begin, kafka.HEAD.size - 12, LEADER_EPOCH, kafka.MAGIC, 0, 0, end - begin - 1, 0, 0,
+        -1, -1, -1, 0,
+    )  # fmt: skip
+    return kafka.with_crc(empty)
+
+
+def with_append_time(data: memoryview, now_ms: int) -> bytes:
+    """The batch, stamped with the time of its arrival."""
+    batch = bytearray(data)
+    batch[kafka.ATTRIBUTES_AT + 1] |= Attribute.APPEND_TIME
+    batch[35:43] = now_ms.to_bytes(8, "big")
+    return kafka.with_crc(bytes(batch))

@@ -1,0 +1,167 @@
+"""Settings of topics and of the broker, under Kafka's names: which there are, and what they mean.
+
+A topic's settings are attributes of the topic, under their Kafka names. Most of Kafka's settings
+mean nothing here: they are taken, kept and told, so that tools that set them work, and nothing
+follows from them. Those that mean something have a check.
+
+    max.message.bytes         the largest batch that a producer may send
+    message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
+    retention.ms              messages may go at that age; -1 for never, while the disk has room
+    min.insync.replicas       there is one replica: more than 1 is refused
+    cleanup.policy            only delete; it is no attribute, because RocketMQ has one of that name
+    compression.type          nothing: batches stay as their producers compressed them
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from onelog.config import Config
+from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import ConfigError
+
+CLEANUP_POLICY = "cleanup.policy"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+TIMESTAMP_TYPE = "message.timestamp.type"
+RETENTION_MS = "retention.ms"
+APPEND_TIME = "LogAppendTime"
+MESSAGE_BYTES_MAX = 1_048_588
+"""Kafka's default."""
+
+TOPIC_SOURCE, DEFAULT_SOURCE, BROKER_SOURCE = 1, 5, 4
+"""Where a value comes from: set for the topic, a default, the broker's own configuration."""
+_BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
+"""Kafka's numbers for types of settings."""
+
+
+class TopicSetting(NamedTuple):
+    """What is known of one setting."""
+
+    default: str
+    kind: int
+    check: Callable[[str], bool]
+
+
+def _whole(least: int) -> Callable[[str], bool]:
+    def check(value: str) -> bool:
+        try:
+            return least <= int(value) < 1 << 63
+        except ValueError:
+            return False
+
+    return check
+
+
+def _one_of(*words: str) -> Callable[[str], bool]:
+    return lambda value: value in words
+
+
+def _words(*words: str) -> Callable[[str], bool]:
+    return lambda value: all(each.strip() in words for each in value.split(","))
+
+
+def _ratio(value: str) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except ValueError:
+        return False
+
+
+TOPIC_CONFIGS: dict[str, TopicSetting] = {
+    CLEANUP_POLICY: TopicSetting("delete", _LIST, _words("delete")),
+    "compression.type": TopicSetting(
+        "producer",
+        _STRING,
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    "delete.retention.ms": TopicSetting("86400000", _LONG, _whole(0)),
+    "file.delete.delay.ms": TopicSetting("60000", _LONG, _whole(0)),
+    "flush.messages": TopicSetting("9223372036854775807", _LONG, _whole(1)),
+    "flush.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
+    "follower.replication.throttled.replicas": TopicSetting("", _LIST, lambda _: True),
+    "index.interval.bytes": TopicSetting("4096", _INT, _whole(0)),
+    "leader.replication.throttled.replicas": TopicSetting("", _LIST, lambda _: True),
+    "local.retention.bytes": TopicSetting("-2", _LONG, _whole(-2)),
+    "local.retention.ms": TopicSetting("-2", _LONG, _whole(-2)),
+    "max.compaction.lag.ms": TopicSetting("9223372036854775807", _LONG, _whole(1)),
+    MAX_MESSAGE_BYTES: TopicSetting(str(MESSAGE_BYTES_MAX), _INT, _whole(0)),
+    "message.timestamp.after.max.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
+    "message.timestamp.before.max.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
+    TIMESTAMP_TYPE: TopicSetting("CreateTime", _STRING, _one_of("CreateTime", APPEND_TIME)),
+    "min.cleanable.dirty.ratio": TopicSetting("0.5", _DOUBLE, _ratio),
+    "min.compaction.lag.ms": TopicSetting("0", _LONG, _whole(0)),
+    "min.insync.replicas": TopicSetting("1", _INT, _one_of("1")),
+    "preallocate": TopicSetting("false", _BOOL, _one_of("true", "false")),
+    "remote.storage.enable": TopicSetting("false", _BOOL, _one_of("false")),
+    "retention.bytes": TopicSetting("-1", _LONG, _whole(-1)),
+    RETENTION_MS: TopicSetting("604800000", _LONG, _whole(-1)),
+    "segment.bytes": TopicSetting("1073741824", _INT, _whole(14)),
+    "segment.index.bytes": TopicSetting("10485760", _INT, _whole(4)),
+    "segment.jitter.ms": TopicSetting("0", _LONG, _whole(0)),
+    "segment.ms": TopicSetting("604800000", _LONG, _whole(1)),
+    "unclean.leader.election.enable": TopicSetting("false", _BOOL, _one_of("true", "false")),
+}
+"""Kafka's settings of topics. Those with one word only are what this broker does in any case."""
+
+
+class Shown(NamedTuple):
+    """A setting as it is told."""
+
+    name: str
+    value: str
+    source: int
+    kind: int
+    default: str
+    read_only: bool = False
+
+
+def check_configs(given: Mapping[str, str]) -> dict[str, str]:
+    """The attributes that a topic gets for these settings, or `ConfigError`."""
+    for name, value in given.items():
+        known = TOPIC_CONFIGS.get(name)
+        if known is None:
+            raise ConfigError(f"Kafka's topics have no setting {name!r}")
+        if not known.check(value):
+            raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
+    return {name: value for name, value in given.items() if name != CLEANUP_POLICY}
+
+
+def is_list(name: str) -> bool:
+    """Whether a setting of topics is a list of words."""
+    return name in TOPIC_CONFIGS and TOPIC_CONFIGS[name].kind == _LIST
+
+
+def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
+    """Every setting of a topic."""
+    shown = []
+    for name, (default, kind, _) in TOPIC_CONFIGS.items():
+        if name == RETENTION_MS:
+            default = str(config.store.retention_ms)
+        value = None if name == CLEANUP_POLICY else topic.attributes.get(name)
+        source = DEFAULT_SOURCE if value is None else TOPIC_SOURCE
+        shown.append(Shown(name, default if value is None else value, source, kind, default))
+    return shown
+
+
+def shown_broker_configs(config: Config) -> list[Shown]:
+    """Settings of the broker that Kafka's tools ask for, under Kafka's names; nobody sets them."""
+    own, kafka = config.broker, config.kafka
+    told = [
+        ("advertised.listeners", f"PLAINTEXT://{own.client_host}:{kafka.port}", _STRING),
+        ("auto.create.topics.enable", str(own.auto_create_topics).lower(), _BOOL),
+        ("broker.id", "0", _INT),
+        ("default.replication.factor", "1", _INT),
+        ("log.dirs", own.store_path, _STRING),
+        ("log.retention.ms", str(config.store.retention_ms), _LONG),
+        ("log.segment.bytes", str(config.store.segment_bytes), _INT),
+        ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
+        ("min.insync.replicas", "1", _INT),
+        ("num.partitions", str(kafka.topic_partitions), _INT),
+        ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
+    ]
+    return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in told]
+
+
+def message_bytes_max(config: TopicConfig) -> int:
+    """The largest batch that a producer may send to the topic."""
+    value = config.attributes.get(MAX_MESSAGE_BYTES)
+    return MESSAGE_BYTES_MAX if value is None else int(value)

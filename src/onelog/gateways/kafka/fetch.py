@@ -1,0 +1,227 @@
+"""FETCH: the next batches of some partitions, and where partitions begin and end.
+
+A fetch is the core's fetch with a cursor for each partition; waiting, limits and reading from disk
+are the core's. Fetch sessions are told only what is new to them.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from onelog.core.cursors.fetch import Cursor, Limits, Result
+from onelog.core.cursors.forms import place_in
+from onelog.errors import OnelogError
+from onelog.gateways.kafka import batches, message_sets
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
+from onelog.gateways.kafka.names import NO_ID, require_topic
+from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request
+from onelog.record.forms.kafka import Codec
+from onelog.store.reader import Fetched, FetchStatus
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+FETCH_BYTES_MAX = 8 << 20
+"""In one answer, whatever is asked for: more would wait in memory for a slow reader."""
+_COUNT_MAX = 1 << 30
+_ZSTD_FETCH_VERSION = 10
+_BATCH_VERSION, _TIME_VERSION = 4, 2
+"""From here on consumers read batches; or message sets, with times."""
+_ZSTD_BIT = 1 << Codec.ZSTD
+_READ_COMMITTED = 1
+_NOTHING = (
+    FetchStatus.OFFSET_OVERFLOW_ONE, FetchStatus.FULL, FetchStatus.NO_MATCHED_LOGIC_QUEUE,
+    FetchStatus.NO_MESSAGE_IN_QUEUE,
+)  # fmt: skip
+_EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class _Fetching(NamedTuple):
+    """One fetch on its way."""
+
+    session: KafkaSession
+    request: Request
+    fetch_session: FetchSession | None
+    places: list[Place]
+    """Of the cursors, in their order."""
+    cursors: list[Cursor]
+    refused: dict[Place, ErrorCode]
+    is_full: bool
+    """Whether all partitions are told, also those without news."""
+
+
+def fetch(session: KafkaSession, request: Request) -> Fields | None:
+    """FETCH."""
+    fields = request.fields
+    wanted = _wanted(fields)
+    fetch_session: FetchSession | None = None
+    is_full = True
+    if request.version >= 7:
+        found = session.gateway.fetch_sessions.of(fields["session_id"], fields["session_epoch"])
+        if isinstance(found, ErrorCode):
+            return {"error_code": found, "session_id": NO_SESSION}
+        if found is not None:
+            forgotten = [
+                (_topic_key(topic), partition)
+                for topic in fields["forgotten_topics_data"]
+                for partition in topic["partitions"]
+            ]
+            found.update(wanted, forgotten)
+            wanted = list(found.partitions.items())
+            is_full = fields["session_epoch"] == 0
+            fetch_session = found
+    fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full)
+    _aim(fetching, wanted)
+    bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
+    cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
+    wait_ms = fields["max_wait_ms"] if fetching.cursors and not fetching.refused else 0
+    limits = Limits(
+        _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
+        True, fields.get("isolation_level") == _READ_COMMITTED,
+    )  # fmt: skip
+    session.broker.fetch(
+        session.principal, fetching.cursors, limits, wait_ms, _fetched, session, fetching
+    )
+    return None
+
+
+def _topic_key(topic: Fields) -> str | bytes:
+    key: str | bytes = topic["topic_id"] if "topic_id" in topic else topic["topic"]
+    return key
+
+
+def _wanted(fields: Fields) -> list[tuple[Place, Wanted]]:
+    return [
+        (
+            (_topic_key(topic), each["partition"]),
+            Wanted(
+                each["fetch_offset"],
+                each["partition_max_bytes"],
+                each.get("current_leader_epoch", -1),
+            ),
+        )
+        for topic in fields["topics"]
+        for each in topic["partitions"]
+    ]
+
+
+def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> None:
+    """Find the queues of partitions; what cannot be read is refused."""
+    session = fetching.session
+    names: dict[str | bytes, str | ErrorCode] = {}
+    for place, (offset, _, leader_epoch) in wanted:
+        key = place[0]
+        name = names.get(key)
+        if name is None:
+            name = names[key] = _name(session, key)
+        if isinstance(name, ErrorCode):
+            fetching.refused[place] = name
+        elif (refused := epoch_error(leader_epoch)) is not None:
+            fetching.refused[place] = refused
+        else:
+            fetching.places.append(place)
+            fetching.cursors.append(Cursor(None, name, place[1], offset))
+
+
+def _name(session: KafkaSession, key: str | bytes) -> str | ErrorCode:
+    name = session.gateway.ids.name_of(key) if isinstance(key, bytes) else key
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    try:
+        return require_topic(session.broker, session.principal, name).name
+    except OnelogError as error:
+        return error_code(error)
+
+
+def epoch_error(leader_epoch: int) -> ErrorCode | None:
+    """What is wrong with the epoch that a client believes a leader to have."""
+    if leader_epoch > LEADER_EPOCH:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH if -1 < leader_epoch < LEADER_EPOCH else None
+
+
+def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
+    session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
+    told: dict[str | bytes, list[Fields]] = {}
+    budget = [batches.CONVERTED_MAX]
+    answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]
+    for place, cursor, result in zip(fetching.places, fetching.cursors, results, strict=True):
+        answers.append((place, _partition(fetching, cursor, result, budget)))
+    for place, partition in answers:
+        if fetch_session is not None:
+            is_news = fetch_session.is_news(place, partition)
+            if not is_news and not fetching.is_full:
+                continue
+        told.setdefault(place[0], []).append(partition)
+    session.answer(
+        request,
+        {
+            "session_id": NO_SESSION if fetch_session is None else fetch_session.number,
+            "responses": [
+                {
+                    "topic": key if isinstance(key, str) else "",
+                    "topic_id": key if isinstance(key, bytes) else NO_ID,
+                    "partitions": partitions,
+                }
+                for key, partitions in told.items()
+            ],
+        },
+    )
+
+
+def _refused(partition: int, code: ErrorCode) -> Fields:
+    return {
+        "partition_index": partition, "error_code": code, "high_watermark": -1,
+        "last_stable_offset": -1, "log_start_offset": -1, "aborted_transactions": None,
+        "records": b"",
+    }  # fmt: skip
+
+
+def _partition(fetching: _Fetching, cursor: Cursor, result: Result, budget: list[int]) -> Fields:
+    """The answer for one partition."""
+    session, request = fetching.session, fetching.request
+    if isinstance(result, OnelogError):
+        return _refused(cursor.queue_id, error_code(result))
+    stable, aborted = session.broker.settled(
+        session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
+    )
+    is_committed = request.fields.get("isolation_level") == _READ_COMMITTED
+    answer: Fields = {
+        "partition_index": cursor.queue_id,
+        "error_code": 0,
+        "high_watermark": result.max_offset,
+        "last_stable_offset": stable,
+        "log_start_offset": result.min_offset,
+        "aborted_transactions": [
+            {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in aborted
+        ]
+        if is_committed
+        else None,
+        "records": b"",
+    }
+    code = _read(cursor, result, answer, budget, request.version)
+    return answer if code is None else _refused(cursor.queue_id, code)
+
+
+def _read(
+    cursor: Cursor, result: Fetched, answer: Fields, budget: list[int], version: int
+) -> ErrorCode | None:
+    """Put the batches into an answer; or what is wrong."""
+    status = result.status
+    if status is FetchStatus.FOUND:
+        pieces, codecs = batches.pieces_of(
+            cursor.topic, cursor.queue_id, cursor.offset, result.slices, place_in, budget
+        )
+        if codecs & _ZSTD_BIT and version < _ZSTD_FETCH_VERSION:
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        if version < _BATCH_VERSION:
+            magic = 1 if version >= _TIME_VERSION else 0
+            pieces = [message_sets.from_batches(pieces, cursor.offset, magic)]
+        answer["records"] = pieces
+    elif status is FetchStatus.MESSAGE_WAS_REMOVING:
+        answer["records"] = [batches.gap(cursor.offset, result.next_offset)]
+    elif status not in _NOTHING or (status in _EMPTY and cursor.offset):
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    return None
+
+
+HANDLERS: dict[ApiKey, Handler] = {ApiKey.FETCH: fetch}

@@ -1,0 +1,1 @@
+"""Requests of groups: membership of both kinds, positions, and what administrators ask."""

@@ -1,0 +1,145 @@
+"""What administrators ask about groups: which there are, who is in them; and deleting them."""
+
+from onelog.core.membership.classic import ClassicGroup
+from onelog.core.membership.consumers import ConsumerGroup, ConsumerMember
+from onelog.core.membership.coordinator import CLASSIC
+from onelog.errors import GroupNotFoundError, OnelogError
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.groups.members import by_topic
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+_ALL_OPERATIONS = 0x148
+"""Of a group: read, delete, describe."""
+_CONSUMER_TYPE = 1
+
+
+def list_groups(session: KafkaSession, request: Request) -> Fields:
+    """LIST_GROUPS, of some states or types if the request says so."""
+    states = {each.lower() for each in request.fields.get("states_filter", ())}
+    kinds = {each.lower() for each in request.fields.get("types_filter", ())}
+    return {
+        "error_code": 0,
+        "groups": [
+            {
+                "group_id": each.name,
+                "protocol_type": each.protocol_type,
+                "group_state": each.state,
+                "group_type": each.kind,
+            }
+            for each in session.broker.coordinator.listed(session.principal)
+            if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds)
+        ],
+    }
+
+
+def describe_groups(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_GROUPS: those of the classic kind."""
+    coordinator, who = session.broker.coordinator, session.principal
+    told = []
+    for name in request.fields["groups"]:
+        answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
+        try:
+            group = coordinator.classic_group(who, name)
+            if group is not None:
+                answer |= _classic(group)
+            elif coordinator.consumer_group(who, name) is None and coordinator.has_positions(
+                who, name
+            ):
+                answer["group_state"] = "Empty"
+            elif request.version >= 6:
+                reason = f"there is no {CLASSIC} group {name!r}"
+                answer |= {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": reason}
+        except OnelogError as error:
+            answer["error_code"] = error_code(error)
+        if request.fields.get("include_authorized_operations"):
+            answer["authorized_operations"] = _ALL_OPERATIONS
+        told.append(answer)
+    return {"groups": told}
+
+
+def _classic(group: ClassicGroup) -> Fields:
+    return {
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "member_metadata": each.metadata(group.protocol),
+                "member_assignment": each.assignment,
+            }
+            for each in group.members.values()
+        ],
+    }
+
+
+def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
+    """CONSUMER_GROUP_DESCRIBE: those of the newer kind."""
+    told = []
+    for name in request.fields["group_ids"]:
+        answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
+        try:
+            group = session.broker.coordinator.consumer_group(session.principal, name)
+            if group is None:
+                raise GroupNotFoundError(f"there is no group {name!r} of the newer protocol")
+            answer |= _newer(session, group)
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        if request.fields["include_authorized_operations"]:
+            answer["authorized_operations"] = _ALL_OPERATIONS
+        told.append(answer)
+    return {"groups": told}
+
+
+def _newer(session: KafkaSession, group: ConsumerGroup) -> Fields:
+    return {
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+        "members": [_newer_member(session, group, each) for each in group.members.values()],
+    }
+
+
+def _newer_member(session: KafkaSession, group: ConsumerGroup, member: ConsumerMember) -> Fields:
+    target = group.target.get(member.member_id, frozenset())
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": list(member.topics),
+        "subscribed_topic_regex": member.regex or None,
+        "assignment": {"topic_partitions": by_topic(session, member.assigned)},
+        "target_assignment": {"topic_partitions": by_topic(session, target)},
+        "member_type": _CONSUMER_TYPE,
+    }
+
+
+def delete_groups(session: KafkaSession, request: Request) -> Fields:
+    """DELETE_GROUPS: those without members."""
+    told = []
+    for name in request.fields["groups_names"]:
+        code = ErrorCode.NONE
+        try:
+            session.require_administrator()
+            session.broker.coordinator.delete(session.principal, name)
+        except OnelogError as error:
+            code = error_code(error)
+        told.append({"group_id": name, "error_code": code})
+    return {"results": told}
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+    ApiKey.DELETE_GROUPS: delete_groups,
+}

@@ -1,0 +1,158 @@
+"""Positions of groups: committing them, fetching them, and forgetting them."""
+
+from functools import partial
+
+from onelog.core.cursors.offset_notes import Note
+from onelog.core.membership.coordinator import Member, Position
+from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.groups.members import member_of
+from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+METADATA_BYTES_MAX = 4096
+
+
+def taken(
+    session: KafkaSession, topics: list[Fields]
+) -> tuple[dict[str, dict[int, Position]], list[Fields]]:
+    """The positions in a request that can be committed, and an answer with a code for each."""
+    positions: dict[str, dict[int, Position]] = {}
+    told: list[Fields] = []
+    for topic in topics:
+        name = topic["name"]
+        partitions: list[Fields] = []
+        queues = positions.setdefault(name, {})
+        for each in topic["partitions"]:
+            queue_id, text = each["partition_index"], each["committed_metadata"] or ""
+            code = 0
+            try:
+                if queue_id not in range(
+                    require_topic(session.broker, session.principal, name).queues
+                ):
+                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                if len(text.encode()) > METADATA_BYTES_MAX:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                elif each["committed_offset"] < 0:
+                    code = ErrorCode.OFFSET_OUT_OF_RANGE
+                else:
+                    note = Note(each.get("committed_leader_epoch", -1), text)
+                    queues[queue_id] = Position(each["committed_offset"], note)
+            except OnelogError as error:
+                code = error_code(error)
+            partitions.append({"partition_index": queue_id, "error_code": code})
+        told.append({"name": name, "partitions": partitions})
+    return positions, told
+
+
+def offset_commit(session: KafkaSession, request: Request) -> Fields | None:
+    """OFFSET_COMMIT: answered when the positions are as safe as configured."""
+    fields = request.fields
+    positions, told = taken(session, fields["topics"])
+    member = member_of(fields, "generation_id_or_member_epoch")
+    try:
+        session.broker.coordinator.commit(
+            session.principal, fields["group_id"], member, positions,
+            partial(_committed, session, request, told),
+        )  # fmt: skip
+    except OnelogError as error:
+        return {"topics": failed(told, error_code(error))}
+    return None
+
+
+def _committed(
+    session: KafkaSession, request: Request, told: list[Fields], error: OnelogError | None
+) -> None:
+    session.answer(request, {"topics": told if error is None else failed(told, error_code(error))})
+
+
+def failed(told: list[Fields], code: ErrorCode) -> list[Fields]:
+    """The answer to a commit of which nothing came."""
+    for topic in told:
+        for each in topic["partitions"]:
+            each["error_code"] = code
+    return told
+
+
+def offset_fetch(session: KafkaSession, request: Request) -> Fields:
+    """OFFSET_FETCH, for one group or for many."""
+    fields = request.fields
+    if request.version >= 8:
+        return {"groups": [_fetched(session, each, fields) for each in fields["groups"]]}
+    return _fetched(session, fields, fields)
+
+
+def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
+    group, topics = wanted["group_id"], wanted["topics"]
+    coordinator, who = session.broker.coordinator, session.principal
+    named = None if topics is None else {each["name"]: each["partition_indexes"] for each in topics}
+    try:
+        if wanted.get("member_id") and wanted.get("member_epoch", -1) >= 0:
+            coordinator.check_member(
+                who, group, Member(wanted["member_id"], wanted["member_epoch"])
+            )
+        found = coordinator.positions(who, group, named)
+    except OnelogError as error:
+        return {"group_id": group, "topics": [], "error_code": error_code(error)}
+    return {
+        "group_id": group,
+        "error_code": 0,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    _told(queue_id, position, fields.get("require_stable", False))
+                    for queue_id, position in queues.items()
+                ],
+            }
+            for topic, queues in found.items()
+        ],
+    }
+
+
+def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
+    offset, note, is_pending = position
+    if is_pending and require_stable:
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return {"partition_index": queue_id, "committed_offset": -1, "error_code": code}
+    return {
+        "partition_index": queue_id, "committed_offset": offset, "error_code": 0,
+        "committed_leader_epoch": note.epoch, "metadata": note.text,
+    }  # fmt: skip
+
+
+def offset_delete(session: KafkaSession, request: Request) -> Fields:
+    """OFFSET_DELETE: forget where a group is, in topics that no member reads."""
+    session.require_administrator()
+    fields = request.fields
+    group, coordinator, who = fields["group_id"], session.broker.coordinator, session.principal
+    known = coordinator.classic_group(who, group), coordinator.consumer_group(who, group)
+    if not any(known) and not coordinator.has_positions(who, group):
+        raise GroupNotFoundError(f"there is no group {group!r}")
+    read = coordinator.topics_read(who, group)
+    told = []
+    for topic in fields["topics"]:
+        name = topic["name"]
+        partitions = []
+        for each in topic["partitions"]:
+            code = ErrorCode.NONE
+            try:
+                require_topic(session.broker, who, name)
+                if read is None or name in read:
+                    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                else:
+                    coordinator.forget_position(who, group, name, each["partition_index"])
+            except OnelogError as error:
+                code = error_code(error)
+            partitions.append({"partition_index": each["partition_index"], "error_code": code})
+        told.append({"name": name, "partitions": partitions})
+    return {"error_code": 0, "topics": told}
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
+}

@@ -1,0 +1,129 @@
+r"""Message sets: what batches were before Kafka 0.11 (message formats 0 and 1). All big-endian.
+
+     0  OFFSET        8   of a compressed set in format 1: relative to the first message inside
+     8  SIZE          4   bytes behind this field
+    12  CRC           4   CRC-32 of everything behind it
+    16  MAGIC         1   0 or 1
+    17  ATTRIBUTES    1   bits 0-2 codec, 3 append time
+    18  TIMESTAMP     8   in format 1 only
+        KEYLEN, key   4 + n
+        VALUELEN, value
+
+A message with a codec holds a set of others, packed, as its value.
+
+Old producers' sets become one batch before they are stored; old consumers get batches as sets,
+without headers. This is done message by message, for clients that few still use.
+
+Invariant: bytes that are no set raise `BatchError`, and nothing else.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from isal.isal_zlib import crc32
+
+from onelog.errors import WireError
+from onelog.gateways.kafka.batches import BatchError
+from onelog.record.compression import UNPACKED_BYTES_MAX, Method, unpack
+from onelog.record.forms import kafka
+from onelog.record.forms.kafka import Codec
+from onelog.record.forms.neutral import Neutral
+from onelog.wire.kafka.codes import ErrorCode
+
+MESSAGES_MAX = 10_000
+"""That one answer to an old consumer converts, and the rest of the batch that has the last one."""
+_HEAD = struct.Struct(">qiIbb")
+_SIZE_END = 12
+_CRC_END = 16
+_TIME = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_METHODS = {Codec.GZIP: Method.GZIP, Codec.SNAPPY: Method.SNAPPY, Codec.LZ4: Method.LZ4}
+
+
+def to_batch(data: memoryview | None, now_ms: int) -> bytes:
+    """One batch with the messages of a producer's set; those without a time get this one."""
+    messages = list(_messages(bytes(data or b""), now_ms))
+    if not messages:
+        raise BatchError(ErrorCode.INVALID_RECORD, "a partition without a message")
+    return kafka.from_neutral(messages)
+
+
+def _messages(data: bytes, now_ms: int, *, nested: bool = False) -> Iterator[Neutral]:
+    at = 0
+    while at < len(data):
+        if len(data) - at < _HEAD.size:
+            raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a message set is cut off")
+        _, size, crc, magic, attributes = _HEAD.unpack_from(data, at)
+        end = at + _SIZE_END + size
+        if end > len(data) or size < _HEAD.size - _SIZE_END or magic not in (0, 1):
+            raise BatchError(ErrorCode.CORRUPT_MESSAGE, f"no message of {size} bytes at {at}")
+        if crc32(data[at + _CRC_END : end]) != crc:
+            raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a message with another CRC than it says")
+        place = at + _HEAD.size
+        time_ms = now_ms
+        try:
+            if magic == 1:
+                (time_ms,) = _TIME.unpack_from(data, place)
+                place += _TIME.size
+            key, place = _bytes(data, place, end)
+            value, place = _bytes(data, place, end)
+        except struct.error:
+            raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a message is cut off") from None
+        codec = attributes & kafka.Attribute.CODEC
+        if codec == Codec.NONE:
+            yield Neutral(key, value, (), time_ms if time_ms >= 0 else now_ms)
+        else:
+            yield from _packed(value, codec, now_ms, nested)
+        at = end
+
+
+def _packed(value: bytes | None, codec: int, now_ms: int, nested: bool) -> Iterator[Neutral]:
+    method = _METHODS.get(Codec(codec)) if codec <= Codec.ZSTD else None
+    if method is None or nested or value is None:
+        reason = f"messages are packed by codec {codec}"
+        raise BatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, reason)
+    try:
+        raw = unpack(value, method, UNPACKED_BYTES_MAX)
+    except WireError as error:
+        raise BatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    yield from _messages(raw, now_ms, nested=True)
+
+
+def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    (size,) = _LENGTH.unpack_from(data, at)
+    at += _LENGTH.size
+    if size < 0:
+        return None, at
+    if at + size > end:
+        raise BatchError(ErrorCode.CORRUPT_MESSAGE, f"a field claims {size} bytes of {end - at}")
+    return data[at : at + size], at + size
+
+
+def from_batches(pieces: Sequence[bytes | memoryview], offset: int, magic: int) -> bytes:
+    """The messages of whole batches, from an offset on, as a set of a format."""
+    raw = b"".join(pieces)
+    found: list[bytes] = []
+    at = 0
+    while at < len(raw) and len(found) < MESSAGES_MAX:
+        batch = kafka.read_head(raw, at)
+        try:
+            records = kafka.records(memoryview(raw)[at : at + batch.size]) if batch.records else []
+        except WireError:
+            records = []  # What cannot be read has no messages.
+        at += batch.size
+        found += [
+            _encoded(batch.base_offset + delta, message, magic)
+            for delta, message in records
+            if batch.base_offset + delta >= offset
+        ]
+    return b"".join(found)
+
+
+def _encoded(offset: int, message: Neutral, magic: int) -> bytes:
+    body = bytes((magic, 0))
+    if magic == 1:
+        body += _TIME.pack(message.time_ms)
+    for each in (message.key, message.body):
+        body += _LENGTH.pack(-1 if each is None else len(each)) + (each or b"")
+    checked = crc32(body).to_bytes(4, "big") + body
+    return offset.to_bytes(8, "big") + len(checked).to_bytes(4, "big") + checked

@@ -1,0 +1,79 @@
+"""Kafka's rules for names, and the ids that it knows topics by.
+
+A topic's id follows from its name and the time it came into being, so that one that is made again
+has another, and nothing has to be kept.
+"""
+
+import hashlib
+import re
+
+from onelog.core.access import SELF, Principal
+from onelog.core.broker import Broker
+from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import InvalidTopicError, TopicNotFoundError
+
+NAME_CHARS_MAX = 249
+NO_ID = bytes(16)
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_legal_topic(name: str) -> bool:
+    """Whether Kafka would let a topic be called so."""
+    return (
+        len(name) <= NAME_CHARS_MAX
+        and _NAME.fullmatch(name) is not None
+        and name not in (".", "..")
+    )
+
+
+def check_topic(name: str) -> None:
+    """`InvalidTopicError` if Kafka would not let a topic be called so."""
+    if not is_legal_topic(name):
+        raise InvalidTopicError(
+            f"topic name {name[:60]!r} is not 1 to {NAME_CHARS_MAX} of the characters a-z, A-Z, "
+            "0-9, '.', '_' and '-'"
+        )
+
+
+def topic_id(config: TopicConfig) -> bytes:
+    """The id of a topic, 16 bytes."""
+    told = f"{config.name}\0{config.created_ms}".encode()
+    return hashlib.blake2b(told, digest_size=16, person=b"onelog-topic").digest()
+
+
+class TopicIds:
+    """Which topic an id is of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._names: dict[bytes, str] | None = None
+        broker.hooks.topic_changed.append(self._topic_changed)
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        self._names = None
+
+    def name_of(self, id_: bytes) -> str | None:
+        """The topic with this id, if there is one."""
+        if self._names is None:
+            _, configs = self._broker.admin.topics(SELF)
+            self._names = {topic_id(config): config.name for config in configs}
+        return self._names.get(id_)
+
+
+def visible_topics(broker: Broker, who: Principal) -> list[TopicConfig]:
+    """The topics that Kafka's clients are told of."""
+    _, configs = broker.admin.topics(who)
+    return [each for each in configs if is_visible(broker, each.name)]
+
+
+def is_visible(broker: Broker, name: str) -> bool:
+    """Whether a topic is one for users, and has a name that Kafka allows."""
+    return is_legal_topic(name) and not broker.admin.is_system_topic(name)
+
+
+def require_topic(broker: Broker, who: Principal, name: str) -> TopicConfig:
+    """A topic's settings; those of the broker's own topics are not for Kafka's clients."""
+    config = broker.find_topic(who, name)
+    if config is None or not is_visible(broker, name):
+        raise TopicNotFoundError(f"there is no topic {name[:60]!r}")
+    return config

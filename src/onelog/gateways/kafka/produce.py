@@ -1,0 +1,132 @@
+"""PRODUCE: batches from producers into the log.
+
+A request has a batch for each of some partitions, and is answered as a whole: when the last of
+them is as safe as configured. With acks 0 there is no answer, and an error closes the connection.
+"""
+
+from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.gateways.kafka import batches, message_sets
+from onelog.gateways.kafka.batches import BatchError
+from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.names import NO_ID, require_topic
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.message import Appended, NewMessage
+from onelog.record.forms import Form
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+_KAFKA_FORM = Form.KAFKA.sys_flag
+_BATCH_VERSION = 3
+"""From here on producers send batches; before that, message sets."""
+
+
+class _Producing:
+    """One request on its way: how many of its partitions have no answer yet."""
+
+    __slots__ = ("answer", "failed", "left", "request", "session")
+
+    def __init__(self, session: KafkaSession, request: Request) -> None:
+        self.session = session
+        self.request = request
+        self.left = 1  # The request itself, until all of it was looked at.
+        self.answer: list[Fields] = []
+        self.failed = False
+
+    def done(self) -> None:
+        """One more is."""
+        self.left -= 1
+        if self.left:
+            return
+        session, request = self.session, self.request
+        if request.fields["acks"] != 0:
+            session.answer(request, {"responses": self.answer})
+        elif self.failed:
+            session.connection.close()
+        else:
+            session.drop(request)
+
+    def refuse(self, partition: Fields, code: ErrorCode, reason: str) -> None:
+        """A batch was not stored."""
+        partition |= {"error_code": code, "error_message": reason, "base_offset": -1}
+        self.failed = True
+
+
+def produce(session: KafkaSession, request: Request) -> None:
+    """PRODUCE."""
+    fields = request.fields
+    producing = _Producing(session, request)
+    for topic in fields["topic_data"]:
+        told: list[Fields] = []
+        name = topic.get("name")
+        known: TopicConfig | None = None
+        if name is None:
+            name = session.gateway.ids.name_of(topic["topic_id"]) or ""
+        try:
+            known = require_topic(session.broker, session.principal, name)
+        except OnelogError as error:
+            failure = error
+        for each in topic["partition_data"]:
+            partition: Fields = {"index": each["index"], "error_code": 0, "base_offset": -1}
+            told.append(partition)
+            producing.left += 1
+            try:
+                if fields["acks"] not in (-1, 0, 1):
+                    reason = f"acks is {fields['acks']}; it is 0, 1 or -1"
+                    raise BatchError(ErrorCode.INVALID_REQUIRED_ACKS, reason)
+                if known is None:
+                    raise failure
+                _publish(producing, known, each, partition)
+            except BatchError as error:
+                producing.refuse(partition, error.code, str(error))
+                producing.done()
+            except OnelogError as error:
+                producing.refuse(partition, error_code(error), str(error))
+                producing.done()
+        producing.answer.append(
+            {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}
+        )
+    producing.done()
+
+
+def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fields) -> None:
+    session, request = producing.session, producing.request
+    queue_id, data = wanted["index"], wanted["records"]
+    if not 0 <= queue_id < topic.queues:
+        raise TopicNotFoundError(f"topic {topic.name} has no partition {queue_id}")
+    if request.version < _BATCH_VERSION:
+        data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
+    batch = batches.checked(data, request.version, message_bytes_max(topic))
+    if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
+        now_ms = session.gateway.clock.now_ms()
+        data = batches.with_append_time(data, now_ms)
+        told["log_append_time_ms"] = now_ms
+    message = NewMessage(
+        topic.name, queue_id, data, sys_flag=_KAFKA_FORM, born_ms=batch.max_ms,
+        born_host=session.born_host, store_host=session.gateway.store_host,
+        inner_count=batch.records,
+    )  # fmt: skip
+    session.broker.publish_batch(
+        session.principal, message, batches.stamp_of(batch), _stored,
+        (producing, topic.name, told),
+    )  # fmt: skip
+
+
+def _stored(
+    token: tuple[_Producing, str, Fields], appended: Appended | None, error: OnelogError | None
+) -> None:
+    producing, topic, told = token
+    if error is not None:
+        producing.refuse(told, error_code(error), str(error))
+    else:
+        assert appended is not None
+        session = producing.session
+        told["base_offset"] = appended.queue_offset
+        told["log_start_offset"] = session.broker.min_offset(
+            session.principal, topic, told["index"]
+        )
+    producing.done()
+
+
+HANDLERS: dict[ApiKey, Handler] = {ApiKey.PRODUCE: produce}

@@ -1,0 +1,266 @@
+"""One Kafka client of the broker: requests in, answers out, in the order of the requests.
+
+A handler takes the session and the request. It returns the fields of the answer, or None if they
+come later, by `Session.answer` (a held fetch, a batch that waits for the disk), or never (`drop`).
+A client may send many requests before it reads an answer: each has a place in a queue, and answers
+leave from its head.
+
+Invariants: answers leave in the order in which their requests came; while the peer is behind with
+reading, answers wait here, and its further requests stay unread.
+"""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from onelog.core.access import Principal
+from onelog.errors import (
+    BrokerBusyError,
+    NotPermittedError,
+    OnelogError,
+    WireError,
+)
+from onelog.gateways import House
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.fetch_sessions import FetchSessions
+from onelog.gateways.kafka.names import TopicIds
+from onelog.message import encode_host
+from onelog.net.connection import Connection, is_here
+from onelog.wire.kafka import schema
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.frame import FrameReader, encode_answer, read_fields, read_header
+from onelog.wire.kafka.schema import Fields
+
+log = logging.getLogger(__name__)
+
+PENDING_MAX = 1_000
+"""Requests of one client that may wait for their answers; more stay unread."""
+LOOKUPS_MAX = 1_000
+"""Questions to the disk that may wait at a time."""
+NODE_ID = 0
+"""This broker, among the brokers that Kafka's clients are told of: it is the only one."""
+LEADER_EPOCH = 0
+"""No partition ever has another leader."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+_Found = TypeVar("_Found")
+
+
+class Request:
+    """A request, and its answer once there is one."""
+
+    __slots__ = ("answer", "client_id", "fields", "is_dropped", "key", "number", "version")
+
+    def __init__(self, key: int, version: int, number: int, client_id: str, fields: Fields) -> None:
+        self.key = key
+        self.version = version
+        self.number = number
+        self.client_id = client_id
+        self.fields = fields
+        self.answer: Fields | None = None
+        self.is_dropped = False
+        """Whether nobody wants an answer."""
+
+
+class Gateway:
+    """What all sessions of one broker share."""
+
+    def __init__(
+        self, house: House, handlers: "dict[ApiKey, Handler]", versions: dict[ApiKey, range]
+    ) -> None:
+        self.house = house
+        self.broker = house.broker
+        self.clock = house.clock
+        self.store_host = house.store_host
+        self.handlers: dict[int, Handler] = {int(key): each for key, each in handlers.items()}
+        self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
+        """What is served of each API; what is advertised, a client may use."""
+        self.lookups = 0
+        self.ids = TopicIds(house.broker)
+        self.fetch_sessions = FetchSessions(house.random)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that clients are told."""
+        return self.broker.config.client_host, self.house.loaded.config.kafka.port
+
+
+class KafkaSession:
+    """One client. It is also the channel that the core knows it by."""
+
+    def __init__(self, connection: Connection, gateway: Gateway) -> None:
+        self.connection = connection
+        self.gateway = gateway
+        self.broker = gateway.broker
+        host, port = connection.remote
+        self.host = host
+        self.principal = Principal("", "kafka", connection.remote_address)
+        self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+        self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
+        self._pending: deque[Request] = deque()
+        self._unread = 0
+        self.is_local = is_here(connection.remote[0], connection.local[0])
+
+    def require_administrator(self) -> None:
+        """`NotPermittedError` if what deletes or reconfigures is not for this peer."""
+        loaded = self.gateway.house.loaded.config
+        if not self.is_local and not loaded.security.remote_admin:
+            raise NotPermittedError(
+                "administration is for the broker's own machine, unless security.remote_admin is "
+                f"true: {self.host} is another one"
+            )
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._reader.feed(data)
+        self._handle_read()
+        unread = self._reader.unread_bytes
+        if unread or self._unread:
+            self._keep(unread, unread != self._unread + len(data))
+
+    def writable(self) -> None:
+        """The peer reads again: go on with the answers and requests that were put off."""
+        self._send_ready()
+        self._handle_read()
+        self._keep(self._reader.unread_bytes, True)
+
+    def _keep(self, unread: int, anew: bool) -> None:
+        """So many bytes wait for the rest of their request; `anew`: it is another than before."""
+        if unread > 2 * self.broker.config.frame_bytes_max:
+            raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
+        self._unread = unread
+        if self.connection.unread is not None:
+            self.connection.unread.keep(self.connection, unread, anew)
+
+    def connection_lost(self) -> None:
+        """The connection is gone, and with it everything that hung on it."""
+        self._pending.clear()
+        self.broker.channel_closed(self)
+
+    def _handle_read(self) -> None:
+        connection = self.connection
+        if len(self._pending) < PENDING_MAX and not connection.congested:
+            for frame in self._reader.frames():
+                self._handle(frame)
+                if len(self._pending) >= PENDING_MAX or connection.congested or connection.closing:
+                    break
+
+    def _handle(self, frame: memoryview) -> None:
+        header = read_header(frame)
+        key, version, number, client_id, _ = header
+        served = self.gateway.versions.get(key)
+        if served is None or version not in served or version not in schema.apis()[key].versions:
+            if key != ApiKey.API_VERSIONS:
+                raise WireError(f"version {version} of API {key} is not served")
+            request = Request(key, 0, number, client_id, {})
+            self._pending.append(request)
+            self.answer(request, api_versions_answer(self.gateway, ErrorCode.UNSUPPORTED_VERSION))
+            return
+        request = Request(key, version, number, client_id, read_fields(header, frame))
+        self._pending.append(request)
+        try:
+            answer = self.gateway.handlers[key](self, request)
+        except OnelogError as error:
+            answer = refusal(error)
+        if answer is not None:
+            self.answer(request, answer)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def answer(self, request: Request, fields: Fields) -> None:
+        """Answer a request, now or as soon as those before it are answered."""
+        request.answer = fields
+        if self._pending and self._pending[0] is request:
+            self._send_ready()
+
+    def drop(self, request: Request) -> None:
+        """Give no answer: the peer wants none."""
+        request.is_dropped = True
+        self.answer(request, {})
+
+    def refuse(self, request: Request, error: OnelogError) -> None:
+        """Answer a request that went wrong as a whole."""
+        self.answer(request, refusal(error))
+
+    def _send_ready(self) -> None:
+        pending, connection = self._pending, self.connection
+        was_full = len(pending) >= PENDING_MAX
+        while pending and pending[0].answer is not None and not connection.congested:
+            request = pending.popleft()
+            if not request.is_dropped:
+                assert request.answer is not None
+                connection.send(
+                    encode_answer(request.key, request.version, request.number, request.answer)
+                )
+        if was_full and len(pending) < PENDING_MAX:
+            self._handle_read()
+
+    def look_up(
+        self,
+        request: Request,
+        find: Callable[[], _Found],
+        then: Callable[[_Found], Fields],
+    ) -> None:
+        """Answer with what `then` makes of what `find` finds, which may have to wait for the disk.
+
+        `find` runs in a worker, and changes nothing. `then` runs in the loop.
+        """
+        gateway = self.gateway
+        if gateway.lookups >= LOOKUPS_MAX:
+            raise BrokerBusyError(f"{gateway.lookups} look-ups wait for the disk: try again later")
+        gateway.lookups += 1
+        found: list[_Found] = []
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                found.append(find())
+            except Exception as error:
+                failed.append(error)
+
+        def end() -> None:
+            gateway.lookups -= 1
+            try:
+                if failed:
+                    raise failed[0]
+                self.answer(request, then(found[0]))
+            except OnelogError as error:
+                self.refuse(request, error)
+            except Exception:
+                log.exception("request %d of %s failed", request.key, self.connection)
+                self.connection.abort()
+
+        gateway.house.look_up(work, end)
+
+
+Handler = Callable[[KafkaSession, Request], Fields | None]
+
+
+def refusal(error: OnelogError) -> Fields:
+    """The answer to a request that went wrong as a whole; APIs without a code have handlers that
+    tell it for each of their parts."""
+    return {"error_code": error_code(error), "error_message": str(error)}
+
+
+def api_versions(session: KafkaSession, request: Request) -> Fields:
+    """API_VERSIONS: what is served."""
+    if request.version >= 3:
+        software = request.fields["client_software_name"], request.fields["client_software_version"]
+        if not all(_SOFTWARE.fullmatch(each) for each in software):
+            return api_versions_answer(session.gateway, ErrorCode.INVALID_REQUEST)
+    return api_versions_answer(session.gateway, ErrorCode.NONE)
+
+
+def api_versions_answer(gateway: Gateway, code: ErrorCode) -> Fields:
+    """What is served, also for those who asked in a version that is not."""
+    return {
+        "error_code": code,
+        "api_keys": [
+            {"api_key": key, "min_version": served[0], "max_version": served[-1]}
+            for key, served in sorted(gateway.versions.items())
+        ],
+    }

@@ -1,0 +1,175 @@
+"""Requests about settings of topics, and what is told of the broker's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import ConfigError, InvalidRequestError, OnelogError
+from onelog.gateways.kafka.configs import (
+    BROKER_SOURCE,
+    CLEANUP_POLICY,
+    DEFAULT_SOURCE,
+    TOPIC_CONFIGS,
+    Shown,
+    check_configs,
+    is_list,
+    shown_broker_configs,
+    shown_configs,
+)
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.names import require_topic, visible_topics
+from onelog.gateways.kafka.session import NODE_ID, Handler, KafkaSession, Request
+from onelog.wire.kafka.codes import ApiKey
+from onelog.wire.kafka.schema import Fields
+
+TOPIC, BROKER, _CLIENT_METRICS = 2, 4, 16
+"""Kafka's numbers for what settings are of."""
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""What is done to a setting."""
+
+Changes = Callable[[TopicConfig, Fields], dict[str, str | None]]
+"""Which settings of a topic a request changes, and to what; None for a default."""
+
+
+def describe_configs(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_CONFIGS."""
+    told = []
+    for resource in request.fields["resources"]:
+        answer: Fields = {
+            "error_code": 0, "error_message": None, "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"], "configs": [],
+        }  # fmt: skip
+        try:
+            wanted = resource["configuration_keys"]
+            answer["configs"] = [
+                _told(each, request.fields)
+                for each in _shown(session, resource)
+                if wanted is None or each.name in wanted
+            ]
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        told.append(answer)
+    return {"results": told}
+
+
+def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
+    kind, name = resource["resource_type"], resource["resource_name"]
+    loaded = session.gateway.house.loaded.config
+    if kind == TOPIC:
+        return shown_configs(require_topic(session.broker, session.principal, name), loaded)
+    if kind == BROKER:
+        if name not in ("", str(NODE_ID)):
+            raise InvalidRequestError(f"there is no broker {name!r}, only {NODE_ID}")
+        return shown_broker_configs(loaded)
+    raise InvalidRequestError(f"settings of kind {kind} are unknown here")
+
+
+def _told(shown: Shown, fields: Fields) -> Fields:
+    told: Fields = {
+        "name": shown.name, "value": shown.value, "read_only": shown.read_only,
+        "config_source": shown.source, "is_sensitive": False, "config_type": shown.kind,
+        "documentation": None,
+    }  # fmt: skip
+    if fields.get("include_synonyms"):
+        told["synonyms"] = [{"name": shown.name, "value": shown.value, "source": shown.source}]
+        if shown.source not in (DEFAULT_SOURCE, BROKER_SOURCE):
+            told["synonyms"].append(
+                {"name": shown.name, "value": shown.default, "source": DEFAULT_SOURCE}
+            )
+    return told
+
+
+def alter_configs(session: KafkaSession, request: Request) -> Fields:
+    """ALTER_CONFIGS: those that are named, and no others."""
+
+    def changed(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
+        wanted: dict[str, str | None] = dict.fromkeys(set(topic.attributes) & set(TOPIC_CONFIGS))
+        return wanted | {each["name"]: each["value"] for each in resource["configs"]}
+
+    return _altered(session, request, changed)
+
+
+def incremental_alter_configs(session: KafkaSession, request: Request) -> Fields:
+    """INCREMENTAL_ALTER_CONFIGS: set, reset, add to lists, take from lists."""
+    return _altered(session, request, _changes)
+
+
+def _changes(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
+    wanted: dict[str, str | None] = {}
+    for each in resource["configs"]:
+        name, operation, value = each["name"], each["config_operation"], each["value"]
+        if name in wanted:
+            raise InvalidRequestError(f"{name} is named twice")
+        if operation == DELETE:
+            wanted[name] = None
+        elif operation == SET:
+            wanted[name] = value
+        elif operation in (APPEND, SUBTRACT) and is_list(name):
+            known = TOPIC_CONFIGS[name].default
+            if name != CLEANUP_POLICY:
+                known = topic.attributes.get(name, known)
+            words = [word for word in known.split(",") if word]
+            some = (value or "").split(",")
+            words = [word for word in words if word not in some]
+            wanted[name] = ",".join(words + some if operation == APPEND else words)
+        else:
+            raise ConfigError(f"operation {operation} is not for {name}")
+    return wanted
+
+
+def _altered(session: KafkaSession, request: Request, changes: Changes) -> Fields:
+    told = []
+    for resource in request.fields["resources"]:
+        kind, name = resource["resource_type"], resource["resource_name"]
+        answer: Fields = {
+            "error_code": 0, "error_message": None, "resource_type": kind, "resource_name": name,
+        }  # fmt: skip
+        try:
+            session.require_administrator()
+            if kind != TOPIC:
+                raise InvalidRequestError("only settings of topics can be changed here")
+            topic = require_topic(session.broker, session.principal, name)
+            _alter(session, topic, changes(topic, resource), request.fields["validate_only"])
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        told.append(answer)
+    return {"responses": told}
+
+
+def _alter(
+    session: KafkaSession, topic: TopicConfig, wanted: Mapping[str, str | None], is_trial: bool
+) -> None:
+    given = check_configs({name: value for name, value in wanted.items() if value is not None})
+    for name in wanted:
+        if name not in TOPIC_CONFIGS:
+            raise ConfigError(f"Kafka's topics have no setting {name!r}")
+    kept = {
+        name: value
+        for name, value in topic.attributes.items()
+        if name not in wanted or name == CLEANUP_POLICY
+    }
+    if not is_trial:
+        altered = replace(topic, attributes=kept | given)
+        session.broker.admin.create_topic(session.principal, altered)
+
+
+def list_config_resources(session: KafkaSession, request: Request) -> Fields:
+    """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
+    kinds = request.fields.get("resource_types", [_CLIENT_METRICS]) or [TOPIC, BROKER]
+    found: list[Fields] = []
+    if TOPIC in kinds:
+        found += [
+            {"resource_name": each.name, "resource_type": TOPIC}
+            for each in visible_topics(session.broker, session.principal)
+        ]
+    if BROKER in kinds:
+        found.append({"resource_name": str(NODE_ID), "resource_type": BROKER})
+    return {"error_code": 0, "config_resources": found}
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
+}

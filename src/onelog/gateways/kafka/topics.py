@@ -1,0 +1,335 @@
+"""Requests about topics: what there are, making them, growing them, deleting them.
+
+A Kafka topic is a topic, a partition is a queue. All partitions have this broker as their leader
+and only replica.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from onelog.core.catalog.topics import TopicConfig
+from onelog.errors import InvalidTopicError, OnelogError, TopicNotFoundError
+from onelog.gateways.kafka.configs import check_configs, shown_configs
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.names import (
+    NO_ID,
+    check_topic,
+    require_topic,
+    topic_id,
+    visible_topics,
+)
+from onelog.gateways.kafka.session import LEADER_EPOCH, NODE_ID, Handler, KafkaSession, Request
+from onelog.message import QUEUE_ID_MAX
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+_ALL_OPERATIONS = 0xDF8
+"""Of a topic: read, write, create, delete, alter, describe, and those with configs."""
+_CLUSTER_OPERATIONS = 0x1FB0
+_PAGE_PARTITIONS_MAX = 2_000
+_LEADER: Fields = {
+    "error_code": 0, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
+    "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID], "eligible_leader_replicas": [],
+    "last_known_elr": [],
+}  # fmt: skip
+
+
+class _Refused(NamedTuple):
+    code: ErrorCode
+    reason: str
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def metadata(session: KafkaSession, request: Request) -> Fields:
+    """METADATA: the broker, and topics; one that is not there is made, if both sides agree."""
+    fields, version = request.fields, request.version
+    host, port = session.gateway.address
+    wanted = fields["topics"]
+    if wanted is None or (version == 0 and not wanted):
+        topics = [_told(each) for each in visible_topics(session.broker, session.principal)]
+    else:
+        may_create = fields.get("allow_auto_topic_creation", True)
+        topics = [_topic(session, each, may_create) for each in wanted]
+        if version < 12:
+            for each in topics:
+                each["name"] = each["name"] or ""  # Before, a name could not be missing.
+    if fields.get("include_topic_authorized_operations"):
+        for each in topics:
+            if not each["error_code"]:
+                each["topic_authorized_operations"] = _ALL_OPERATIONS
+    answer: Fields = {
+        "brokers": [{"node_id": NODE_ID, "host": host, "port": port}],
+        "cluster_id": session.broker.config.cluster,
+        "controller_id": NODE_ID,
+        "topics": topics,
+    }
+    if fields.get("include_cluster_authorized_operations"):
+        answer["cluster_authorized_operations"] = _CLUSTER_OPERATIONS
+    return answer
+
+
+def _topic(session: KafkaSession, wanted: Fields, may_create: bool) -> Fields:
+    name, id_ = wanted["name"], wanted.get("topic_id", NO_ID)
+    if name is None:
+        name = session.gateway.ids.name_of(id_)
+        if name is None:
+            return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id_}
+    try:
+        return _told(_found_or_made(session, name, may_create))
+    except OnelogError as error:
+        return {"error_code": error_code(error), "name": name, "topic_id": NO_ID}
+
+
+def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicConfig:
+    broker, who = session.broker, session.principal
+    check_topic(name)
+    try:
+        return require_topic(broker, who, name)
+    except TopicNotFoundError:
+        if not may_create or not broker.config.auto_create_topics:
+            raise
+    queues = session.gateway.house.loaded.config.kafka.topic_partitions
+    broker.admin.create_topic(who, TopicConfig(name, queues, queues))
+    return require_topic(broker, who, name)
+
+
+def _told(config: TopicConfig) -> Fields:
+    return {
+        "error_code": 0,
+        "name": config.name,
+        "topic_id": topic_id(config),
+        "is_internal": False,
+        "partitions": [{**_LEADER, "partition_index": each} for each in range(config.queues)],
+    }
+
+
+def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_TOPIC_PARTITIONS: the same in pages, by name and partition."""
+    fields, cursor = request.fields, request.fields["cursor"]
+    names = sorted({each["name"] for each in fields["topics"]}) or sorted(
+        each.name for each in visible_topics(session.broker, session.principal)
+    )
+    room = max(1, min(fields["response_partition_limit"], _PAGE_PARTITIONS_MAX))
+    told: list[Fields] = []
+    for name in names:
+        begin = 0
+        if cursor is not None:
+            if name < cursor["topic_name"]:
+                continue
+            if name == cursor["topic_name"]:
+                begin = max(0, cursor["partition_index"])
+        if room <= 0:
+            return {"topics": told, "next_cursor": {"topic_name": name, "partition_index": begin}}
+        topic = _topic(session, {"name": name}, may_create=False)
+        partitions = topic.get("partitions", [])[begin:]
+        told.append({**topic, "partitions": partitions[:room]})
+        if len(partitions) > room:
+            place = {"topic_name": name, "partition_index": begin + room}
+            return {"topics": told, "next_cursor": place}
+        room -= len(partitions)
+    return {"topics": told}
+
+
+def elect_leaders(session: KafkaSession, request: Request) -> Fields:
+    """ELECT_LEADERS: every partition has its leader, the only one that it can have."""
+    wanted = request.fields["topic_partitions"] or []
+    told = []
+    for topic in wanted:
+        config = session.broker.find_topic(session.principal, topic["topic"])
+        queues = 0 if config is None else config.queues
+        told.append(
+            {
+                "topic": topic["topic"],
+                "partition_result": [
+                    {
+                        "partition_id": each,
+                        "error_code": ErrorCode.ELECTION_NOT_NEEDED
+                        if 0 <= each < queues
+                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        "error_message": None,
+                    }
+                    for each in topic["partitions"]
+                ],
+            }
+        )
+    return {"error_code": 0, "replica_election_results": told}
+
+
+def describe_cluster(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_CLUSTER: the one broker."""
+    host, port = session.gateway.address
+    answer: Fields = {
+        "cluster_id": session.broker.config.cluster,
+        "controller_id": NODE_ID,
+        "brokers": [{"broker_id": NODE_ID, "host": host, "port": port}],
+    }
+    if request.fields["include_cluster_authorized_operations"]:
+        answer["cluster_authorized_operations"] = _CLUSTER_OPERATIONS
+    return answer
+
+
+def list_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
+    """LIST_PARTITION_REASSIGNMENTS: partitions stay where they are."""
+    return {"error_code": 0, "error_message": None, "topics": []}
+
+
+def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_CLIENT_QUOTAS: nobody has one."""
+    return {"error_code": 0, "error_message": None, "entries": []}
+
+
+# -- changing ----------------------------------------------------------------------------------
+
+
+def create_topics(session: KafkaSession, request: Request) -> Fields:
+    """CREATE_TOPICS."""
+    names = [each["name"] for each in request.fields["topics"]]
+    told = []
+    for wanted in request.fields["topics"]:
+        name = wanted["name"]
+        answer: Fields = {"name": name, "error_code": 0, "error_message": None}
+        try:
+            if names.count(name) > 1:
+                raise InvalidTopicError(f"topic {name!r} is named twice in one request")
+            refused = _create(session, wanted, request.fields["validate_only"], answer)
+        except OnelogError as error:
+            refused = _Refused(error_code(error), str(error))
+        if refused is not None:
+            answer |= {"error_code": refused.code, "error_message": refused.reason}
+        told.append(answer)
+    return {"topics": told}
+
+
+def _create(
+    session: KafkaSession, wanted: Fields, validate_only: bool, answer: Fields
+) -> _Refused | None:
+    broker, who, name = session.broker, session.principal, wanted["name"]
+    session.require_administrator()
+    check_topic(name)
+    if broker.find_topic(who, name) is not None:
+        return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+    count, copies, placed = (
+        wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],
+    )  # fmt: skip
+    if placed:
+        refused = _placement(placed, count, copies)
+        if refused is not None:
+            return refused
+        count = len(placed)
+    else:
+        if copies not in (-1, 1):
+            reason = f"a replication factor of {copies}, and there is 1 broker"
+            return _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+        if count == -1:
+            count = session.gateway.house.loaded.config.kafka.topic_partitions
+    if not 0 < count <= QUEUE_ID_MAX + 1:
+        reason = f"{count} partitions; a topic has 1 to {QUEUE_ID_MAX + 1}"
+        return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
+    given = {each["name"]: each["value"] for each in wanted["configs"]}
+    attributes = check_configs({name: value for name, value in given.items() if value is not None})
+    config = TopicConfig(name, count, count, attributes=attributes)
+    if not validate_only:
+        broker.admin.create_topic(who, config)
+        answer["topic_id"] = topic_id(broker.topic(who, name))
+    answer |= {
+        "num_partitions": count,
+        "replication_factor": 1,
+        "configs": [
+            {
+                "name": each.name,
+                "value": each.value,
+                "config_source": each.source,
+            }
+            for each in shown_configs(config, session.gateway.house.loaded.config)
+        ],
+    }
+    return None
+
+
+def _placement(placed: list[Fields], count: int, copies: int) -> _Refused | None:
+    """What is wrong with an assignment of partitions to brokers, if anything."""
+    if count != -1 or copies != -1:
+        reason = "partitions are either counted or assigned, not both"
+        return _Refused(ErrorCode.INVALID_REQUEST, reason)
+    numbers = sorted(each["partition_index"] for each in placed)
+    if numbers != list(range(len(placed))):
+        return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions do not follow 0, 1, ...")
+    if any(each["broker_ids"] != [NODE_ID] for each in placed):
+        reason = f"a partition is assigned to others than broker {NODE_ID}, the only one"
+        return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return None
+
+
+def create_partitions(session: KafkaSession, request: Request) -> Fields:
+    """CREATE_PARTITIONS: topics only grow."""
+    told = []
+    for wanted in request.fields["topics"]:
+        name = wanted["name"]
+        try:
+            refused = _grow(session, wanted, request.fields["validate_only"])
+        except OnelogError as error:
+            refused = _Refused(error_code(error), str(error))
+        code, reason = refused or (ErrorCode.NONE, None)
+        told.append({"name": name, "error_code": code, "error_message": reason})
+    return {"results": told}
+
+
+def _grow(session: KafkaSession, wanted: Fields, validate_only: bool) -> _Refused | None:
+    broker, who, count = session.broker, session.principal, wanted["count"]
+    session.require_administrator()
+    config = require_topic(broker, who, wanted["name"])
+    if not config.queues < count <= QUEUE_ID_MAX + 1:
+        reason = f"topic {config.name} has {config.queues} partitions: it cannot have {count} then"
+        return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
+    placed = wanted["assignments"]
+    if placed is not None:
+        if len(placed) != count - config.queues:
+            reason = f"{len(placed)} assignments for {count - config.queues} new partitions"
+            return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        if any(each["broker_ids"] != [NODE_ID] for each in placed):
+            reason = f"a partition is assigned to others than broker {NODE_ID}, the only one"
+            return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    if not validate_only:
+        grown = replace(config, read_queues=count, write_queues=count)
+        broker.admin.create_topic(who, grown)
+    return None
+
+
+def delete_topics(session: KafkaSession, request: Request) -> Fields:
+    """DELETE_TOPICS, by name or by id."""
+    broker, who = session.broker, session.principal
+    fields = request.fields
+    wanted = fields.get("topics") or [{"name": each} for each in fields.get("topic_names", ())]
+    told = []
+    for each in wanted:
+        name, id_ = each["name"], each.get("topic_id", NO_ID)
+        by_id = name is None
+        answer: Fields = {"name": name, "topic_id": id_, "error_code": 0, "error_message": None}
+        try:
+            session.require_administrator()
+            if by_id:
+                name = answer["name"] = session.gateway.ids.name_of(id_)
+            if name is None:
+                answer["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                answer["topic_id"] = topic_id(require_topic(broker, who, name))
+                broker.admin.delete_topic(who, name)
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        told.append(answer)
+    return {"responses": told}
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.METADATA: metadata,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DELETE_TOPICS: delete_topics,
+}

@@ -1,0 +1,235 @@
+"""Requests of producers that number their batches, or send them in transactions."""
+
+from functools import partial
+
+from onelog.core.transactions.producers import Queue
+from onelog.core.transactions.transactional_ids import State
+from onelog.errors import OnelogError, ProducerFencedError, TopicNotFoundError
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.groups.members import member_of
+from onelog.gateways.kafka.groups.positions import failed, taken
+from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+_FENCED_SINCE = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""Versions that know the word for a producer that was fenced; others have an older one."""
+_MEMBER_VERSION = 3
+
+
+def _code(request: Request, error: OnelogError) -> ErrorCode:
+    known = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+    if isinstance(error, ProducerFencedError):
+        since = _FENCED_SINCE.get(ApiKey(request.key), 1 << 15)
+        return known[0] if request.version >= since else known[1]
+    return error_code(error)
+
+
+def init_producer_id(session: KafkaSession, request: Request) -> Fields:
+    """INIT_PRODUCER_ID: an id of its own, or the next epoch of a transactional id."""
+    fields, broker = request.fields, session.broker
+    name = fields["transactional_id"]
+    try:
+        if name is None:
+            producer_id, epoch = broker.new_producer_id(session.principal), 0
+        else:
+            producer_id, epoch = broker.in_place.begin(
+                session.principal, name, fields["transaction_timeout_ms"],
+                fields.get("producer_id", -1), fields.get("producer_epoch", -1),
+            )  # fmt: skip
+    except OnelogError as error:
+        return {"error_code": _code(request, error), "producer_id": -1, "producer_epoch": -1}
+    return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+
+
+def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields:
+    """ADD_PARTITIONS_TO_TXN: all of them, or none."""
+    fields = request.fields
+    codes: dict[Queue, ErrorCode] = {}
+    queues = [
+        (topic["name"], partition)
+        for topic in fields["v3_and_below_topics"]
+        for partition in topic["partitions"]
+    ]
+    for topic, partition in queues:
+        try:
+            config = require_topic(session.broker, session.principal, topic)
+            if not 0 <= partition < config.queues:
+                raise TopicNotFoundError(f"topic {topic} has no partition {partition}")
+        except OnelogError as error:
+            codes[topic, partition] = error_code(error)
+    others = ErrorCode.OPERATION_NOT_ATTEMPTED
+    if not codes:
+        others = ErrorCode.NONE
+        try:
+            session.broker.in_place.add_queues(
+                session.principal, fields["v3_and_below_transactional_id"],
+                fields["v3_and_below_producer_id"], fields["v3_and_below_producer_epoch"], queues,
+            )  # fmt: skip
+        except OnelogError as error:
+            others = _code(request, error)
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic["name"],
+                "results_by_partition": [
+                    {
+                        "partition_index": each,
+                        "partition_error_code": codes.get((topic["name"], each), others),
+                    }
+                    for each in topic["partitions"]
+                ],
+            }
+            for topic in fields["v3_and_below_topics"]
+        ]
+    }
+
+
+def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields:
+    """ADD_OFFSETS_TO_TXN: a group whose positions belong to the transaction."""
+    fields = request.fields
+    try:
+        session.broker.in_place.add_group(
+            session.principal, fields["transactional_id"], fields["producer_id"],
+            fields["producer_epoch"], fields["group_id"],
+        )  # fmt: skip
+    except OnelogError as error:
+        return {"error_code": _code(request, error)}
+    return {"error_code": 0}
+
+
+def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
+    """TXN_OFFSET_COMMIT: positions that count once the transaction is committed."""
+    fields = request.fields
+    positions, told = taken(session, fields["topics"])
+    if request.version < _MEMBER_VERSION:
+        fields |= {"generation_id": -1, "member_id": ""}
+    try:
+        session.broker.in_place.commit_offsets(
+            session.principal, fields["transactional_id"], fields["producer_id"],
+            fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
+        )  # fmt: skip
+    except OnelogError as error:
+        return {"topics": failed(told, _code(request, error))}
+    return {"topics": told}
+
+
+def end_txn(session: KafkaSession, request: Request) -> Fields | None:
+    """END_TXN: answered when the end is as safe as configured."""
+    fields = request.fields
+    try:
+        session.broker.in_place.end(
+            session.principal, fields["transactional_id"], fields["producer_id"],
+            fields["producer_epoch"], fields["committed"], partial(_ended, session, request),
+        )  # fmt: skip
+    except OnelogError as error:
+        return {"error_code": _code(request, error)}
+    return None
+
+
+def _ended(session: KafkaSession, request: Request, error: OnelogError | None) -> None:
+    session.answer(request, {"error_code": 0 if error is None else error_code(error)})
+
+
+# -- what administrators ask -------------------------------------------------------------------
+
+
+def list_transactions(session: KafkaSession, request: Request) -> Fields:
+    """LIST_TRANSACTIONS, of some states or producers if the request says so."""
+    fields = request.fields
+    known = {each.value for each in State}
+    states, producers = set(fields["state_filters"]), set(fields["producer_id_filters"])
+    least_ms = fields.get("duration_filter", -1)
+    now_ms = session.gateway.clock.now_ms()
+    return {
+        "error_code": 0,
+        "unknown_state_filters": sorted(states - known),
+        "transaction_states": [
+            {
+                "transactional_id": each.name,
+                "producer_id": each.producer_id,
+                "transaction_state": each.state.value,
+            }
+            for each in session.broker.in_place.transactions(session.principal)
+            if (not states or each.state.value in states)
+            and (not producers or each.producer_id in producers)
+            and (least_ms < 0 or (each.begun_ms and now_ms - each.begun_ms > least_ms))
+        ],
+    }
+
+
+def describe_transactions(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_TRANSACTIONS."""
+    found = {each.name: each for each in session.broker.in_place.transactions(session.principal)}
+    told: list[Fields] = []
+    for name in request.fields["transactional_ids"]:
+        each = found.get(name)
+        if each is None:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            told.append({"error_code": code, "transactional_id": name})
+            continue
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(each.queues):
+            topics.setdefault(topic, []).append(partition)
+        told.append(
+            {
+                "transactional_id": name,
+                "transaction_state": each.state.value,
+                "transaction_timeout_ms": each.timeout_ms,
+                "transaction_start_time_ms": each.begun_ms or -1,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.epoch,
+                "topics": [
+                    {"topic": topic, "partitions": numbers} for topic, numbers in topics.items()
+                ],
+            }
+        )
+    return {"transaction_states": told}
+
+
+def describe_producers(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_PRODUCERS: who numbers batches in some partitions."""
+    broker, who = session.broker, session.principal
+    told = []
+    for topic in request.fields["topics"]:
+        name = topic["name"]
+        partitions: list[Fields] = []
+        for queue_id in topic["partition_indexes"]:
+            answer: Fields = {"partition_index": queue_id, "error_code": 0}
+            try:
+                if not 0 <= queue_id < require_topic(broker, who, name).queues:
+                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                answer["active_producers"] = [
+                    {
+                        "producer_id": producer_id,
+                        "producer_epoch": each.epoch,
+                        "last_sequence": each.sent[-1].last if each.sent else -1,
+                        "last_timestamp": each.seen_ms,
+                        "coordinator_epoch": 0,
+                        "current_txn_start_offset": begun,
+                    }
+                    for producer_id, each, begun in broker.producers_of(who, name, queue_id)
+                ]
+            except OnelogError as error:
+                answer |= {"error_code": error_code(error), "error_message": str(error)}
+            partitions.append(answer)
+        told.append({"name": name, "partitions": partitions})
+    return {"topics": told}
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+}

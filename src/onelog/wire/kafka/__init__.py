@@ -1,0 +1,1 @@
+"""Kafka's protocol: frames, and requests and answers by tables (`schemas.txt`)."""

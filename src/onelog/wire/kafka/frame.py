@@ -1,0 +1,128 @@
+"""Frames: how requests and answers follow one another on a connection. All big-endian.
+
+    request   int32 length | int16 api key | int16 version | int32 number | string? client id
+              | tags, if the version is flexible | fields
+    answer    int32 length | int32 number | tags, if the version is flexible | fields
+
+The answer to ApiVersions never has tags: who asks does not know yet what the broker speaks.
+
+Invariants: however the bytes of a connection are cut into pieces, the frames are the same; bytes
+that are no request raise `WireError`.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from onelog.errors import WireError
+from onelog.wire.kafka import schema
+from onelog.wire.kafka.codes import ApiKey
+
+Piece = bytes | memoryview
+
+_HEADER = struct.Struct(">hhih")
+_LENGTH_BYTES = 4
+_SIZED = struct.Struct(">ii")
+
+
+class Header(NamedTuple):
+    """What a request begins with, and where its fields begin."""
+
+    key: int
+    version: int
+    number: int
+    client_id: str
+    fields_at: int
+
+
+class FrameReader:
+    """Takes bytes as they come, hands out frames without their length."""
+
+    __slots__ = ("_bytes_max", "_pieces", "_wanted", "unread_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: list[Piece] = []
+        self._wanted = _LENGTH_BYTES
+        """How many bytes are needed to get any further."""
+        self.unread_bytes = 0
+        """How many received bytes have not become a frame yet."""
+
+    def feed(self, data: bytes) -> None:
+        """Take more bytes."""
+        self._pieces.append(data)
+        self.unread_bytes += len(data)
+
+    def frames(self) -> Iterator[memoryview]:
+        """The frames that are complete by now. May be left at any point and called again."""
+        while self.unread_bytes >= self._wanted:
+            # Joined once per frame, however many pieces a large one comes in.
+            if len(self._pieces) > 1:
+                self._pieces = [b"".join(self._pieces)]
+            data = memoryview(self._pieces[0])
+            size = int.from_bytes(data[:_LENGTH_BYTES], "big", signed=True)
+            if not _HEADER.size <= size <= self._bytes_max:
+                raise WireError(f"a request of {size} bytes; the limit is {self._bytes_max}")
+            end = _LENGTH_BYTES + size
+            if end > len(data):
+                self._wanted = end
+                return
+            self._wanted = _LENGTH_BYTES
+            self.unread_bytes = len(data) - end
+            self._pieces = [data[end:]] if self.unread_bytes else []
+            yield data[_LENGTH_BYTES:end]
+
+
+def read_header(frame: memoryview) -> Header:
+    """What a frame begins with, of an API and version that may be unknown."""
+    key, version, number, length = _HEADER.unpack_from(frame)
+    at = _HEADER.size
+    client_id = ""
+    if length >= 0:
+        if at + length > len(frame):
+            raise WireError(f"a client id of {length} bytes in a request of {len(frame)}")
+        client_id = str(frame[at : at + length], "utf-8", "replace")
+        at += length
+    return Header(key, version, number, client_id, at)
+
+
+def read_fields(header: Header, frame: memoryview) -> schema.Fields:
+    """The fields of a request, of a version that is known."""
+    at = header.fields_at
+    api = schema.apis()[header.key]
+    try:
+        if header.version in api.flexible:
+            at = schema.skip_tags(frame, at)
+        return schema.decode_request(header.key, header.version, frame, at)
+    except IndexError:
+        raise WireError(f"{api.name} {header.version} is cut off in its header") from None
+    except WireError as error:
+        raise WireError(f"{api.name} {header.version}: {error}") from None
+
+
+def encode_answer(key: int, version: int, number: int, fields: schema.Fields) -> list[Piece]:
+    """An answer, in pieces that go to the socket one after the other."""
+    pieces: list[Piece] = [b""]
+    tagged = version in schema.apis()[key].flexible and key != ApiKey.API_VERSIONS
+    if tagged:
+        pieces.append(b"\0")
+    schema.encode_response_to(key, version, fields, pieces)
+    pieces[0] = _SIZED.pack(_LENGTH_BYTES + sum(map(len, pieces)), number)
+    return joined(pieces)
+
+
+def joined(pieces: Sequence[Piece], bytes_max: int = 4096) -> list[Piece]:
+    """The same bytes in fewer pieces: small ones that are neighbours are one."""
+    found: list[Piece] = []
+    run: list[Piece] = []
+    for piece in pieces:
+        if len(piece) <= bytes_max:
+            run.append(piece)
+            continue
+        if run:
+            found.append(b"".join(run))
+            run = []
+        found.append(piece)
+    if run:
+        found.append(b"".join(run))
+    return found

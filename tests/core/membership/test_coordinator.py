@@ -1,0 +1,164 @@
+"""Groups of Kafka's kinds at the door: positions, notes, and being found again after a crash."""
+
+import struct
+
+import pytest
+
+from onelog.core.access import SELF
+from onelog.core.cursors.offset_notes import Note
+from onelog.core.membership.classic import Joined, Joining
+from onelog.core.membership.consumers import Beat
+from onelog.core.membership.coordinator import Member, Position, subscribed
+from onelog.errors import (
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    IllegalGenerationError,
+    InconsistentProtocolError,
+    InvalidGroupError,
+    OnelogError,
+    UnknownMemberError,
+)
+from tests.core.world import World, entries_of
+
+GROUP = "readers"
+
+
+def joining(group: str = GROUP) -> Joining:
+    return Joining(group, "", None, "c", "h", 10_000, 10_000, "consumer", [("range", b"m")])
+
+
+def join(world: World, group: str = GROUP) -> Member:
+    """A member of a group that is stable."""
+    found: list[Joined | None] = []
+    coordinator = world.broker.coordinator
+    coordinator.join(SELF, joining(group), lambda joined, error: found.append(joined))
+    (joined,) = found
+    assert joined is not None
+    member = Member(joined.member_id, joined.generation)
+    parts = [(joined.member_id, b"all")]
+    coordinator.sync(SELF, group, member, None, None, parts, lambda synced, error: None)
+    return member
+
+
+def commit(world: World, member: Member, offset: int, note: Note = Note()) -> None:  # noqa: B008
+    told: list[OnelogError | None] = []
+    positions = {"orders": {0: Position(offset, note)}}
+    world.broker.coordinator.commit(SELF, GROUP, member, positions, told.append)
+    assert told == [None]
+
+
+def position(world: World) -> Position:
+    found = world.broker.coordinator.positions(SELF, GROUP, {"orders": [0]})
+    return found["orders"][0]
+
+
+@pytest.fixture
+def orders(world: World) -> World:
+    world.topic("orders", 2)
+    for number in range(20):
+        world.send(queue_id=number % 2)
+    return world
+
+
+def test_a_position_is_there_after_a_crash_with_its_note(orders: World) -> None:
+    member = join(orders)
+    commit(orders, member, 7, Note(0, "mine"))
+    orders.crash()
+    assert position(orders) == Position(7, Note(0, "mine"))
+    assert orders.broker.offsets.of(GROUP, "orders") == {0: 7}
+
+
+def test_a_group_is_found_again_after_a_crash_with_its_members(orders: World) -> None:
+    member = join(orders)
+    orders.crash()
+    orders.broker.coordinator.heartbeat(SELF, GROUP, member)
+    commit(orders, member, 3)
+    with pytest.raises(IllegalGenerationError):
+        orders.broker.coordinator.heartbeat(SELF, GROUP, member._replace(generation=9))
+    orders.advance(11_000)
+    with pytest.raises(UnknownMemberError):
+        orders.broker.coordinator.heartbeat(SELF, GROUP, member)
+
+
+def test_who_is_no_member_commits_only_for_groups_without_members(orders: World) -> None:
+    commit(orders, Member(), 5)
+    join(orders)
+    with pytest.raises(UnknownMemberError):
+        orders.broker.coordinator.commit(SELF, GROUP, Member(), {}, lambda error: None)
+
+
+def test_who_is_moved_goes_there_and_older_commits_are_ignored(orders: World) -> None:
+    member = join(orders)
+    commit(orders, member, 8)
+    orders.broker.offsets.reset(GROUP, "orders", {0: 2})
+    group = orders.broker.coordinator.classic_group(SELF, GROUP)
+    assert group is not None
+    assert group.state.value == "PreparingRebalance", "members share out anew"
+    commit(orders, member, 9)
+    assert position(orders).offset == 2, "asked for after the move"
+    commit(orders, member, 3)
+    assert position(orders).offset == 3
+
+
+def test_an_administrator_moves_a_group_that_was_moved(orders: World) -> None:
+    orders.broker.offsets.reset(GROUP, "orders", {0: 2})
+    commit(orders, Member(), 4)
+    assert position(orders).offset == 4
+
+
+def test_a_group_has_members_of_one_kind(orders: World) -> None:
+    join(orders)
+    beat = Beat(GROUP, "m", 0, None, None, 10_000, ["orders"])
+    with pytest.raises(GroupNotFoundError):
+        orders.broker.coordinator.beat(SELF, beat)
+    orders.broker.coordinator.beat(SELF, beat._replace(group="others"))
+    with pytest.raises(InconsistentProtocolError):
+        orders.broker.coordinator.join(SELF, joining("others"), lambda joined, error: None)
+    kinds = {each.name: each.kind for each in orders.broker.coordinator.listed(SELF)}
+    assert kinds == {GROUP: "classic", "others": "consumer"}
+
+
+def test_patterns_do_not_match_what_is_not_for_consumers(orders: World) -> None:
+    orders.topic("%RETRY%readers", 1)
+    orders.topic("%DLQ%readers", 1)
+    beat = Beat(GROUP, "m", 0, None, None, 10_000, [], ".*")
+    beaten = orders.broker.coordinator.beat(SELF, beat)
+    assert beaten.assigned == frozenset({("orders", 0), ("orders", 1)})
+
+
+def test_a_group_with_members_is_not_deleted(orders: World) -> None:
+    member = join(orders)
+    commit(orders, member, 1, Note(0, "x"))
+    coordinator = orders.broker.coordinator
+    with pytest.raises(GroupNotEmptyError):
+        coordinator.delete(SELF, GROUP)
+    coordinator.leave(SELF, GROUP, member)
+    coordinator.delete(SELF, GROUP)
+    orders.crash()
+    assert orders.broker.coordinator.listed(SELF) == []
+    assert position(orders) == Position(-1)
+    assert entries_of(orders.broker.coordinator.notes) == {}
+    with pytest.raises(GroupNotFoundError):
+        orders.broker.coordinator.delete(SELF, GROUP)
+
+
+def test_positions_are_forgotten_one_by_one(orders: World) -> None:
+    orders.broker.offsets.commit(GROUP, "orders", 1, 5)
+    commit(orders, Member(), 4)
+    orders.broker.coordinator.forget_position(SELF, GROUP, "orders", 0)
+    orders.crash()
+    assert orders.broker.offsets.of(GROUP, "orders") == {1: 5}
+
+
+def test_a_group_needs_a_name(orders: World) -> None:
+    with pytest.raises(InvalidGroupError):
+        orders.broker.coordinator.join(SELF, joining(""), lambda joined, error: None)
+
+
+def test_what_consumers_say_of_themselves_is_read_or_not() -> None:
+    said = struct.pack(">hih1sh2si", 3, 2, 1, b"a", 2, b"bc", 0)
+    assert subscribed([said, said]) == frozenset({"a", "bc"})
+    assert subscribed([]) == frozenset()
+    for at in range(len(said) - 4):
+        assert subscribed([said[:at]]) is None
+    assert subscribed([b"\0\1\xff\xff\xff\xff"]) == frozenset()

@@ -1,0 +1,205 @@
+"""Transactions in place, with the disk and the process failing between any two steps."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog.core.access import SELF
+from onelog.core.cursors.offset_notes import Note
+from onelog.core.membership.coordinator import Member, Position
+from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.transactional_ids import EPOCH_MAX, IDLE_MAX_MS, State
+from onelog.errors import OnelogError, StoreFullError, TransactionEndingError
+from onelog.message import NewMessage
+from onelog.record.forms import Form, kafka
+from onelog.record.forms.neutral import Neutral
+from onelog.store.verify import verify
+from tests.core.world import World
+
+ID = "payments"
+QUEUES = [("orders", 0), ("orders", 1), ("bills", 0)]
+
+
+@pytest.fixture
+def shop(world: World) -> World:
+    world.topic("orders", 2)
+    world.topic("bills", 1)
+    return world
+
+
+class Payer:
+    """A transactional producer."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[OnelogError | None] = []
+        self.id, self.epoch = world.broker.in_place.begin(SELF, ID, 60_000)
+        self.numbers = dict.fromkeys(QUEUES, 0)
+
+    def send(self) -> None:
+        """A message to each queue."""
+        self.world.broker.in_place.add_queues(SELF, ID, self.id, self.epoch, QUEUES)
+        for topic, queue_id in QUEUES:
+            number = self.numbers[topic, queue_id]
+            batch = bytearray(kafka.from_neutral([Neutral(b"k", b"v", (), 1)]))
+            batch[22] = kafka.Attribute.TRANSACTIONAL
+            struct.pack_into(">qhi", batch, 43, self.id, self.epoch, number)
+            message = NewMessage(
+                topic, queue_id, kafka.with_crc(bytes(batch)), sys_flag=Form.KAFKA.sys_flag
+            )
+            stamp = Stamp(self.id, self.epoch, number, 1, True)
+            self.world.broker.publish_batch(SELF, message, stamp, self.stored)
+            self.numbers[topic, queue_id] += 1
+        self.world.end_tick()
+
+    def stored(self, token: Any, appended: Any, error: OnelogError | None) -> None:
+        self.told.append(error)
+
+    def move(self, offset: int) -> None:
+        """A position of a group."""
+        in_place = self.world.broker.in_place
+        in_place.add_group(SELF, ID, self.id, self.epoch, "readers")
+        positions = {"orders": {0: Position(offset, Note(0, "note"))}}
+        in_place.commit_offsets(SELF, ID, self.id, self.epoch, "readers", Member(), positions)
+
+    def end(self, commit: bool) -> None:
+        self.world.broker.in_place.end(SELF, ID, self.id, self.epoch, commit, self.told.append)
+
+
+def visible(world: World) -> list[int]:
+    """How many messages RocketMQ's readers see in each queue."""
+    counts = []
+    for topic, queue_id in QUEUES:
+        at = count = 0
+        while True:
+            result = world.broker.reader.read(topic, queue_id, at, 32, 1 << 20)
+            count += result.messages
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+        counts.append(count)
+    return counts
+
+
+def states(world: World) -> list[State]:
+    return [each.state for each in world.broker.in_place.transactions(SELF)]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_reaches_all_queues_and_positions(shop: World, commit: bool) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.move(1)
+    assert visible(shop) == [0, 0, 0]
+    payer.end(commit)
+    assert payer.told == [None] * 4
+    assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
+    assert shop.broker.offsets.get("readers", "orders", 0) == (1 if commit else None)
+    for _ in range(2):
+        shop.restart()
+        assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
+        note = shop.broker.coordinator.notes.get("readers", "orders", 0)
+        assert note == (Note(0, "note") if commit else Note())
+    shop.close()
+    assert verify(shop.folder).problems_total == 0
+    shop.start()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("how", ["crash", "power_loss"])
+def test_a_crash_after_the_decision_changes_nothing_of_it(
+    shop: World, commit: bool, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.move(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.broker.in_place, "_carry_out", lambda transaction: transaction)
+        payer.end(commit)
+    assert shop.store.wait_flushed(shop.store.log_end)
+    getattr(shop, how)()
+    assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
+    assert shop.broker.offsets.get("readers", "orders", 0) == (1 if commit else None)
+    assert states(shop) == [State.COMMITTED if commit else State.ABORTED]
+
+
+def test_a_crash_before_the_decision_leaves_it_open_until_its_time_is_up(shop: World) -> None:
+    payer = Payer(shop)
+    payer.send()
+    shop.crash()
+    assert visible(shop) == [0, 0, 0]
+    assert states(shop) == [State.ONGOING]
+    shop.advance(61_000)
+    assert states(shop) == [State.ABORTED]
+    assert visible(shop) == [0, 0, 0]
+    shop.send()
+    assert visible(shop)[0] == 1, "what is behind it can be read"
+
+
+def test_an_end_that_the_disk_refuses_is_written_later(
+    shop: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payer = Payer(shop)
+    payer.send()
+    real = shop.broker.writer.write_now
+
+    def refuse(messages: Any, records: Any = ()) -> Any:
+        if messages:
+            raise StoreFullError("disk is full")
+        return real(messages, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.broker.writer, "write_now", refuse)
+        with pytest.raises(TransactionEndingError):
+            payer.end(commit=True)
+        assert states(shop) == [State.COMMITTING]
+        shop.advance(11_000)
+        assert states(shop) == [State.COMMITTING]
+    shop.advance(11_000)
+    assert states(shop) == [State.COMMITTED]
+    assert visible(shop) == [1, 1, 1]
+    payer.end(commit=True)
+    assert payer.told[-1] is None
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(shop: World) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.move(1)
+    shop.broker.admin.delete_topic(SELF, "orders")
+    payer.end(commit=True)
+    assert visible(shop) == [0, 0, 1]
+    assert shop.broker.offsets.get("readers", "orders", 0) is None
+
+
+def test_the_last_epoch_is_followed_by_another_producer_id(shop: World) -> None:
+    payer = Payer(shop)
+    shop.broker.in_place._record(  # As if it had been taken over thousands of times.
+        shop.broker.in_place._transactions[ID].__class__(ID, payer.id, EPOCH_MAX - 1, 60_000)
+    )
+    producer_id, epoch = shop.broker.in_place.begin(SELF, ID, 60_000)
+    assert (producer_id != payer.id, epoch) == (True, 0)
+
+
+def test_an_id_that_nobody_uses_is_forgotten(shop: World) -> None:
+    Payer(shop)
+    shop.clock.advance(IDLE_MAX_MS - 5_000)
+    shop.broker.in_place.expire()
+    assert states(shop) == [State.EMPTY]
+    shop.clock.advance(10_000)
+    shop.broker.in_place.expire()
+    assert states(shop) == []
+
+
+def test_sequences_go_on_after_a_crash(shop: World, tmp_path: Path) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.end(commit=True)
+    shop.crash()
+    payer.world = shop
+    payer.send()
+    payer.end(commit=True)
+    assert payer.told == [None] * 8
+    assert visible(shop) == [2, 2, 2]

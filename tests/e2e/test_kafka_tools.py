@@ -1,0 +1,131 @@
+"""Kafka's own command-line tools, from its release, against OneLog."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onelog.server import BrokerServer
+from tests.e2e.java_toolchain import build
+from tests.gateways.kafka.live import address, kafka
+
+pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
+
+TOOLS = "org.apache.kafka.tools"
+
+
+class Tools:
+    """Runs a tool, as people do on the shell."""
+
+    def __init__(self, server: BrokerServer, home: Path) -> None:
+        self.at = address(server)
+        self.home = home
+
+    async def __call__(self, tool: str, *arguments: str, typed: str = "") -> str:
+        """What the tool prints; it must end well."""
+        where = [] if tool.endswith("ProducerPerformance") else ["--bootstrap-server", self.at]
+        program = await asyncio.to_thread(build, "kafka", "broker", tool, self.home)
+        command = program.command(*where, *arguments, heap_mib=256)
+        ended = await asyncio.to_thread(
+            subprocess.run, command, input=typed, capture_output=True, text=True, timeout=120,
+            cwd=self.home,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stdout + ended.stderr[-4000:]
+        found: str = ended.stdout
+        return found
+
+    async def produce(self, topic: str, lines: str) -> None:
+        await self(f"{TOOLS}.ConsoleProducer", "--topic", topic, typed=lines)
+
+    async def consume(self, topic: str, group: str, count: int, *more: str) -> list[str]:
+        found = await self(
+            f"{TOOLS}.consumer.ConsoleConsumer", "--topic", topic, "--group", group,
+            "--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000", *more,
+        )  # fmt: skip
+        return [line for line in found.splitlines() if line]
+
+
+async def test_topics_settings_and_records(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        topics, settings = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
+        await tools(topics, "--create", "--topic", "orders", "--partitions", "2")
+        await tools(topics, "--alter", "--topic", "orders", "--partitions", "3")
+        found = await tools(topics, "--describe", "--topic", "orders")
+        assert "PartitionCount: 3" in found
+        entity = ["--entity-type", "topics", "--entity-name", "orders"]
+        await tools(settings, "--alter", *entity, "--add-config", "retention.ms=60000")
+        assert "retention.ms=60000" in await tools(settings, "--describe", *entity)
+        await tools.produce("orders", "one\ntwo\nthree\n")
+        found = await tools(f"{TOOLS}.GetOffsetShell", "--topic", "orders")
+        assert sum(int(line.split(":")[2]) for line in found.split()) == 3
+        (place,) = [line.split(":") for line in found.split() if line.endswith(":3")]
+        record = {"topic": "orders", "partition": int(place[1]), "offset": 1}
+        (tmp_path / "delete.json").write_text(json.dumps({"partitions": [record], "version": 1}))
+        found = await tools(
+            f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "delete.json")
+        )
+        assert "low_watermark: 1" in found
+        assert '"partition":"orders-0"' in await tools(
+            f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "orders"
+        )
+        await tools(topics, "--delete", "--topic", "orders")
+        assert "orders" not in await tools(topics, "--list")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_groups_consume_are_described_and_moved(tmp_path: Path, protocol: str) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        await tools.produce("orders", "one\ntwo\nthree\n")
+        by = ["--command-property", f"group.protocol={protocol}"]
+        assert await tools.consume("orders", "readers", 3, *by) == ["one", "two", "three"]
+        groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+        assert "readers" in await tools(groups, "--list")
+        found = await tools(groups, "--describe", "--group", "readers")
+        (line,) = [each.split() for each in found.splitlines() if " orders " in each]
+        assert line[:6] == ["readers", "orders", "0", "3", "3", "0"]
+        await tools(
+            groups, "--group", "readers", "--topic", "orders", "--reset-offsets", "--to-offset",
+            "1", "--execute",
+        )  # fmt: skip
+        assert await tools.consume("orders", "readers", 2, *by) == ["two", "three"]
+        await tools(groups, "--delete", "--group", "readers")
+        assert "readers" not in await tools(groups, "--list")
+
+
+async def test_transactions_are_copied_exactly_once_and_listed(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        numbers = [str(each) for each in range(200)]
+        await tools.produce("orders", "\n".join(numbers) + "\n")
+        copier = await asyncio.to_thread(
+            build, "kafka", "broker", f"{TOOLS}.TransactionalMessageCopier", tmp_path
+        )
+        command = copier.command(
+            "--broker-list", tools.at, "--input-topic", "orders", "--output-topic", "copies",
+            "--input-partition", "0", "--transactional-id", "copier", "--consumer-group", "copiers",
+            "--max-messages", "200", "--transaction-size", "20", "--enable-random-aborts",
+        )  # fmt: skip
+        ended = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=120
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr[-4000:]
+        committed = ["--isolation-level", "read_committed"]
+        assert await tools.consume("copies", "readers", 200, *committed) == numbers
+        listed = await tools(f"{TOOLS}.TransactionsCommand", "list")
+        assert "CompleteCommit" in listed
+
+
+async def test_the_performance_tool_sends_what_it_says(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        found = await tools(
+            f"{TOOLS}.ProducerPerformance", "--topic", "orders", "--num-records", "20000",
+            "--record-size", "100", "--throughput", "-1", "--producer-props",
+            f"bootstrap.servers={tools.at}", "acks=all",
+        )  # fmt: skip
+        assert "20000 records sent" in found
+        assert server.broker.store.max_offset("orders", 0) == 20_000

@@ -1,0 +1,86 @@
+"""Settings of topics under Kafka's names."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from tests.gateways.kafka.live import SECONDS, address, kafka
+from tests.gateways.kafka.raw import batch_of, raw
+
+
+async def test_settings_are_told_with_where_they_come_from(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders", retention_ms="60000")
+        resources = [
+            {"resource_type": 2, "resource_name": "orders", "configuration_keys": None},
+            {"resource_type": 4, "resource_name": "0", "configuration_keys": ["num.partitions"]},
+            {"resource_type": 4, "resource_name": "7", "configuration_keys": None},
+            {"resource_type": 2, "resource_name": "nowhere", "configuration_keys": None},
+        ]
+        told = await client.ask(
+            ApiKey.DESCRIBE_CONFIGS, 4, {"resources": resources, "include_synonyms": True}
+        )
+        topic, broker, *wrong = told["results"]
+        found = {each["name"]: each for each in topic["configs"]}
+        assert (found["retention.ms"]["value"], found["retention.ms"]["config_source"]) == (
+            "60000",
+            1,
+        )
+        assert found["max.message.bytes"]["value"] == "1048588"
+        assert found["max.message.bytes"]["config_source"] == 5
+        assert [each["value"] for each in broker["configs"]] == ["1"]
+        assert [each["error_code"] for each in wrong] == [
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert server.broker.topics.retention_ms() == {"orders": 60_000}
+
+
+async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> None:
+    def run(at: str) -> None:
+        admin = AdminClient({"bootstrap.servers": at})
+
+        def change(name: str, value: str | None, operation: AlterConfigOpType) -> None:
+            entry = ConfigEntry(name, value or "", incremental_operation=operation)
+            resource = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(SECONDS)
+
+        def value(name: str) -> str | None:
+            resource = ConfigResource(ResourceType.TOPIC, "orders")
+            found = admin.describe_configs([resource])[resource].result(SECONDS)
+            told: str | None = found[name].value
+            return told
+
+        change("max.message.bytes", "500", AlterConfigOpType.SET)
+        assert value("max.message.bytes") == "500"
+        change("max.message.bytes", None, AlterConfigOpType.DELETE)
+        assert value("max.message.bytes") == "1048588"
+        change("cleanup.policy", "delete", AlterConfigOpType.APPEND)
+        assert value("cleanup.policy") == "delete"
+        for name, bad in (("cleanup.policy", "nothing"), ("no.such", "1"), ("segment.ms", "x")):
+            with pytest.raises(KafkaException):
+                change(name, bad, AlterConfigOpType.SET)
+
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        await asyncio.to_thread(run, address(server))
+
+
+async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders", retention_ms="60000", max_message_bytes="100")
+        named = [{"name": "max.message.bytes", "value": "5000"}]
+        wanted = {"resource_type": 2, "resource_name": "orders", "configs": named}
+        told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [wanted]})
+        assert told["responses"][0]["error_code"] == 0
+        assert server.broker.topics.require("orders").attributes == {"max.message.bytes": "5000"}
+        assert (await client.produce("orders", batch_of(bytes(4_000))))["error_code"] == 0
+        odd = {"resource_type": 4, "resource_name": "0", "configs": named}
+        told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [odd]})
+        assert told["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
