@@ -39,7 +39,7 @@ STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {"admin", "config", "access", "hooks", "coordinator", "in_place"}
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
-    "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "entries",
+    "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "parts",
     "committing", "expire",
 }  # fmt: skip
 DOORS: dict[str, type] = {

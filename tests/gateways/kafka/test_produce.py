@@ -178,7 +178,7 @@ async def test_numbers_are_known_after_a_restart(
     tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_killed:
-        monkeypatch.setattr(BatchProducers, "keep", lambda self: None)
+        monkeypatch.setattr(BatchProducers, "keep", lambda self: False)
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
         id_ = await new_id(client)

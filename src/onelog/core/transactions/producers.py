@@ -11,7 +11,12 @@ producer's numbers are known.
 """
 
 import logging
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator
+=======
+from collections.abc import Callable
+from itertools import islice
+>>>>>>> kafka
 from typing import Any
 
 from onelog.clock import Clock
@@ -38,6 +43,7 @@ log = logging.getLogger(__name__)
 
 EXPIRY_MS = 24 * 3_600_000
 _IDS_AT_ONCE = 1_000
+_QUEUES_AT_ONCE = 200
 _NEXT_ID = "next_id"
 _REPLAY_BYTES = 4 << 20
 _REPLAY_COUNT = 100_000
@@ -147,19 +153,28 @@ class BatchProducers:
             )  # fmt: skip
             queue.replay(stamp, offset, now_ms)
 
-    def keep(self) -> None:
-        """Record what changed since the last time; from time to time, and at the end."""
+    def keep(self) -> bool:
+        """Record what changed since the last time, some of it; whether there is more.
+
+        Queues with batches on the way have to wait for the next time.
+        """
         changes: list[Change] = []
         silent_ms = self._clock.now_ms() - EXPIRY_MS
-        for queue in list(self._dirty):
+        settled = (queue for queue in self._dirty if not self._queues[queue].on_the_way)
+        some = list(islice(settled, _QUEUES_AT_ONCE))
+        for queue in some:
             producers = self._queues[queue]
-            if producers.on_the_way:
-                continue
-            self._dirty.discard(queue)
             producers.covered = self._store.max_offset(*queue)
             producers.forget(self._store.min_offset(*queue), silent_ms)
             changes.append((self.name, _key(queue), producers.kept()))
         self._tables.write(changes)
+        self._dirty.difference_update(some)
+        return len(some) == _QUEUES_AT_ONCE
+
+    def close(self) -> None:
+        """Record all that can be."""
+        while self.keep():
+            pass
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         if config is None:

@@ -1,0 +1,93 @@
+"""Batches of other forms on their way into the log: marked topics, numbers kept some at a time."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from onelog.core.access import SELF
+from onelog.core.transactions import producers
+from onelog.core.transactions.in_place import Stamp
+from onelog.errors import InvalidQueueError, OnelogError, TopicNotFoundError
+from onelog.message import NewMessage
+from onelog.record.forms import Form, kafka
+from onelog.record.forms.neutral import Neutral
+from tests.core.world import World
+
+
+def put(world: World, queue_id: int = 0, number: int | None = None, topic: str = "orders") -> Any:
+    """Store a batch of one message: where it is, or what was wrong."""
+    body = bytearray(kafka.from_neutral([Neutral(None, b"x")]))
+    if number is not None:
+        struct.pack_into(">qhi", body, 43, 7, 0, number)
+    batch = kafka.with_crc(bytes(body))
+    message = NewMessage(topic, queue_id, batch, sys_flag=Form.KAFKA.sys_flag)
+    stamp = None if number is None else Stamp(7, 0, number, 1)
+    found: list[Any] = []
+
+    def stored(token: Any, appended: Any, error: OnelogError | None) -> None:
+        found.append(error or appended.queue_offset)
+
+    world.broker.publish_batch(SELF, message, stamp, stored)
+    world.end_tick()
+    return found[0]
+
+
+def test_a_batch_marks_its_topic_and_what_is_refused_marks_nothing(world: World) -> None:
+    world.topic("orders", 1)
+    with pytest.raises(TopicNotFoundError):
+        put(world, topic="nowhere")
+    with pytest.raises(InvalidQueueError):
+        put(world, queue_id=5)
+    assert world.broker.marked.names == set()
+    assert put(world) == 0
+    assert world.broker.marked.names == {"orders"}
+
+
+def test_many_queues_are_kept_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "_QUEUES_AT_ONCE", 3)
+    world.topic("orders", 7)
+    for queue_id in range(7):
+        assert put(world, queue_id, 0) == 0
+    batch_producers = world.broker.batch_producers
+    assert [batch_producers.keep() for _ in range(3)] == [True, True, False]
+    assert not batch_producers.keep()
+    world.crash()
+    for queue_id in range(7):
+        assert put(world, queue_id, 0) == 0, "it repeats the one before the crash"
+        assert put(world, queue_id, 1) == 1
+
+
+def test_ids_are_given_once_also_after_a_crash(world: World) -> None:
+    given = [world.broker.new_producer_id(SELF) for _ in range(3)]
+    world.crash()
+    given += [world.broker.new_producer_id(SELF) for _ in range(3)]
+    assert len(set(given)) == 6
+    assert given == sorted(given)
+
+
+def test_a_topic_that_is_made_again_knows_no_producers(world: World) -> None:
+    world.topic("orders", 1)
+    put(world, 0, 0)
+    world.broker.batch_producers.keep()
+    world.broker.admin.delete_topic(SELF, "orders")
+    world.topic("orders", 1)
+    assert put(world, 0, 0) == 0
+    assert put(world, 0, 1) == 1
+    world.crash()
+    (known,) = world.broker.producers_of(SELF, "orders", 0)
+    assert known[0] == 7
+    assert put(world, 0, 2) == 2
+
+
+def test_after_a_loss_of_power_numbers_are_those_of_the_batches_that_are_left(
+    world: World,
+) -> None:
+    world.topic("orders", 1)
+    put(world, 0, 0)
+    assert world.store.wait_flushed(world.store.log_end)
+    for number in (1, 2):
+        put(world, 0, number)
+    world.power_loss()
+    end = world.store.max_offset("orders", 0)
+    assert put(world, 0, end) == end, "the next after what the disk has"

@@ -1,0 +1,144 @@
+"""A transactional copy between two topics, with the broker killed at each of its steps."""
+
+import contextlib
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.e2e.processes import spawn, stop
+from tests.gateways.kafka.live import SECONDS, consumer, produce, take
+from tests.gateways.remoting.live import SMALL
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+COUNT, STEP = 120, 10
+KILLS = {2: "sent", 4: "moved", 6: "committing", 8: "committed"}
+"""After which batch the broker dies, and how far its transaction is then."""
+
+
+class Killable:
+    """A broker process on ports that it keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = [free_port(), free_port()]
+        self.at = f"127.0.0.1:{self.ports[1]}"
+        self.start()
+
+    def start(self) -> None:
+        settings = {
+            **SMALL, "broker.port": self.ports[0], "kafka.port": self.ports[1],
+            "broker.store_path": str(self.folder / "store"), "store.segment_bytes": 4 << 20,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "onelog", "broker"]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        self.child = spawn(command, self.folder / "broker.log")
+
+    def kill(self) -> None:
+        """SIGKILL, and start again."""
+        stop(self.child, signal.SIGKILL)
+        self.start()
+
+    def close(self) -> None:
+        stop(self.child)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Copier:
+    """Copies topic `orders` to topic `copies`, a few messages in each transaction."""
+
+    def __init__(self, broker: Killable) -> None:
+        self.broker = broker
+        self.at = broker.at
+        self.reader = consumer(
+            self.at, "copiers", isolation_level="read_committed", reconnect_backoff_max_ms=200
+        )
+        self.producer = self.new_producer()
+        self.kills = dict(KILLS)
+
+    def new_producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.at,
+                "transactional.id": "copier",
+                # Else it forgets the broker that is gone, and waits for it all the same.
+                "metadata.recovery.strategy": "none",
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        producer.init_transactions(SECONDS)
+        return producer
+
+    def position(self) -> int:
+        (place,) = self.reader.committed([TopicPartition("orders", 0)], SECONDS)
+        return max(0, place.offset)
+
+    def run(self) -> None:
+        number = 0
+        while (begin := self.position()) < COUNT:
+            self.reader.assign([TopicPartition("orders", 0, begin)])
+            try:
+                self.copy(begin, self.kills.pop(number, ""))
+            except KafkaException:
+                with contextlib.suppress(KafkaException):
+                    self.producer.abort_transaction(SECONDS)
+                self.producer = self.new_producer()
+            number += 1
+
+    def copy(self, begin: int, dies: str) -> None:
+        self.producer.begin_transaction()
+        for message in take(self.reader, STEP):
+            self.producer.produce("copies", message.value(), partition=0)
+        self.producer.flush(SECONDS)
+        if dies == "sent":
+            self.broker.kill()
+        place = TopicPartition("orders", 0, begin + STEP)
+        metadata = self.reader.consumer_group_metadata()
+        self.producer.send_offsets_to_transaction([place], metadata, SECONDS)
+        if dies == "moved":
+            self.broker.kill()
+        killer = threading.Thread(target=self.broker.kill)
+        if dies == "committing":
+            killer.start()
+        try:
+            self.producer.commit_transaction(SECONDS)
+        finally:
+            if dies == "committing":
+                killer.join()
+        if dies == "committed":
+            self.broker.kill()
+
+
+def all_of(reader: Consumer, topic: str) -> list[bytes | None]:
+    """Every message of a topic, and whatever comes in the second after them."""
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in take(reader, COUNT)]
+    return found + [message.value() for message in reader.consume(10, 1.0)]
+
+
+def test_every_message_is_copied_once_though_the_broker_dies(tmp_path: Path) -> None:
+    broker = Killable(tmp_path)
+    try:
+        values: list[bytes | None] = [b"%d" % each for each in range(COUNT)]
+        sent = produce(broker.at, "orders", values, enable_idempotence=True)
+        assert len(sent.places) == COUNT
+        copier = Copier(broker)
+        copier.run()
+        assert copier.kills == {}
+        reader = consumer(broker.at, "checkers", isolation_level="read_committed")
+        assert all_of(reader, "copies") == values
+        reader.close()
+        copier.reader.close()
+    finally:
+        broker.close()
