@@ -11,12 +11,8 @@ producer's numbers are known.
 """
 
 import logging
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator
-=======
-from collections.abc import Callable
 from itertools import islice
->>>>>>> kafka
 from typing import Any
 
 from onelog.clock import Clock
