@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 LOCK := requirements-dev.lock
 # As pip does with a wheel: a start takes half the time when nothing is left to compile.
-COMPILE := $(BIN)/python -m compileall -q src
+COMPILE := $(BIN)/python -m compileall -q src examples benchmarks/command
 RATE ?= 2000
 SECONDS ?= 30
 # Tests wait more than they work: more of them at a time than there are cores.
 WORKERS ?= 4
-TREES := src tests $(wildcard benchmarks)
+TREES := src tests benchmarks examples
 
 .PHONY: help up demo test check unit bench e2e e2e-java soak clean
 .DEFAULT_GOAL := help

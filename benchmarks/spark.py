@@ -279,18 +279,19 @@ def decode_rate(topic: str, chunks: list[bytes], rounds: int) -> tuple[float, fl
     """In a process of its own: MB of bodies a second, a CPU second; MB of records a second."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from onelog.spark.columns.messages import RecordDecoder, spark_schema
+    from onelog.spark.columns.messages import RecordDecoder, Selection, spark_schema
 
     decoder = RecordDecoder(COLUMNS, to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
+    selection = Selection("broker-a", topic)
     body_bytes = sum(
         batch.column("body").nbytes - 4 * batch.num_rows
         for chunk in chunks
-        for batch in decoder.decode(chunk, broker="broker-a", topic=topic)
+        for batch in decoder.decode(chunk, selection)
     )
     with Stopwatch() as watch:
         for _ in range(rounds):
             for chunk in chunks:
-                decoder.decode(chunk, broker="broker-a", topic=topic)
+                decoder.decode(chunk, selection)
     bodies, records = rounds * body_bytes / 1e6, rounds * sum(map(len, chunks)) / 1e6
     return bodies / watch.wall_s, bodies / watch.cpu_s, records / watch.wall_s
 

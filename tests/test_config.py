@@ -260,15 +260,15 @@ def test_describe_shows_every_setting_once_in_the_order_of_declaration() -> None
         for section in fields(Config)
         for each in fields(getattr(Config(), section.name))
     ]
-    assert [row.key for row in rows] == declared
-    mode = next(row for row in rows if row.key == "tls.mode")
-    assert (mode.value, mode.default, mode.source) == (
+    assert [row["key"] for row in rows] == declared
+    mode = next(row for row in rows if row["key"] == "tls.mode")
+    assert (mode["value"], mode["default"], mode["source"]) == (
         "enforcing",
         "permissive",
         "environment ONELOG_TLS_MODE",
     )
-    assert mode.accepts == "disabled | permissive | enforcing"
-    assert mode.environment == "ONELOG_TLS_MODE"
+    assert mode["accepts"] == "disabled | permissive | enforcing"
+    assert mode["environment"] == "ONELOG_TLS_MODE"
 
 
 def test_a_setting_that_has_moved_is_still_known_by_its_old_name(tmp_path: Path) -> None:

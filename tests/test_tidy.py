@@ -17,9 +17,11 @@ BANNED_WORDS = frozenset(
     for form in (word, word + "s")
 )
 TESTS_WITHOUT_MODULE = (
+    "tests/benchmarks/",
     "tests/e2e/",
     "tests/simulation/",
     "tests/docs/",
+    "tests/examples/",
     "tests/client/test_failures.py",
     "tests/client/test_types.py",
     "tests/store/test_kill_rounds.py",
@@ -54,7 +56,8 @@ def relative(path: Path) -> str:
 
 TRACKED = tracked_files()
 PYTHON_FILES = [path for path in TRACKED if path.suffix == ".py"]
-SOURCE_FILES = [path for path in PYTHON_FILES if relative(path).startswith("src/")]
+INSTALLED = ("src/", "examples/", "benchmarks/command/")
+SOURCE_FILES = [path for path in PYTHON_FILES if relative(path).startswith(INSTALLED)]
 TEST_FILES = [path for path in PYTHON_FILES if re.match(r"tests/(.*/)?test_", relative(path))]
 
 

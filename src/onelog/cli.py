@@ -1,15 +1,16 @@
 """The `onelog` command: what it can do, and how it ends.
 
-Each group of commands has a module under `commands`, which only declares names, options and help. A
-command imports what it works with when it runs. Typer makes every command with all its options
-before it looks at the command line, which for a hundred commands takes longer than some of them
-run; so groups are added with `add_lazily`, and their commands are made when somebody wants one. A
-group that is added so looks and works as with `add_typer`.
+Each group of commands has a module under `commands` of the same name. Typer makes every command
+with all its options before it looks at the command line, which for a hundred commands takes longer
+than some of them run; so groups are added with `add_lazily`, and their modules are imported when
+somebody wants one of their commands. A group that is added so looks and works as with `add_typer`.
+Commands that are in no group import what they work with when they run.
 
 Exit codes: 0 done; 1 something is wrong with what was looked at; 2 the command could not be carried
 out, and one line on stderr says why; 130 interrupted.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import MutableMapping
@@ -20,24 +21,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from onelog import __version__
-from onelog.commands import (
-    bench,
-    cluster,
-    config,
-    consume,
-    delay,
-    demo,
-    dlq,
-    group,
-    job,
-    lake,
-    message,
-    pipeline,
-    produce,
-    serve,
-    store,
-    topic,
-)
+from onelog.commands import bench, config, consume, demo, produce, serve
 from onelog.errors import OnelogError
 
 if TYPE_CHECKING:
@@ -45,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are those of `source`, made at first sight."""
+    """A group whose commands are those of the module `source`, imported at first sight."""
 
-    source: typer.Typer
+    source: str
     _made: "MutableMapping[str, Command] | None" = None
 
     @property
     def commands(self) -> "MutableMapping[str, Command]":
         """The commands by name."""
         if self._made is None:
-            self._made = get_group(self.source).commands
+            self._made = get_group(importlib.import_module(self.source).app).commands
         return self._made
 
     @commands.setter
@@ -63,10 +47,10 @@ class LazyGroup(TyperGroup):
         assert not given, "a lazy group has the commands of its source"
 
 
-def add_lazily(app: typer.Typer, name: str, source: typer.Typer) -> None:
-    """Add a group of commands under a name."""
-    kind = type(f"LazyGroup_{name}", (LazyGroup,), {"source": source})
-    app.add_typer(typer.Typer(help=source.info.help, no_args_is_help=True, cls=kind), name=name)
+def add_lazily(app: typer.Typer, name: str, text: str) -> None:
+    """Add a group of commands under the name of its module."""
+    kind = type(f"LazyGroup_{name}", (LazyGroup,), {"source": f"onelog.commands.{name}"})
+    app.add_typer(typer.Typer(help=text, no_args_is_help=True, cls=kind), name=name)
 
 
 app = typer.Typer(
@@ -83,16 +67,20 @@ app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
 app.command("config")(config.config)
 app.command("demo")(demo.demo)
-add_lazily(app, "topic", topic.app)
-add_lazily(app, "group", group.app)
-add_lazily(app, "message", message.app)
-add_lazily(app, "dlq", dlq.app)
-add_lazily(app, "delay", delay.app)
-add_lazily(app, "cluster", cluster.app)
-add_lazily(app, "store", store.app)
-add_lazily(app, "lake", lake.app)
-add_lazily(app, "job", job.app)
-add_lazily(app, "pipeline", pipeline.app)
+for _name, _text in {
+    "topic": "Topics: where they are, what is in them, how they are set.",
+    "group": "Consumer groups: members, lag, positions, settings.",
+    "message": "Messages: find them by id, key, place or time.",
+    "dlq": "Dead letters: what consumer groups gave up, resending and dropping it.",
+    "delay": "Delayed and timed messages: what waits, and taking it back.",
+    "cluster": "Clusters and brokers: who is there, how they are.",
+    "store": "Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker "
+    "runs.",
+    "lake": "Topics as lake tables: keep them fresh, and small.",
+    "job": "Jobs on topics, on Spark.",
+    "pipeline": "Declared pipelines, from topics to tables and back.",
+}.items():
+    add_lazily(app, _name, _text)
 
 
 def _print_version(asked: bool) -> None:

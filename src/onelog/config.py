@@ -282,11 +282,11 @@ class Setting(NamedTuple):
     default: Value
     help: str
     choices: tuple[str, ...]
-    least: int | None
-    most: int | None
-    pattern: str
-    example: str
     reloadable: bool
+    least: int | None = None
+    most: int | None = None
+    pattern: str = ""
+    example: str = ""
 
     @property
     def environment(self) -> str:
@@ -312,37 +312,19 @@ class Loaded(NamedTuple):
     sources: dict[str, str]
 
 
-class Row(NamedTuple):
-    """One line of `onelog config`."""
-
-    key: str
-    value: Value
-    source: str
-    default: Value
-    accepts: str
-    reloadable: bool
-    environment: str
-    help: str
-
-
 def _declared() -> Iterator[Setting]:
     for section, section_class in get_type_hints(Config).items():
         defaults = section_class()
         kinds = get_type_hints(section_class)
         for each in fields(section_class):
-            kind, about = kinds[each.name], each.metadata
+            kind = kinds[each.name]
             choices = get_args(kind) if get_origin(kind) is Literal else ()
             yield Setting(
                 key=f"{section}.{each.name}",
                 kind=str if choices else kind,
                 default=getattr(defaults, each.name),
-                help=about["help"],
                 choices=choices,
-                least=about.get("least"),
-                most=about.get("most"),
-                pattern=about.get("pattern", ""),
-                example=about.get("example", ""),
-                reloadable=about.get("reloadable", False),
+                **each.metadata,
             )
 
 
@@ -400,19 +382,19 @@ def load(
     return Loaded(config, sources)
 
 
-def describe(loaded: Loaded) -> list[Row]:
+def describe(loaded: Loaded) -> list[dict[str, Any]]:
     """Every setting with its value and where that came from, in the order of declaration."""
     return [
-        Row(
-            key=key,
-            value=value_of(loaded.config, key),
-            source=loaded.sources[key],
-            default=each.default,
-            accepts=each.accepts,
-            reloadable=each.reloadable,
-            environment=each.environment,
-            help=each.help,
-        )
+        {
+            "key": key,
+            "value": value_of(loaded.config, key),
+            "source": loaded.sources[key],
+            "default": each.default,
+            "accepts": each.accepts,
+            "reloadable": each.reloadable,
+            "environment": each.environment,
+            "help": each.help,
+        }
         for key, each in SETTINGS.items()
     ]
 

@@ -20,7 +20,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
@@ -35,10 +36,10 @@ from onelog.client.consumer.pull.consumer import (
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.options import ConsumerOptions, ProducerOptions
 from onelog.client.producer.producer import AsyncProducer, Producer
-from onelog.config import Loaded, Value, load
+from onelog.config import Value, load
 from onelog.gateways.direct import Direct
 from onelog.gateways.remoting.gateway import RemotingGateway
-from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.nameserver.server import serve_nameserver
 from onelog.net.capacity import make_capacity
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
@@ -80,40 +81,38 @@ class Embedding:
         self._folder = None if folder is None else Path(folder).expanduser()
         self._port = port
         self._settings = {key.replace("__", ".", 1): value for key, value in settings.items()}
-        self._running: list[_Running] = []
+        self._running: list[contextlib.AsyncExitStack] = []
 
     def __enter__(self) -> "EmbeddedBroker":
-        running = background.run(self._start())
-        return EmbeddedBroker(running.nameserver, running.folder)
+        return EmbeddedBroker(*background.run(self._start()))
 
     def __exit__(self, *raised: object) -> None:
         background.run(self._stop())
 
     async def __aenter__(self) -> "AsyncEmbeddedBroker":
-        running = await self._start()
-        return AsyncEmbeddedBroker(running.nameserver, running.folder)
+        return AsyncEmbeddedBroker(*await self._start())
 
     async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
-    async def _start(self) -> "_Running":
-        running = _Running(self._folder, self._port, self._settings)
-        await running.start()
-        self._running.append(running)
-        return running
+    async def _start(self) -> tuple[str, Path]:
+        stack = contextlib.AsyncExitStack()
+        place = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
+        self._running.append(stack)
+        return place
 
     async def _stop(self) -> None:
-        await self._running.pop().close()
+        await self._running.pop().aclose()
 
 
+@dataclass(eq=False, repr=False)
 class _Place:
     """Where a running broker is found."""
 
-    def __init__(self, nameserver: str, folder: Path) -> None:
-        self.nameserver = nameserver
-        """The name server's address, for clients of this process; those of others need a port."""
-        self.folder = folder
-        """What it keeps: the folder `store`, and the name server's file."""
+    nameserver: str
+    """The name server's address, for clients of this process; those of others need a port."""
+    folder: Path
+    """What it keeps: the folder `store`, and the name server's file."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -175,85 +174,57 @@ class AsyncEmbeddedBroker(_Place):
         await _create_topic(self.nameserver, topic, queues)
 
 
-class _Running:
-    """A name server and a broker that know each other."""
-
-    def __init__(self, folder: Path | None, port: int | None, settings: dict[str, Value]) -> None:
-        self.folder = folder or Path()
-        self._port = port
-        self._settings = settings
-        self._stack = contextlib.AsyncExitStack()
-        self._in_memory = folder is None
-
-    async def start(self) -> None:
-        async with self._stack:
-            number = _take_number()
-            self._stack.callback(_numbers.discard, number)
-            if self._in_memory:
-                self.folder = await asyncio.to_thread(_make_folder)
-                self._stack.push_async_callback(
-                    asyncio.to_thread, shutil.rmtree, self.folder, ignore_errors=True
-                )
-            self._nameserver = await self._serve_nameserver(number)
-            self._stack.push_async_callback(self._nameserver.close)
-            broker = BrokerServer(self._loaded(number), self._listening, self._capacity)
-            await broker.start()
-            self._stack.push_async_callback(broker.close)
-            gateway = broker.gateways["broker"]
-            assert isinstance(gateway, RemotingGateway)
-            direct = Direct(broker.broker, gateway, asyncio.get_running_loop().call_soon)
-            for listener in broker.listeners:
-                if isinstance(listener, MemoryListener):
-                    listener.make_line = direct.line
-            self._stack = self._stack.pop_all()
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-
-    @property
-    def nameserver(self) -> str:
-        host, port = self._nameserver.address
-        return f"{host}:{port}"
-
-    @property
-    def _listening(self) -> tuple[type[Listener], ...]:
-        return (MemoryListener,) if self._port is None else (Listener, MemoryListener)
-
-    async def _serve_nameserver(self, number: int) -> NameServer:
-        host, port = host_name(number), NAMESERVER_PORT
-        if self._port is not None:
-            host, port = "127.0.0.1", self._port
-        config = load(
-            overrides={
-                "nameserver.host": host,
-                "nameserver.port": port,
-                "nameserver.kv_path": str(self.folder / "kvConfig.json"),
-                **self._settings,
-            }
-        ).config
-        self._capacity = make_capacity(config.net)
-        return await serve_nameserver(
+@contextlib.asynccontextmanager
+async def _running(
+    folder: Path | None, port: int | None, settings: Mapping[str, Value]
+) -> AsyncIterator[tuple[str, Path]]:
+    """A name server and a broker that know each other: the former's address, and the folder."""
+    async with contextlib.AsyncExitStack() as stack:
+        number = _take_number()
+        stack.callback(_numbers.discard, number)
+        if folder is None:
+            settings = {**SMALL, **settings}
+            folder = await asyncio.to_thread(_make_folder)
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, folder, ignore_errors=True)
+        listening: tuple[type[Listener], ...] = (MemoryListener,)
+        places: dict[str, Value] = {
+            "nameserver.host": host_name(number),
+            "nameserver.port": NAMESERVER_PORT,
+            "broker.host": host_address(number),
+            "broker.port": BROKER_PORT,
+        }
+        if port is not None:
+            listening = (Listener, MemoryListener)
+            places |= dict.fromkeys(("nameserver.host", "broker.host"), "127.0.0.1")
+            places |= {"nameserver.port": port, "broker.port": 0}
+        given = {
+            **ALWAYS,
+            **places,
+            "nameserver.kv_path": str(folder / "kvConfig.json"),
+            "broker.store_path": str(folder / "store"),
+            **settings,
+        }
+        config = load(overrides=given).config
+        capacity = make_capacity(config.net)
+        nameserver = await serve_nameserver(
             config.nameserver,
             tls=config.tls,
-            limits=Limits(capacity=self._capacity),
-            listening=self._listening,
+            limits=Limits(capacity=capacity),
+            listening=listening,
         )
-
-    def _loaded(self, number: int) -> Loaded:
-        host, port = host_address(number), BROKER_PORT
-        if self._port is not None:
-            host, port = "127.0.0.1", 0
-        return load(
-            overrides={
-                **ALWAYS,
-                **(SMALL if self._in_memory else {}),
-                "broker.host": host,
-                "broker.port": port,
-                "broker.store_path": str(self.folder / "store"),
-                **self._settings,
-                "broker.nameservers": self.nameserver,
-            }
-        )
+        stack.push_async_callback(nameserver.close)
+        address = ":".join(map(str, nameserver.address))
+        loaded = load(overrides={**given, "broker.nameservers": address})
+        broker = BrokerServer(loaded, listening, capacity)
+        await broker.start()
+        stack.push_async_callback(broker.close)
+        gateway = broker.gateways["broker"]
+        assert isinstance(gateway, RemotingGateway)
+        direct = Direct(broker.broker, gateway, asyncio.get_running_loop().call_soon)
+        for listener in broker.listeners:
+            if isinstance(listener, MemoryListener):
+                listener.make_line = direct.line
+        yield address, folder
 
 
 async def _create_topic(nameserver: str, topic: str, queues: int) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from onelog.commands.clients import ClientSession, Pace, client_options
-from onelog.commands.link import LINK
+from onelog.commands.clients import ClientSession, Pace
+from onelog.commands.link import LINK, client_options
 from onelog.net.tls import write_self_signed
 
 GIVEN: dict[str, Any] = {

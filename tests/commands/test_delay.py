@@ -3,7 +3,7 @@
 import pytest
 
 from onelog.client.admin.delays import Listing, Waiting
-from onelog.commands.delay.views import listing_views
+from onelog.commands.delay import show_listing
 from onelog.commands.terminal import console
 from tests.client.live_cluster import LiveCluster
 from tests.commands.conftest import Run
@@ -86,7 +86,7 @@ def test_texts_of_messages_cannot_drive_the_terminal() -> None:
     )  # fmt: skip
     screen = console()
     with screen.capture() as captured:
-        for view in listing_views(Listing((waiting,), 1, ()), utc=True):
+        for view in show_listing(Listing((waiting,), 1, ()), utc=True)[1:]:
             screen.print(view)
     assert "\x1b" not in captured.get()
     assert "\x07" not in captured.get()

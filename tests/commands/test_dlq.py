@@ -3,7 +3,7 @@
 import pytest
 
 from onelog.client.admin.dead_letters import Resending, Resent
-from onelog.commands.dlq.letters import resending_views
+from onelog.commands.dlq import show_resending
 from onelog.commands.terminal import console
 from tests.client.letters import dead_letters
 from tests.client.live_cluster import LiveCluster
@@ -159,7 +159,7 @@ async def test_letters_are_dropped_and_taken_back(
 
 def test_a_long_list_of_resent_letters_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     resent = tuple(Resent(f"id-{number}", "orders", "new") for number in range(103))
-    for view in resending_views("readers", Resending(resent, 2, ()), False):
+    for view in show_resending("readers", Resending(resent, 2, ()), False)[1:]:
         console().print(view)
     shown = capsys.readouterr().out
     assert "id-99" in shown

@@ -17,7 +17,7 @@ from onelog.client.admin.groups import (
     QueueProgress,
 )
 from onelog.clock import SystemClock
-from onelog.commands.group.views import effect, summaries_table
+from onelog.commands.group import effect, show_summaries
 from onelog.commands.terminal import console
 from onelog.core.redelivery.policy import parse_policy
 from tests.client.admin.test_groups import commit
@@ -275,7 +275,7 @@ def test_a_group_that_lags_is_behind_in_time() -> None:
     summary = GroupSummary("readers", False, ("b",), GroupMembers((), "", "", "", {}), progress)
     out = console()
     with out.capture() as captured:
-        out.print(summaries_table([summary], now_ms))
+        out.print(show_summaries([summary], now_ms)[1])
     assert "1 min 5 s" in captured.get()
 
 

@@ -1,5 +1,9 @@
 """Groups of commands that are made when somebody wants one of them."""
 
+import sys
+from types import ModuleType
+
+import pytest
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -11,8 +15,9 @@ from onelog.cli import LazyGroup, add_lazily
 runner = CliRunner()
 
 
-def small_app() -> typer.Typer:
-    lamps = typer.Typer(help="Lamps of all sorts.", no_args_is_help=True)
+@pytest.fixture
+def small_app(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    lamps = typer.Typer()
 
     @lamps.command("on")
     def switch_on(room: str) -> None:
@@ -25,12 +30,15 @@ def small_app() -> typer.Typer:
 
     app = typer.Typer()
     app.command("other")(switch_off)
-    add_lazily(app, "lamp", lamps)
+    add_lazily(app, "lamp", "Lamps of all sorts.")
+    module = ModuleType("onelog.commands.lamp")
+    monkeypatch.setattr(module, "app", lamps, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     return app
 
 
-def test_a_group_looks_and_works_as_always() -> None:
-    app = small_app()
+def test_a_group_looks_and_works_as_always(small_app: typer.Typer) -> None:
+    app = small_app
     assert "Lamps of all sorts." in runner.invoke(app, ["--help"]).stdout
     for arguments in (["lamp", "--help"], ["lamp"]):
         shown = runner.invoke(app, arguments).stdout
@@ -42,8 +50,8 @@ def test_a_group_looks_and_works_as_always() -> None:
     assert "No such command 'onn'" in wrong.output
 
 
-def test_commands_are_not_made_before_they_are_wanted() -> None:
-    group = get_command(small_app())
+def test_commands_are_not_made_before_they_are_wanted(small_app: typer.Typer) -> None:
+    group = get_command(small_app)
     assert isinstance(group, TyperGroup)
     lamp = group.commands["lamp"]
     assert isinstance(lamp, LazyGroup)

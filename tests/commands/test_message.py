@@ -11,7 +11,7 @@ import pytest
 
 from onelog.client.admin.messages import Consumption, Found
 from onelog.client.connection.address import Address
-from onelog.commands.message.views import LONG_BYTES, details, document, line, messages_table
+from onelog.commands.message.views import LONG_BYTES, document, line, show_message, show_messages
 from onelog.commands.terminal import console
 from onelog.message import NewMessage, encode_properties
 from onelog.record.decode import decode_records
@@ -162,7 +162,7 @@ def found(body: bytes, sys_flag: int = 0, **properties: str) -> Found:
 def shown(each: Found, consumption: list[Consumption] | None = None) -> str:
     out = console()
     with out.capture() as captured:
-        for view in details(each, consumption, True):
+        for view in show_message(each, consumption, True)[1:]:
             out.print(view, soft_wrap=isinstance(view, str))
     return captured.get()
 
@@ -201,7 +201,7 @@ def test_nothing_in_a_message_reaches_the_terminal_as_a_command() -> None:
     evil = found(b"\x1b[2J", TAGS="\x1b[31m", KEYS="\x07")
     out = console()
     with out.capture() as captured:
-        out.print(messages_table([evil], True))
+        out.print(show_messages([evil], True)[1])
     for text in (captured.get(), shown(evil), line(evil, True)):
         assert "\x1b" not in text
         assert "\x07" not in text

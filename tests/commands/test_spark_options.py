@@ -65,6 +65,23 @@ def test_a_spark_that_does_not_start_is_said_to_have_left_its_reasons_in_the_log
             pass
 
 
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("pyspark.sql", ["job", "reconcile", "in", "out"]),
+        ("onelog_examples.demo", ["demo"]),
+        ("onelog.spark.lake", ["lake", "list", "x"]),
+        ("pyarrow.dataset", ["pipeline", "show", "x"]),
+    ],
+)
+def test_a_command_that_lacks_the_extra_says_what_to_install(
+    missing: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=r"pip install 'onelog\[spark\]'"):
+        app(words, standalone_mode=False)
+
+
 # -- the cluster ---------------------------------------------------------------------------------
 
 
@@ -73,14 +90,20 @@ class ToldError(Exception):
 
 
 JOBS = {
-    "sales_board.start": ("sales-board", "in", "--folder", "x"),
-    "redistribute.start": ("redistribute", "in", "--to", "out"),
-    "deduplicate.start": ("deduplicate", "in", "--to", "out"),
-    "reconcile.reconcile": ("reconcile", "in", "out", "--second-nameserver", "other:1"),
-    "clean_logs.start": ("clean-logs", "in", "--to", "out"),
-    "clean_logs.statistics": ("clean-logs", "in"),
-    "trace_latency.report": ("trace-latency",),
-    "triage.letters": ("triage", "billing"),
+    "onelog_examples.sales_board.start": ("sales-board", "in", "--folder", "x"),
+    "onelog.spark.jobs.redistribute.start": ("redistribute", "in", "--to", "out"),
+    "onelog.spark.jobs.deduplicate.start": ("deduplicate", "in", "--to", "out"),
+    "onelog.spark.jobs.reconcile.reconcile": (
+        "reconcile",
+        "in",
+        "out",
+        "--second-nameserver",
+        "other:1",
+    ),
+    "onelog.spark.jobs.clean_logs.start": ("clean-logs", "in", "--to", "out"),
+    "onelog.spark.jobs.clean_logs.statistics": ("clean-logs", "in"),
+    "onelog.spark.jobs.trace_latency.report": ("trace-latency",),
+    "onelog.spark.jobs.triage.letters": ("triage", "billing"),
 }
 
 
@@ -112,7 +135,7 @@ def test_every_job_takes_credentials_and_verified_tls(
         raise ToldError(link, more.get("second_link"))
 
     monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr(f"onelog.spark.jobs.{place}", begin)
+    monkeypatch.setattr(place, begin)
     with pytest.raises(ToldError) as told:
         app(["job", *JOBS[place], *options, "--timeout", "7"], standalone_mode=False)
     link, second = told.value.args
@@ -125,11 +148,11 @@ def test_every_job_takes_credentials_and_verified_tls(
 def test_a_sync_takes_credentials_and_verified_tls(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin(*given: Any, **_: object) -> None:
-        raise ToldError(given[3])
+    def begin(*_: object, options: dict[str, str], **__: object) -> None:
+        raise ToldError(options)
 
     monkeypatch.setattr("onelog.commands.spark_options.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("onelog.commands.lake.tables.sync", begin)
+    monkeypatch.setattr("onelog.spark.lake.sync", begin)
     with pytest.raises(ToldError) as told:
         app(["lake", "sync", "in", "--to", "x", *options], standalone_mode=False)
     assert told.value.args[0].items() >= expected(tmp_path).items()

@@ -12,14 +12,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
+
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
-from onelog.core.cursors.reading import Fetched
 from onelog.core.durable.durability import Durability
+from onelog.core.durable.tables import Table
 from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.stats import Stats
@@ -30,6 +32,7 @@ from onelog.rocketmq.intents import intent_of
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.message_store import MessageStore
+from onelog.store.reader import Fetched
 from onelog.store.retention import RetentionRound
 
 TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), KeyError("a bug"))
@@ -41,6 +44,17 @@ SMALL_STORE = StoreConfig(
     # Nothing is flushed in the middle of a test that did not ask for it, however long it takes.
     flush_interval_ms=60_000, flush_thorough_ms=600_000, checkpoint_interval_ms=600_000,
 )  # fmt: skip
+
+
+def entries_of(table: Table) -> dict[str, Any]:
+    """All entries of a table, whatever parts it has them in."""
+    found: dict[str, Any] = {}
+    for part in table.parts():
+        if isinstance(part, list):
+            found |= msgspec.json.decode(b"{%b}" % b"".join(part))
+        else:
+            found |= part or {}
+    return found
 
 
 class ManualTimer:
@@ -87,7 +101,7 @@ class ManualTimer:
 def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
     """A writer for parts that are tested without a broker; nobody ends its ticks."""
     timer = ManualTimer(clock)
-    durability = Durability(store, clock, timer.schedule, lambda call: call(), sync_flush=False)
+    durability = Durability(store, clock, timer.schedule, lambda call: call(), immediate=True)
     waiting = Waiting(clock, timer.schedule)
     return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
 

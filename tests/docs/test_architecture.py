@@ -6,19 +6,22 @@ from collections.abc import Iterator
 
 from tests.docs.markdown import DOCS
 
-SOURCE = DOCS.parent / "src" / "onelog"
+ROOT = DOCS.parent
+SOURCE = ROOT / "src" / "onelog"
+BESIDE = ("examples/onelog_examples", "benchmarks/command/onelog_bench")
+"""Packages that are installed with `onelog`."""
 PAGE = (DOCS / "architecture.md").read_text("utf-8")
 HOPS_MAX = 10
 
 Tree = dict[str, set[str]]
-"""The modules of each package; packages by their paths, "" for the top."""
+"""The modules of each package; packages by their paths, "" for the top of `onelog`."""
 
 
 def drawn(page: str) -> Tree:
     """The tree that the page draws: packages end in a slash, what follows a # is said of them."""
     block = page.split("```\nsrc/onelog/\n")[1].split("```")[0]
     found: Tree = {"": set()}
-    above = [(0, "")]
+    above = [(-1, "")]
     for line in block.splitlines():
         words = line.partition("#")[0].split()
         if words and words[0].endswith("/"):
@@ -41,6 +44,9 @@ def real() -> Tree:
         modules = found.setdefault(f"{package}/" if package else "", set())
         if not path.stem.startswith("__"):
             modules.add(path.stem)
+    for package in BESIDE:
+        stems = {path.stem for path in (ROOT / package).glob("*.py")}
+        found[f"{package}/"] = stems - {"__init__"}
     return found
 
 

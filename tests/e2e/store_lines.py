@@ -141,7 +141,7 @@ def _keys(message: Message) -> list[str]:
 
 def _queue_lines(store: MessageStore, topic: str, queue_id: int) -> Iterator[Line]:
     """A queue and its entries, by way of `read` and of `entries`, which must agree."""
-    offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    offset, end = int(store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
     yield {
         "kind": "queue",
         "topic": topic,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.commands.demo.shop import Shop, running_server
+from onelog_examples.shop import Shop, running_server
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

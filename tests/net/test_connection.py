@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import logging
+import time
 import weakref
 from typing import Any
 
@@ -8,10 +9,17 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.errors import WireError
+from onelog.net import connection as net_connection
 from onelog.net.capacity import Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, Limits, Outbox
 from tests.net.conftest import Listen
 from tests.net.sessions import Client, Echo, until
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that hesitates does not make a session look busy."""
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 60.0)
 
 
 class Wire(asyncio.Transport):
@@ -95,6 +103,62 @@ async def test_what_is_written_in_one_tick_leaves_in_one_write() -> None:
     assert wire.writes == []
     await asyncio.sleep(0)
     assert wire.writes == [b"onetwothreefour"]
+
+
+async def test_what_arrives_after_long_work_waits_for_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
+    outbox = Outbox(asyncio.get_running_loop())
+    outbox.idle_since = time.monotonic()
+    handled: list[bytes] = []
+
+    class Noting(Echo):
+        def data_received(self, data: bytes) -> None:
+            handled.append(data)
+
+    wires = [Wire(), Wire()]
+    first, second = (Connection(Noting, outbox, Limits()) for _ in wires)
+    for connection, wire in zip((first, second), wires, strict=True):
+        connection.connection_made(wire)
+    first.data_received(b"a1")
+    first.data_received(b"a2")  # As TLS may give it, although reading is paused.
+    second.data_received(b"b1")
+    asyncio.get_running_loop().call_soon(handled.append, b"others")
+    assert (handled, wires[0].is_reading(), wires[1].is_reading()) == ([], False, False)
+    seen = []
+    while len(handled) < 4:
+        await asyncio.sleep(0)
+        seen.append((list(handled), wires[0].is_reading()))
+    assert handled == [b"a1", b"others", b"a2", b"b1"]
+    assert wires[0].is_reading()
+    assert wires[1].is_reading()
+    assert seen[0] == ([b"a1", b"others"], False)
+
+
+async def test_late_bytes_are_bounded_and_those_of_a_closed_connection_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(net_connection, "LATE_BYTES_MAX", 1)
+    outbox = Outbox(asyncio.get_running_loop())
+    outbox.idle_since = time.monotonic()
+    wires = [Wire(), Wire()]
+    first, second = (Connection(Echo, outbox, Limits()) for _ in wires)
+    for connection, wire in zip((first, second), wires, strict=True):
+        connection.connection_made(wire)
+    first.data_received(b"late")
+    second.data_received(b"at once")
+    first.abort()
+    outbox.flush()
+    assert wires[1].writes == [b"at once"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wires[0].writes == []
+    second.data_received(b"late")
+    assert not wires[1].is_reading()
 
 
 async def test_all_connections_are_flushed_by_one_call_or_by_hand() -> None:

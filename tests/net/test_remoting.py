@@ -9,9 +9,10 @@ from onelog.net.connection import Connection, Limits
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_RESPONSE, Command
-from onelog.wire.remoting.frame import encode_command, encode_request, encode_response
+from onelog.wire.remoting.frame import encode_request, encode_response
 from tests.net.conftest import Listen
 from tests.net.sessions import Answering, Client, until
+from tests.wire.remoting.commands import encode_command
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 ASK = RequestCode.GET_CONSUMER_RUNNING_INFO

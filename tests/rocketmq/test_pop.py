@@ -8,7 +8,6 @@ from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Limits
-from onelog.core.cursors.reading import Fetched
 from onelog.errors import (
     GroupPermissionError,
     InvalidQueueError,
@@ -17,6 +16,7 @@ from onelog.errors import (
 )
 from onelog.message import decode_properties
 from onelog.rocketmq.profile import NAMING
+from onelog.store.reader import Fetched
 from tests.core.leasing import GROUP, LEASE_MS, ORDERED, TICK_MS, TOPIC, Reader, bodies, reading
 from tests.core.world import pulled
 

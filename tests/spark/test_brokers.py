@@ -41,7 +41,7 @@ def read(
 ) -> list[int]:
     """The offsets of the messages that came."""
     pulls = brokers.read(QueueRange(queue, start, end), tags=tags, fail_on_data_loss=fail)
-    return [each.queue_offset for pulled in pulls for each in decode_records(pulled.data)]
+    return [each.queue_offset for pulled in pulls for each in decode_records(pulled)]
 
 
 def test_a_snapshot_has_every_queue_and_when_its_topic_was_made(cluster: ThreadedCluster) -> None:
@@ -168,7 +168,7 @@ def test_somebody_who_resets_the_group_does_not_move_the_reader(cluster: Threade
 
     cluster.run(reset())
     pulls = brokers.read(QueueRange(ORDERS_0, 2, 10), group="readers")
-    assert [e.queue_offset for p in pulls for e in decode_records(p.data)] == list(range(2, 10))
+    assert [e.queue_offset for p in pulls for e in decode_records(p)] == list(range(2, 10))
 
 
 def test_what_is_deleted_is_an_error_or_passed_over(cluster: ThreadedCluster) -> None:

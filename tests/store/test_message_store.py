@@ -35,7 +35,8 @@ from onelog.errors import (
 )
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import ReadStatus
+from onelog.store.reader import FetchStatus
+from onelog.store.retention import space_usage
 from tests.client.forking import in_a_child
 from tests.store.conftest import SMALL, OpenStore
 
@@ -206,8 +207,8 @@ def test_a_bad_message_is_refused_with_its_list_and_nothing_is_written(
     assert store.append([NewMessage("good", 0, b"after")])[0].queue_offset == 1
     assert bodies(store, "good") == [b"before", b"after"]
     assert store.read("fresh", 0, 0).status in (
-        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
-        ReadStatus.NO_MESSAGE_IN_QUEUE,
+        FetchStatus.NO_MATCHED_LOGIC_QUEUE,
+        FetchStatus.NO_MESSAGE_IN_QUEUE,
     )
 
 
@@ -305,7 +306,7 @@ def test_a_deleted_topic_does_not_come_back_after_a_crash(
     store = open_store()
     store.append([NewMessage("gone", 0, b"x"), NewMessage("stays", 0, b"y")])
     store.delete_topic("gone")
-    assert store.read("gone", 0, 0).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert store.read("gone", 0, 0).status is FetchStatus.NO_MATCHED_LOGIC_QUEUE
     store.append([NewMessage("stays", 0, b"z")])
     subprocess.run(["cp", "-r", tmp_path / "store", tmp_path / "crashed"], check=True)
     again = open_store(folder=tmp_path / "crashed")
@@ -329,7 +330,7 @@ def test_space_is_accounted_by_part(open_store: OpenStore) -> None:
     for _ in range(50):
         store.append([NewMessage("t", 0, b"x" * 1000, encode_properties({"KEYS": "k"}))])
     store.flush()
-    usage = store.usage()
+    usage = space_usage(store.folder)
     assert usage.log_bytes >= 50_000
     assert usage.queue_bytes > 0
     assert usage.index_bytes > 0

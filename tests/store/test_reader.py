@@ -8,7 +8,7 @@ from onelog.clock import ManualClock
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import NewMessage, encode_host, encode_properties, java_hash
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import COLUMNS_MIN, ReadStatus, _collect, _collect_columns
+from onelog.store.reader import COLUMNS_MIN, FetchStatus, _collect, _collect_columns
 from tests.store.conftest import OpenStore
 
 
@@ -21,7 +21,7 @@ def test_neighbours_leave_as_one_slice(open_store: OpenStore) -> None:
     store = open_store()
     fill(store, 10)
     result = store.read("t", 0, 2, 5)
-    assert (result.status, result.entries, result.next_offset) == (ReadStatus.FOUND, 5, 7)
+    assert (result.status, result.messages, result.next_offset) == (FetchStatus.FOUND, 5, 7)
     assert len(result.slices) == 1
     assert len(result.slices[0]) == result.size
 
@@ -39,7 +39,7 @@ def test_a_run_is_split_where_a_segment_ends(open_store: OpenStore) -> None:
     for _ in range(40):
         store.append([NewMessage("t", 0, b"x" * 1000)])
     result = store.read("t", 0, 0, 40, 1 << 20)
-    assert result.entries == 40
+    assert result.messages == 40
     assert len(result.slices) == len(store.log.segments) == 3
 
 
@@ -47,24 +47,24 @@ def test_reads_are_bounded_by_count_and_bytes_but_give_at_least_one(open_store: 
     store = open_store()
     fill(store, 10)
     one = store.read("t", 0, 0, 1).size
-    assert store.read("t", 0, 0, 3).entries == 3
-    assert store.read("t", 0, 0, 32, 2 * one).entries == 2
-    assert store.read("t", 0, 0, 32, 2 * one + 1).entries == 2
-    assert store.read("t", 0, 0, 32, 1).entries == 1
-    assert store.read("t", 0, 0, 0).entries == 1
+    assert store.read("t", 0, 0, 3).messages == 3
+    assert store.read("t", 0, 0, 32, 2 * one).messages == 2
+    assert store.read("t", 0, 0, 32, 2 * one + 1).messages == 2
+    assert store.read("t", 0, 0, 32, 1).messages == 1
+    assert store.read("t", 0, 0, 0).messages == 1
 
 
 @pytest.mark.parametrize(
     ("topic", "offset", "status", "following"),
     [
-        ("none", 0, ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0),
-        ("t", 5, ReadStatus.OFFSET_OVERFLOW_ONE, 5),
-        ("t", 6, ReadStatus.OFFSET_OVERFLOW_BADLY, 5),
-        ("t", 1 << 62, ReadStatus.OFFSET_OVERFLOW_BADLY, 5),
+        ("none", 0, FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0),
+        ("t", 5, FetchStatus.OFFSET_OVERFLOW_ONE, 5),
+        ("t", 6, FetchStatus.OFFSET_OVERFLOW_BADLY, 5),
+        ("t", 1 << 62, FetchStatus.OFFSET_OVERFLOW_BADLY, 5),
     ],
 )
 def test_reads_past_the_end_say_why(
-    open_store: OpenStore, topic: str, offset: int, status: ReadStatus, following: int
+    open_store: OpenStore, topic: str, offset: int, status: FetchStatus, following: int
 ) -> None:
     store = open_store()
     fill(store, 5)
@@ -148,7 +148,7 @@ def test_a_slice_outlives_its_segment(open_store: OpenStore, clock: ManualClock)
     assert bytes(held) == content
     result = store.read("t", 0, 0)
     assert (result.status, result.next_offset) == (
-        ReadStatus.OFFSET_TOO_SMALL,
+        FetchStatus.OFFSET_TOO_SMALL,
         store.min_offset("t", 0),
     )
 
@@ -159,8 +159,8 @@ def test_a_read_that_races_with_deletion_says_so(open_store: OpenStore) -> None:
         store.append([NewMessage("t", 0, b"x" * 1000)])
     store.log.drop_first()
     result = store.read("t", 0, 0)
-    assert result.status is ReadStatus.MESSAGE_WAS_REMOVING
-    assert store.read("t", 0, result.next_offset).status is ReadStatus.FOUND
+    assert result.status is FetchStatus.MESSAGE_WAS_REMOVING
+    assert store.read("t", 0, result.next_offset).status is FetchStatus.FOUND
     assert store.messages("t", 0, 0, 99)[0].queue_offset == result.next_offset
 
 

@@ -20,7 +20,7 @@ from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
 from onelog.store.message_store import MessageStore
 from onelog.store.queues import Queues
-from onelog.store.reader import ReadStatus
+from onelog.store.reader import FetchStatus
 from onelog.store.replay import Replay
 from onelog.store.verify import verify
 from tests.store.conftest import SMALL, OpenStore
@@ -88,7 +88,7 @@ def test_a_deleted_topic_stays_deleted_after_a_crash_and_after_a_rebuild(
     store.append([NewMessage("gone", n, b"x") for n in range(4)])
     store.append([NewMessage("stays", 0, b"y")])
     store.delete_topic("gone")
-    assert store.read("gone", 0, 0).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
+    assert store.read("gone", 0, 0).status is FetchStatus.NO_MATCHED_LOGIC_QUEUE
     shutil.copytree(store.folder, tmp_path / "crashed")
     with reopened(tmp_path / "crashed", rebuild) as again:
         assert not again.recovery.clean
@@ -245,7 +245,7 @@ def test_a_lost_message_between_two_records_is_padded_and_readers_go_over_it(
         assert bodies(store, "t") == {n: b"%d" % n for n in range(40) if n not in lost}
         assert store.recovery.entries_missing == 4
         found = store.read("t", 0, 4)
-        assert (found.status, found.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 7)
+        assert (found.status, found.next_offset) == (FetchStatus.MESSAGE_WAS_REMOVING, 7)
         assert store.place("t", 0, 5) is None
         assert store.store_time("t", 0, 5) is None
         # Padding has no place, and must not lead a search astray.

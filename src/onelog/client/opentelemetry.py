@@ -17,7 +17,6 @@ Names and attributes are those of OpenTelemetry's semantic conventions for messa
 from collections.abc import Iterable, Sequence
 
 from onelog.client.hooks import ConsumeContext, SendContext
-from onelog.client.message import ReceivedMessage
 from onelog.wire.remoting.trace import MessageKind
 
 try:
@@ -98,7 +97,8 @@ class OpenTelemetryHook:
             (each.tags for each in messages),
             (key for each in messages for key in each.keys),
         )
-        origins = [self._origin(each) for each in messages]
+        extract = self._propagator.extract
+        origins = [extract(each.all_properties, Context()) for each in messages]
         parent: Context | None = None
         links: list[Link] = []
         if len(messages) == 1:
@@ -129,9 +129,6 @@ class OpenTelemetryHook:
         if context.error is None and not context.is_success:
             span.set_status(Status(StatusCode.ERROR, context.outcome.name.lower()))
         _end(span, context.error)
-
-    def _origin(self, message: ReceivedMessage) -> Context:
-        return self._propagator.extract(message.all_properties, Context())
 
 
 def _described(name: str, kind: str, topic: str) -> _Attributes:

@@ -119,8 +119,9 @@ class ClientSettings:
 
 def client_settings(options: ClientOptions) -> ClientSettings:
     """The options with what they leave open filled in."""
+    usual = os.environ.get("ONELOG_NAMESERVER") or os.environ.get("NAMESRV_ADDR") or NAMESERVER
     return ClientSettings(
-        nameservers=parse_addresses(options.get("nameserver") or _nameserver()),
+        nameservers=parse_addresses(options.get("nameserver") or usual),
         timeout_ms=milliseconds("timeout", options.get("timeout", TIMEOUT_SECONDS)),
         tls=tls_context(options.get("tls", False)),
         credentials=options.get("credentials"),
@@ -158,11 +159,6 @@ def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
             raise TypeError(f"{who}() has no option {name!r}{hint}")
         if value is None:
             raise TypeError(f"{who}(): option {name!r} may be left out, but not be None")
-
-
-def _nameserver() -> str:
-    environment = os.environ
-    return environment.get("ONELOG_NAMESERVER") or environment.get("NAMESRV_ADDR") or NAMESERVER
 
 
 def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:

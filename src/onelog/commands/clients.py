@@ -14,18 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from onelog.commands import link
 from onelog.commands.options import option
-from onelog.commands.session import OPTIONS, Output, exit_codes, for_typer
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from onelog.client import ClientOptions
+from onelog.commands.session import OPTIONS, Output, ended, exit_codes, for_typer
 
 _CLIENT_OPTIONS: dict[str, tuple[Any, Any]] = {
     **OPTIONS,
@@ -47,7 +42,7 @@ class ClientSession(Output):
         super().__init__(as_json=given["json"], utc=given["utc"])
         self.given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
         """The options of the command line; another process can be told them."""
-        self.options = client_options(given)
+        self.options = link.client_options(given)
 
 
 def client_command(command: Callable[Concatenate[ClientSession, P], None]) -> Callable[..., None]:
@@ -62,22 +57,8 @@ def client_command(command: Callable[Concatenate[ClientSession, P], None]) -> Ca
 def _run(command: Callable[[ClientSession], None], options: dict[str, Any]) -> None:
     with exit_codes():
         session = ClientSession(options)
-        try:
-            with _sigterm_is_ctrl_c():
-                command(session)
-        except KeyboardInterrupt:
-            if not session.is_following:
-                raise
-        if session.exit_code:
-            raise typer.Exit(session.exit_code)
-
-
-def client_options(given: dict[str, Any]) -> "ClientOptions":
-    """What the options of a command line mean to a client."""
-    options = link.client_options(given)
-    if given["namespace"]:
-        options["namespace"] = given["namespace"]
-    return options
+        with ended(session), _sigterm_is_ctrl_c():
+            command(session)
 
 
 @contextlib.contextmanager
@@ -119,27 +100,3 @@ class Pace:
         if self._next_s > now_s:
             time.sleep(self._next_s - now_s)
         self._next_s += self._pause_s
-
-
-@contextlib.contextmanager
-def progress_bar(what: str, total: float | None, *, wanted: bool = True) -> Iterator["Progress"]:
-    """A bar on stderr with one task, for those who watch; nothing if stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns,
-        console=screen,
-        transient=True,
-        redirect_stdout=False,
-        disable=not (wanted and screen.is_terminal),
-    ) as progress:
-        progress.add_task(what, total=total, said="")
-        yield progress

@@ -1,15 +1,14 @@
 """`onelog config`: every setting, its value, and where that came from."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onelog.commands.serve import ConfigFile, Set
+from onelog.commands.session import Output
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from onelog.config import Row, Value
 
 
 def config(
@@ -32,48 +31,34 @@ def config(
     if keys:
         rows = [row for key in keys for row in _named(key, rows)]
     if changed:
-        rows = [row for row in rows if row.source != "default"]
-    if json:
-        import json as json_module
-
-        print(json_module.dumps([row._asdict() for row in rows], indent=2))
-        return
-    from onelog.commands.terminal import console
-
-    console().print(_table(rows))
+        rows = [row for row in rows if row["source"] != "default"]
+    Output(as_json=json, utc=False).show(rows, _table(rows))
 
 
-def _named(key: str, rows: "list[Row]") -> "list[Row]":
+def _named(key: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from onelog.config import Config, value_of
 
-    section = [row for row in rows if row.key.startswith(key.rstrip(".") + ".")]
+    section = [row for row in rows if row["key"].startswith(key.rstrip(".") + ".")]
     if section:
         return section
     value_of(Config(), key)  # Refuses a key that does not exist, and says what is near it.
-    return [row for row in rows if row.key == key]
+    return [row for row in rows if row["key"] == key]
 
 
-def _shown(value: "Value") -> str:
-    """A value as one would write it; an empty text would look like nothing at all."""
-    from onelog.commands.terminal import show_text
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Values as one would write them; an empty text would look like nothing at all."""
+    value = row["value"]
+    shown = str(value).lower() if isinstance(value, bool) else str(value) or '""'
+    more = " (can change while running)" if row["reloadable"] else ""
+    return {**row, "value": shown, "help": row["help"] + more}
 
-    if isinstance(value, bool):
-        return str(value).lower()
-    return show_text(str(value)) or '""'
 
-
-def _table(rows: "list[Row]") -> "Table":
+def _table(rows: list[dict[str, Any]]) -> "Table":
     from onelog.commands.terminal import table
 
-    made = table(f"settings: {len(rows)}", "setting", "value", "source", "accepts", "meaning")
+    columns = (("setting", "key"), "value", "source", "accepts", ("meaning", "help"))
+    made = table(f"settings: {len(rows)}", *columns, rows=map(_shown, rows))
     made.columns[0].no_wrap = True
-    for row in rows:
-        made.add_row(
-            row.key,
-            _shown(row.value),
-            row.source,
-            row.accepts,
-            row.help + (" (can change while running)" if row.reloadable else ""),
-            style=None if row.source == "default" else "bold",
-        )
+    for shown, row in zip(made.rows, rows, strict=True):
+        shown.style = None if row["source"] == "default" else "bold"
     return made

@@ -88,6 +88,8 @@ def client_options(given: Mapping[str, Any]) -> "ClientOptions":
     credentials = _credentials(given)
     if credentials is not None:
         options["credentials"] = credentials
+    if given.get("namespace"):
+        options["namespace"] = given["namespace"]
     return options
 
 

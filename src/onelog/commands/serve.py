@@ -35,7 +35,7 @@ def nameserver(
         "nameserver.port": port,
         "nameserver.kv_path": data / "kvConfig.json" if data else None,
     }
-    serving.run_nameserver(serving.settings(config, set_, flags), verbose)
+    serving.run(serving.serve_nameserver(serving.settings(config, set_, flags)), verbose)
 
 
 def broker(
@@ -68,7 +68,8 @@ def broker(
         "broker.nameservers": nameservers,
         "broker.store_path": data,
     }
-    serving.run_broker(serving.settings(config, set_, flags), number, parent, verbose)
+    loaded = serving.settings(config, set_, flags)
+    serving.run(serving.serve_broker(loaded, number, parent), verbose)
 
 
 def up(
@@ -101,8 +102,8 @@ def up(
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     if brokers == 1:
-        serving.run_all(loaded, folder, began, verbose)
+        serving.run(serving.serve_all(loaded, folder, began), verbose)
     else:
         extra = ["--config", str(config)] if config else []
         extra += [word for item in set_ or [] for word in ("--set", item)]
-        serving.run_supervisor(loaded, folder, brokers, extra, began, verbose)
+        serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)

@@ -12,10 +12,10 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -37,20 +37,16 @@ STEADY_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-def overrides(given: list[str] | None, flags: Mapping[str, object]) -> dict[str, str]:
-    """Settings from `--set` and from flags of their own; the latter only where they were used."""
+def settings(config: Path | None, given: list[str] | None, flags: Mapping[str, object]) -> Loaded:
+    """The configuration of a program, from all its sources; of flags only those that were used."""
     result = {}
     for item in given or []:
         key, equals, value = item.partition("=")
         if not equals:
             raise typer.BadParameter(f"--set {item}: write it as key=value")
         result[key.strip()] = value.strip()
-    return result | {key: str(value) for key, value in flags.items() if value is not None}
-
-
-def settings(config: Path | None, given: list[str] | None, flags: Mapping[str, object]) -> Loaded:
-    """The configuration of a program, from all its sources."""
-    return load(config, os.environ, overrides(given, flags))
+    used = {key: str(value) for key, value in flags.items() if value is not None}
+    return load(config, os.environ, result | used)
 
 
 def settings_of_all(
@@ -68,7 +64,7 @@ def settings_of_all(
     return settings(config, given, flags), folder
 
 
-def run(main: Callable[[], Awaitable[None]], verbose: bool) -> None:
+def run(main: Coroutine[Any, Any, None], verbose: bool) -> None:
     """Run until Ctrl-C or SIGTERM."""
     raise_file_limit()
     logging.basicConfig(
@@ -101,17 +97,13 @@ def raise_file_limit() -> None:
             log.warning("at most %d open files: %s", soft, error)
 
 
-async def _until_told(main: Callable[[], Awaitable[None]]) -> None:
-    task = asyncio.ensure_future(main())
+async def _until_told(main: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-async def _wait_for_ever() -> None:
-    await asyncio.Event().wait()
 
 
 async def _wait_for_end_of(parent: int | None) -> None:
@@ -125,50 +117,27 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def run_nameserver(loaded: Loaded, verbose: bool) -> None:
-    """Run a name server until told to stop."""
+async def serve_nameserver(loaded: Loaded) -> None:
+    """Run a name server."""
+    from onelog.net.stall_watch import StallWatch
 
-    async def main() -> None:
-        from onelog.net.stall_watch import StallWatch
-
-        async with _nameserver(loaded) as (shown, _):
-            say(f"name server  {shown}")
-            with StallWatch():
-                await _wait_for_ever()
-
-    run(main, verbose)
+    async with _nameserver(loaded) as (shown, _):
+        say(f"name server  {shown}")
+        with StallWatch():
+            await asyncio.Event().wait()
 
 
-def run_broker(loaded: Loaded, number: int, parent: int | None, verbose: bool) -> None:
-    """Run a broker until told to stop, or until its supervisor is gone.
+async def serve_broker(loaded: Loaded, number: int, parent: int | None) -> None:
+    """Run a broker until its supervisor is gone; `number` says which of that one's it is."""
+    from onelog.server import nth_broker, running_broker, tune_process
 
-    `number` says which of its supervisor's brokers it is.
-    """
-
-    async def main() -> None:
-        from onelog.server import nth_broker, running_broker, tune_process
-
-        async with running_broker(nth_broker(loaded, number)) as server:
-            tune_process()
-            first, *others = _served(server)
-            for what, where in others:
-                say(f"{what:<12} {where}")
-            say(f"{first[0]:<12} {first[1]}  {server.config.broker.name}")
-            await _wait_for_end_of(parent)
-
-    run(main, verbose)
-
-
-def run_all(loaded: Loaded, data: Path, began: float, verbose: bool) -> None:
-    """Run a name server and a broker in this process."""
-    run(lambda: _all_in_one(loaded, data, began), verbose)
-
-
-def run_supervisor(
-    loaded: Loaded, data: Path, count: int, extra: list[str], began: float, verbose: bool
-) -> None:
-    """Run a name server in this process, and brokers in others."""
-    run(lambda: _supervise(loaded, data, count, extra, began), verbose)
+    async with running_broker(nth_broker(loaded, number)) as server:
+        tune_process()
+        first, *others = _served(server)
+        for what, where in others:
+            say(f"{what:<12} {where}")
+        say(f"{first[0]:<12} {first[1]}  {server.config.broker.name}")
+        await _wait_for_end_of(parent)
 
 
 def _greet(lines: list[tuple[str, str]], data: Path, began: float) -> None:
@@ -196,7 +165,8 @@ def addresses(host: str, port: int) -> tuple[str, str]:
     return f"{shown}:{port}", f"{called}:{port}"
 
 
-async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
+async def serve_all(loaded: Loaded, data: Path, began: float) -> None:
+    """Run a name server and a broker in this process."""
     from onelog.net.capacity import checked_capacity
     from onelog.server import running_broker, tune_process
 
@@ -207,7 +177,7 @@ async def _all_in_one(loaded: Loaded, data: Path, began: float) -> None:
         async with running_broker(loaded, capacity) as server:
             tune_process()
             _greet([("name server", shown), *_served(server)], data, began)
-            await _wait_for_ever()
+            await asyncio.Event().wait()
 
 
 def _served(server: "BrokerServer") -> list[tuple[str, str]]:
@@ -223,9 +193,8 @@ def _served(server: "BrokerServer") -> list[tuple[str, str]]:
 # -- several broker processes ------------------------------------------------------------------
 
 
-async def _supervise(
-    loaded: Loaded, data: Path, count: int, extra: list[str], began: float
-) -> None:
+async def supervise(loaded: Loaded, data: Path, count: int, extra: list[str], began: float) -> None:
+    """Run a name server in this process, and brokers in others."""
     first = loaded.config.broker.port
     async with _nameserver(loaded) as (shown, address), asyncio.TaskGroup() as group:
         lines = [("name server", shown)]

@@ -59,6 +59,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Shown = tuple[Any, ...]
+"""A result as programs get it, and then the same as people like to see it, in one part or more."""
+
 
 class Output:
     """The way to show what comes out of a command."""
@@ -97,24 +100,16 @@ class Output:
             complain(f"{failure.who}: {failure.reason}")
             self.exit_code = EXIT_FAILED
 
-    def confirm(self, question: str, yes: bool) -> None:
-        """Go on only if the user said so, by `--yes` or by an answer."""
-        if not yes:
-            confirm(question)
-
 
 class Session(Output):
     """A connection to a cluster, and the way to show what comes out of it."""
 
-    def __init__(self, admin: "AsyncAdmin", *, as_json: bool, utc: bool) -> None:
-        super().__init__(as_json=as_json, utc=utc)
-        self.admin = admin
+    admin: "AsyncAdmin"
 
     async def present(
         self,
         load: Callable[[], Awaitable[T]],
-        document: Callable[[T], Any],
-        views: "Callable[[T], Sequence[RenderableType]]",
+        shown: Callable[[T], Shown],
         failures: "Callable[[T], Iterable[Failure]]" = operator.attrgetter("failures"),
         *,
         every: float | None = None,
@@ -125,7 +120,7 @@ class Session(Output):
         """
         result = await load()
         if every is None:
-            self.show(document(result), *views(result))
+            self.show(*shown(result))
             self.complain(failures(result))
             return
         from onelog.commands.terminal import console
@@ -135,7 +130,7 @@ class Session(Output):
         while True:
             if out.is_terminal and not self.as_json:
                 out.clear()
-            self.show_line(document(result), *views(result))
+            self.show_line(*shown(result))
             self.complain(failures(result))
             result = await self._loaded_again(load, every)
 
@@ -166,8 +161,10 @@ class Session(Output):
             self.show({kind: name, "created_on": []}, f"{name}: exists already")
 
 
-def confirm(question: str) -> None:
-    """`InvalidRequestError` unless the user agrees."""
+def confirm(question: str, yes: bool) -> None:
+    """`InvalidRequestError` unless the user agrees, by `--yes` or by an answer."""
+    if yes:
+        return
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort:
@@ -257,24 +254,28 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(EXIT_FAILED) from None
 
 
-def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any]) -> None:
-    import asyncio
-
-    async def with_session() -> Session:
-        async with administrator(options) as admin:
-            session = Session(admin, as_json=options["json"], utc=options["utc"])
-            sessions.append(session)
-            await command(session)
-            return session
-
-    sessions: list[Session] = []
+@contextlib.contextmanager
+def ended(session: Output) -> Iterator[None]:
+    """A command ends with the exit code of its session, however it was told to stop."""
     try:
-        with exit_codes():
-            session = asyncio.run(with_session())
+        yield
     except KeyboardInterrupt:
         # Ctrl-C is how one stops following; everywhere else it interrupts something.
-        if not sessions or not sessions[0].is_following:
+        if not session.is_following:
             raise
         return
     if session.exit_code:
         raise typer.Exit(session.exit_code)
+
+
+def _run(command: Callable[[Session], Awaitable[None]], options: dict[str, Any]) -> None:
+    import asyncio
+
+    session = Session(as_json=options["json"], utc=options["utc"])
+
+    async def connect_and_run() -> None:
+        async with administrator(options) as session.admin:
+            await command(session)
+
+    with exit_codes(), ended(session):
+        asyncio.run(connect_and_run())

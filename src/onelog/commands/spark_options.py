@@ -38,24 +38,33 @@ Remote = Annotated[
 ]
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 class Job(NamedTuple):
-    """What a job on Spark gets: a session, and how the data source reaches the cluster."""
+    """What a job on Spark gets: a session, how the data source reaches the cluster, and the way to
+    show what comes out."""
 
     spark: "SparkSession"
     link: dict[str, str]
+    as_json: bool
 
 
-def on_spark(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function for typer of one whose first argument is a `Job`."""
-    options = {**_LINK, "master": (Master, None), "remote": (Remote, None)}
+def on_spark(
+    app: typer.Typer, group: str, name: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first argument is a `Job`."""
+    options: dict[str, tuple[Any, Any]] = {"as_json": (Json, False), **_LINK}
+    options |= {"master": (Master, None), "remote": (Remote, None)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(chosen: dict[str, Any], given: dict[str, Any]) -> None:
             link = source_options(chosen)
-            with spark_session(name, chosen["master"], chosen["remote"]) as spark:
-                command(Job(spark, link), **given)
+            title = f"onelog {group} {name}"
+            with spark_session(title, chosen["master"], chosen["remote"]) as spark:
+                command(Job(spark, link, chosen["as_json"]), **given)
 
-        return for_typer(command, options, run)
+        return app.command(name)(for_typer(command, options, run))
 
     return decorate
 
@@ -90,23 +99,30 @@ def source_options(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
+def spark_extra() -> Iterator[None]:
+    """What is imported within it comes with the `spark` extra: if not, what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"this needs the spark extra: pip install 'onelog[spark]' ({error.name} is missing)"
+        ) from None
+
+
+@contextmanager
 def spark_session(
     name: str, master: str | None = None, remote: str | None = None, *, log: Path | None = None
 ) -> "Iterator[SparkSession]":
-    """A session for as long as a command runs; without the `spark` extra, what to install.
+    """A session for as long as a command runs.
 
     A session that is there already is used, and left to whoever made it. With `log`, what Spark's
     processes write to stderr goes there: its workers show the tracebacks of pipes that were
     closed, which mean nothing.
     """
-    try:
+    with spark_extra():
         from pyspark.sql import SparkSession
 
         from onelog.spark import session
-    except ImportError as error:
-        raise ConfigError(
-            f"this needs Spark: pip install 'onelog[spark]' ({error.name} is missing)"
-        ) from None
     before = SparkSession.getActiveSession()
     with _stderr_to(log) if log is not None else nullcontext():
         spark = session(name, master=master, remote=remote)

@@ -1,12 +1,25 @@
 """How values look to people: tables, sizes, and a console that takes text as it is."""
 
+import base64
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
+
+from onelog.commands.times import show_time
 
 _WIDTH_WITHOUT_TERMINAL = 160
 
@@ -19,26 +32,47 @@ def console() -> Console:
 
 def table(
     title: str,
-    *columns: str,
-    rows: Iterable[Sequence[str]] = (),
-    footer: Mapping[int, str] | None = None,
+    *columns: str | tuple[str, str],
+    rows: Iterable[Mapping[str, Any] | Sequence[Any]] = (),
+    footer: Mapping[str, object] = MappingProxyType({}),
+    utc: bool = False,
 ) -> Table:
-    """A table. Columns whose name begins with `>` are numbers, and lean to the right.
+    """A table of the documents that programs get, or of rows of values.
 
-    `footer` has texts below some of the columns, by their number.
+    A column has a heading, which is also the key in the documents unless another one is given. One
+    that begins with `>` has numbers, which lean to the right; with `#` they are counts, and get
+    separators. `footer` has values below some of the columns, by heading.
     """
     made = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    made.show_footer = footer is not None
-    for number, column in enumerate(columns):
-        made.add_column(
-            column.lstrip(">"),
-            footer=(footer or {}).get(number, ""),
-            justify="right" if column.startswith(">") else "left",
-            overflow="fold",
-        )
+    made.show_footer = bool(footer)
+    kinds, keys = [], []
+    for column in columns:
+        heading, key = column if isinstance(column, tuple) else (column, "")
+        kind, heading = (heading[0], heading[1:]) if heading[:1] in (">", "#") else ("", heading)
+        kinds.append(kind)
+        keys.append(key or heading.replace(" ", "_"))
+        below = _cell(footer[heading], kind, keys[-1], utc) if heading in footer else ""
+        justify: Literal["left", "right"] = "right" if kind else "left"
+        made.add_column(heading, footer=below, justify=justify, overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        values = [row[key] for key in keys] if isinstance(row, Mapping) else row
+        made.add_row(*(_cell(*each, utc) for each in zip(values, kinds, keys, strict=False)))
     return made
+
+
+def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
+    """A value as people see it in a column."""
+    if "_ms" in key and isinstance(value, int):
+        return show_time(value, utc=utc)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return show_count(value) if kind == "#" else str(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, list | tuple):
+        value = ", ".join(value)
+    return value if isinstance(value, Text) else show_text(str(value or "-"))
 
 
 def attributes_text(attributes: Mapping[str, str]) -> str:
@@ -47,15 +81,30 @@ def attributes_text(attributes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def progress_counts(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr if that is a terminal; it is told how much is done, and how much there is."""
+def progress_bar(
+    what: str, total: float | None = None, *columns: ProgressColumn, wanted: bool = True
+) -> Iterator[Callable[..., None]]:
+    """A bar on stderr, for those who watch; nothing if that is no terminal.
+
+    It is told how much is done, and if that was not known before, how much there is; without
+    columns of its own also what is `said` beside it.
+    """
     screen = Console(stderr=True)
-    shown = (TextColumn(what), BarColumn(), *columns, TimeRemainingColumn())
+    own = (*columns, TimeRemainingColumn())
+    usual = (TextColumn("{task.fields[said]}"), TimeElapsedColumn())
     with Progress(
-        *shown, console=screen, transient=True, disable=not screen.is_terminal
+        *(TextColumn("{task.description}"), BarColumn(), *(own if columns else usual)),
+        console=screen,
+        transient=True,
+        redirect_stdout=False,
+        disable=not (wanted and screen.is_terminal),
     ) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(what, total=total, said="")
+
+        def tell(completed: float, total: float | None = None, said: str = "") -> None:
+            progress.update(task, completed=completed, total=total, said=said)
+
+        yield tell
 
 
 def show_bytes(count: int) -> str:
@@ -76,3 +125,23 @@ def show_text(text: str) -> str:
 def show_count(count: int) -> str:
     """A number with separators."""
     return f"{count:,}"
+
+
+def body_document(body: bytes) -> dict[str, str]:
+    """A body, for programs; one that is no text is in base64."""
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
+
+
+def text_of(body: bytes, bytes_max: int) -> str | None:
+    """The beginning of a body as text; None if it is none."""
+    head = body[:bytes_max]
+    try:
+        return head.decode()
+    except UnicodeDecodeError as error:
+        # Where the head ends, a character may be cut in two.
+        if len(body) > bytes_max and error.start > bytes_max - 4:
+            return head[: error.start].decode()
+        return None

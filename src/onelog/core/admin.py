@@ -27,7 +27,7 @@ from onelog.core.membership.assignment import RequestMode, RequestModes
 from onelog.core.membership.members import Member, Members
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import OnCounted, Timers
-from onelog.core.stats import Morning, Statistic, Stats, Totals
+from onelog.core.stats import Statistic, Stats, Totals
 from onelog.core.transactions.checkback import CheckBack
 from onelog.errors import (
     GroupNotFoundError,
@@ -126,8 +126,8 @@ class State(NamedTuple):
 
     started_ms: int
     totals: Totals
-    yesterday_morning: Morning
-    today_morning: Morning
+    yesterday_morning: Totals
+    today_morning: Totals
     rates: dict[str, tuple[float, float, float]]
     delayed: dict[int, tuple[int, int]]
     """How far each delay level has been delivered, and where its queue ends."""

@@ -26,9 +26,10 @@ from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
@@ -121,7 +122,7 @@ class Parts:
         self.stats = Stats(clock, config.cluster)
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
-            store, clock, schedule, post, sync_flush=store.config.flush == "sync",
+            store, clock, schedule, post, immediate=store.config.flush != "sync",
             timeout_ms=config.flush_timeout_ms,
         )  # fmt: skip
         self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
@@ -210,10 +211,7 @@ class Parts:
             self._schedule, call_soon, self.warming,
         )  # fmt: skip
 
-    def _wire_leases(
-        self,
-        offload: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def _wire_leases(self, offload: Callable[[Callable[[], None]], None]) -> None:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(
@@ -248,8 +246,8 @@ class Parts:
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
         self.offsets.come_back()
-        self.topics.add_system_topics()
-        self.groups.add_system_groups()
+        self.topics.add_system()
+        self.groups.add_system()
         self.delay.open()
         self.timers.open()
         self.transactions.open()

@@ -10,6 +10,7 @@ Invariant: each receipt is answered exactly once, unless what is wrong with the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
@@ -44,31 +45,23 @@ class Intent(NamedTuple):
     """Of a message to a group's retry topic: how often its consumer wants to try it."""
 
 
+@dataclass(eq=False)
 class Publisher:
     """Takes messages in: one (`publish`), or many of one queue (`publish_many`)."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        topics: Topics,
-        delay: Delay,
-        timers: Timers,
-        transactions: Transactions,
-        random: Random,
-        redirect_retry: Callable[[NewMessage, int | None], NewMessage],
-        body_bytes_max: int,
-    ) -> None:
-        self.body_bytes_max = body_bytes_max
-        self._writer = writer
-        self._messages, self._receipts = writer.messages, writer.receipts
-        self._topics = topics
-        self._delay = delay
-        self._timers = timers
-        self._transactions = transactions
-        self._random = random
-        self._redirect_retry = redirect_retry
+    _writer: Writer
+    _topics: Topics
+    _delay: Delay
+    _timers: Timers
+    _transactions: Transactions
+    _random: Random
+    _redirect_retry: Callable[[NewMessage, int | None], NewMessage]
+    body_bytes_max: int
+
+    def __post_init__(self) -> None:
+        self._messages, self._receipts = self._writer.messages, self._writer.receipts
         self._open: dict[str, int] = {}
-        topics.on_change.append(self._topic_changed)
+        self._topics.on_change.append(self._topic_changed)
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         self._open.pop(name, None)

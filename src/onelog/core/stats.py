@@ -9,7 +9,7 @@ Invariant: a bucket that is not the newest of its row no longer changes.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from onelog.clock import Clock
@@ -122,17 +122,8 @@ class Totals:
     put_bytes: int = 0
     put_failed: int = 0
     get_count: int = 0
-    get_bytes: int = 0
     found: int = 0
     missed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Morning:
-    """The totals of put and got messages at a midnight."""
-
-    put_count: int = 0
-    get_count: int = 0
 
 
 Sample = tuple[int, int, int, int, int]
@@ -157,8 +148,8 @@ class Stats:
         self._work: deque[Iterator[None]] = deque()
         """What is done a part at a time."""
         self._samples: deque[Sample] = deque([(now, 0, 0, 0, 0)], maxlen=61)
-        self.yesterday_morning = Morning()
-        self.today_morning = Morning()
+        self.yesterday_morning = Totals()
+        self.today_morning = Totals()
         self._midnight_ms = self._next_midnight(now)
         self._names = {
             "TOPIC_PUT_NUMS": (self.topic_put, 0),
@@ -188,7 +179,6 @@ class Stats:
         self.group_get.add((topic, group), count, size)
         totals = self.totals
         totals.get_count += count
-        totals.get_bytes += size
         totals.found += 1
 
     def tick(self) -> bool:
@@ -223,7 +213,7 @@ class Stats:
         if now >= self._midnight_ms:
             self._midnight_ms = self._next_midnight(now)
             self.yesterday_morning = self.today_morning
-            self.today_morning = Morning(totals.put_count, totals.get_count)
+            self.today_morning = replace(totals)
 
     def _sample(self, now_ms: int) -> Sample:
         totals = self.totals

@@ -10,15 +10,14 @@ pull, and following ends.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from isal.isal_zlib import crc32
 
 from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
-from onelog.core.catalog.groups import GroupConfig
-from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import Wait
 from onelog.errors import NotPermittedError
 from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
@@ -55,9 +54,10 @@ class Direct:
         self._stored: list[NewMessage] = []
         self._appended: list[Appended] = []
         self._handed: list[tuple[Follower, int]] = []
-        broker.hooks.topic_changed.append(self._topic_changed)
-        broker.hooks.group_changed.append(self._group_changed)
-        broker.hooks.group_moved.append(self._group_moved)
+        hooks, end = broker.hooks, self._end_following
+        hooks.topic_changed.append(lambda topic, _: end(topic, None))
+        hooks.group_changed.append(lambda group, _: end(None, group))
+        hooks.group_moved.append(lambda group, topic, _: end(topic, group))
 
     def line(self, address: tuple[str, int]) -> "DirectLine":
         """A line for a client at this address."""
@@ -99,15 +99,6 @@ class Direct:
                 follower.group, follower.topic, follower.queue_id, follower.next_offset, size
             )
         broker.account(stored, appended)
-
-    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
-        self._end_following(name, None)
-
-    def _group_changed(self, name: str, config: GroupConfig | None) -> None:
-        self._end_following(None, name)
-
-    def _group_moved(self, group: str, topic: str, positions: Mapping[int, int]) -> None:
-        self._end_following(topic, group)
 
     def _end_following(self, topic: str | None, group: str | None) -> None:
         for followers in list(self.followers.values()):
@@ -177,34 +168,19 @@ class DirectLine:
             follower.end()
 
 
+@dataclass(slots=True, eq=False)
 class Follower:
     """A consumer that has everything of a queue, and waits for the next message."""
 
-    __slots__ = (
-        "_arrived", "_direct", "_mates", "_wait", "_who", "group", "next_offset", "queue_id",
-        "topic",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        direct: Direct,
-        who: Principal,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        arrived: Arrived,
-        mates: "set[Follower]",
-    ) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next_offset = offset
-        self._direct = direct
-        self._who = who
-        self._arrived = arrived
-        self._mates = mates
-        self._wait: Wait | None = None
+    _direct: Direct
+    _who: Principal
+    group: str
+    topic: str
+    queue_id: int
+    next_offset: int
+    _arrived: Arrived
+    _mates: "set[Follower]"
+    _wait: Wait | None = field(init=False, default=None)
 
     def begin(self) -> bool:
         """Begin; False if too many wait already."""

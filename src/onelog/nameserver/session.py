@@ -8,8 +8,8 @@ once the file is written.
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, NoReturn
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,9 +32,9 @@ from onelog.nameserver.routes import (
     RouteTable,
 )
 from onelog.net.connection import Connection, is_here
-from onelog.net.remoting import RemotingSession
+from onelog.net.remoting import ServerSession
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.administration import from_afar, refusal
+from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -46,8 +46,7 @@ from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicRouteData
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
+class Switches(msgspec.Struct, frozen=True, rename="camel"):
     """What can be changed while running, under RocketMQ's names."""
 
     order_message_enable: bool = False
@@ -56,12 +55,7 @@ class Switches:
     delete_topic_with_broker_registration: bool = False
 
 
-SWITCH_NAMES = {
-    "orderMessageEnable": "order_message_enable",
-    "returnOrderTopicConfigToBroker": "return_order_topic_config_to_broker",
-    "supportActingMaster": "support_acting_master",
-    "deleteTopicWithBrokerRegistration": "delete_topic_with_broker_registration",
-}
+SWITCH_NAMES = dict(zip(Switches.__struct_encode_fields__, Switches.__struct_fields__, strict=True))
 FIXED_NAMES = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 """Settings that nobody may change over the network: they name files."""
 
@@ -76,7 +70,7 @@ class Registry:
     broker_expiry_ms: int
     save_kv: Callable[[Callable[[NotSavedError | None], None]], None]
     """Write the key-value file, then call back."""
-    switches: Switches = Switches()
+    switches: Switches = field(default_factory=Switches)
     config_updates: bool = False
     """Whether UPDATE_NAMESRV_CONFIG is obeyed at all."""
     remote_admin: bool = False
@@ -97,7 +91,7 @@ class Answer(NamedTuple):
     body: bytes = b""
 
 
-class NameserverSession(RemotingSession):
+class NameserverSession(ServerSession[Answer]):
     """One client, broker or admin tool."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:
@@ -105,36 +99,18 @@ class NameserverSession(RemotingSession):
             connection, header_bytes_max=REQUEST_HEADER_BYTES_MAX, headers=registry.headers
         )
         self.registry = registry
-        self._is_warned = False
         self.may_administer = registry.remote_admin or is_here(
             connection.remote[0], connection.local[0]
         )
+        self.handlers = HANDLERS if self.may_administer else _HANDLERS_FROM_AFAR
 
-    def handle(self, command: Command) -> None:
-        """Answer a request."""
-        handlers = HANDLERS if self.may_administer else _HANDLERS_FROM_AFAR
-        handler = handlers.get(command.code)
-        if handler is None:
-            self.refuse_unknown(command)
-            return
-        try:
-            answer = handler(self, command)
-        except OnelogError as error:
-            self.fail(command, error)
-        else:
-            if answer is not None:
-                self.reply(command, ext=answer.ext, body=answer.body)
+    def answer(self, command: Command, answer: Answer) -> None:
+        """Send a successful answer."""
+        self.reply(command, ext=answer.ext, body=answer.body)
 
     def fail(self, command: Command, error: OnelogError) -> None:
         """Answer a request that went wrong."""
         self.reply(command, ERROR_CODES[type(error)], remark=str(error))
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Refuse what this peer may not do; the log has the first refusal of a connection."""
-        if not self._is_warned:
-            self._is_warned = True
-            log.warning("%s: %s", self.connection, reason)
-        raise NotPermittedError(reason)
 
     def closed(self) -> None:
         """The connection is gone, and with it the brokers that registered over it."""
@@ -356,7 +332,7 @@ def update_config(session: NameserverSession, command: Command) -> Answer:
         for name, value in properties.items()
         if name in SWITCH_NAMES
     }
-    registry.switch(replace(registry.switches, **changes))
+    registry.switch(msgspec.structs.replace(registry.switches, **changes))
     log.info("%s changed %s", session.connection, ", ".join(changes) or "nothing")
     return Answer()
 
@@ -409,9 +385,4 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-def _refuse_from_afar(session: NameserverSession, command: Command) -> Answer:
-    """In the place of handlers that administer."""
-    session.refuse(refusal(command.code, session.connection.remote[0]))
-
-
-_HANDLERS_FROM_AFAR = from_afar(HANDLERS, _refuse_from_afar)
+_HANDLERS_FROM_AFAR = from_afar(HANDLERS, NameserverSession.refuse_from_afar)

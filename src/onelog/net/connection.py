@@ -2,7 +2,8 @@
 
 A `Session` is the protocol's side of it: it is called with the bytes that arrive, as a plain call,
 and answers with `write` and `send`. What all sessions of a loop write in one tick leaves at its
-end, with one write per connection (`Outbox`).
+end, with one write per connection (`Outbox`). After `BUSY_SECONDS` of such calls, one after the
+other, what else arrives waits for the next tick: timers get their turn under any flood.
 
 Invariants: a peer that does not read is not read from either (`congested`), and is cut off when
 more than `write_bytes_max` wait for it; what waits here, either way, is told to the listeners'
@@ -12,8 +13,10 @@ more than `write_bytes_max` wait for it; what waits here, either way, is told to
 import asyncio
 import ipaddress
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol, cast
 
 from onelog.errors import WireError
@@ -26,6 +29,11 @@ FLUSH_BYTES = 256 << 10
 """Bytes of one connection that are not held back until the end of the tick."""
 JOIN_BYTES_MAX = 64 << 10
 """Up to here, buffers are copied into one: that costs less than handing each to the kernel."""
+BUSY_SECONDS = 0.005
+PAUSE_SECONDS = 0.001
+"""Calls with less time between them follow one another, for all that can be seen from here."""
+LATE_BYTES_MAX = 16 << 20
+"""What all connections of a loop may have read and put off; more is handled at once."""
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +78,38 @@ class Outbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[Connection] = []
+        self._late: deque[tuple[Connection, bytes]] = deque()
+        self._late_bytes = 0
+        self._busy_since = 0.0
+        self.idle_since = 0.0
+        """When a session had handled what its connection read."""
+
+    def is_over(self) -> bool:
+        """Whether sessions have worked for long enough, and what arrives now is to wait."""
+        now = monotonic()
+        if now - self.idle_since > PAUSE_SECONDS:
+            self._busy_since = now
+            return False
+        return now - self._busy_since > BUSY_SECONDS and self._late_bytes < LATE_BYTES_MAX
+
+    def put_off(self, connection: "Connection", data: bytes) -> None:
+        """Have this connection handle these bytes in the next tick."""
+        if not self._late:
+            self._loop.call_soon(self._next_tick)
+        self._late.append((connection, data))
+        self._late_bytes += len(data)
+
+    def _next_tick(self) -> None:
+        late = self._late
+        self._busy_since = began = monotonic()
+        while late and self.idle_since - began < BUSY_SECONDS:
+            connection, data = late[0]
+            connection.handle_late(data)
+            late.popleft()
+            self._late_bytes -= len(data)
+            self.idle_since = monotonic()
+        if late:
+            self._loop.call_soon(self._next_tick)
 
     def add(self, connection: "Connection") -> None:
         """Flush this connection at the end of the tick."""
@@ -108,6 +148,8 @@ class Connection(asyncio.Protocol):
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self.closing = False
+        self._late = 0
+        """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
         """Whom a session tells that bytes wait for the rest of their frame."""
         self.remote: tuple[str, int] = ("", 0)
@@ -214,7 +256,25 @@ class Connection(asyncio.Protocol):
         self._active = True
         if self.closing:
             return
+        outbox = self._outbox
+        if self._late or outbox.is_over():
+            self._late += 1
+            self._transport.pause_reading()
+            outbox.put_off(self, data)
+            return
         self._guard(self._session.data_received, data)
+        outbox.idle_since = monotonic()
+
+    def handle_late(self, data: bytes) -> None:
+        """These bytes arrived before."""
+        self._late -= 1
+        if not self.closing:
+            self._guard(self._session.data_received, data)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self.congested or self._late or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """The peer will send no more; the loop closes the socket after what we still write here."""
@@ -236,9 +296,7 @@ class Connection(asyncio.Protocol):
         if self.closing:
             return
         self._guard(self._session.writable)
-        # What the session had put off may have congested the connection again.
-        if not self.congested and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._read_on()  # Unless what the session had put off has congested the connection again.
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone."""

@@ -13,10 +13,12 @@ with reading, its further requests stay unread.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NoReturn, TypeVar
 
-from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
+from onelog.errors import NotPermittedError, OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.net.connection import Buffer, Connection
+from onelog.wire.remoting.administration import refusal
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import (
     FLAG_ONEWAY,
@@ -239,3 +241,50 @@ class RemotingSession(ABC):
     def _next_opaque(self) -> int:
         self._opaque = self._opaque % INT32_MAX + 1
         return self._opaque
+
+
+_Answer = TypeVar("_Answer")
+
+
+class ServerSession(RemotingSession, Generic[_Answer]):
+    """One peer of a server, which has a handler for each kind of request.
+
+    A handler takes the session and the command. It returns the answer, or None if that comes later
+    or never; what it raises is for `fail` to tell.
+    """
+
+    handlers: Mapping[int, Callable[[Any, Command], _Answer | None]]
+    _is_warned = False
+
+    def handle(self, command: Command) -> None:
+        """Answer a request."""
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            self.refuse_unknown(command)
+            return
+        try:
+            answer = handler(self, command)
+        except OnelogError as error:
+            self.fail(command, error)
+        else:
+            if answer is not None:
+                self.answer(command, answer)
+
+    @abstractmethod
+    def answer(self, command: Command, answer: _Answer) -> None:
+        """Send a successful answer."""
+
+    @abstractmethod
+    def fail(self, command: Command, error: OnelogError) -> None:
+        """Answer a request that went wrong."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Do not do what this peer may not want; the log has the first refusal of a connection."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s: %s", self.connection, reason)
+        raise NotPermittedError(reason)
+
+    def refuse_from_afar(self, command: Command) -> NoReturn:
+        """In the place of handlers that administer."""
+        self.refuse(refusal(command.code, self.connection.remote[0]))

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicKind
@@ -41,7 +41,6 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.fields import BULK_BYTES, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
-"""The group that exists on every broker for tools; it reads where no other is named."""
 PULL_BYTES = 2 << 20
 PULL_COUNT_MAX = 1 << 16
 SAMPLE_RECORDS = 64
@@ -64,30 +63,23 @@ _REMOVED = "MESSAGE_WAS_REMOVING"
 T = TypeVar("T")
 
 
-class Pulled(NamedTuple):
-    """Whole records of a queue; the first may begin before the range, the last end behind it."""
-
-    data: Buffer
-    queue: Queue
-
-
 class Brokers:
     """The brokers of one cluster."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
-        self._instance = Instance(link.client_options())
-        self._nodes = self._instance.nodes
-        background.run(self._instance.start())
+        self.link = link
+        self.instance = Instance(link.client_options())
+        self._nodes = self.instance.nodes
+        background.run(self.instance.start())
 
     @property
     def is_forked(self) -> bool:
         """Whether this was made before the process forked, and is of no use here."""
-        return self._instance.is_forked
+        return self.instance.is_forked
 
     def close(self) -> None:
         """Close all connections."""
-        background.run(self._instance.close())
+        background.run(self.instance.close())
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -126,7 +118,7 @@ class Brokers:
         """The first offset of each queue whose message was stored at a time or later."""
 
         async def at(queue: Queue) -> int:
-            answer = await self._ask_about(
+            answer = await self.ask_about(
                 queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(time_ms)
             )
             return fields.number(answer.ext, "offset")
@@ -137,7 +129,7 @@ class Brokers:
         """Where a consumer group is; queues in which it has no position are left out."""
 
         async def position(queue: Queue) -> int:
-            answer = await self._ask_about(
+            answer = await self.ask_about(
                 queue, RequestCode.QUERY_CONSUMER_OFFSET, _NO_POSITION,
                 consumerGroup=group, setZeroIfNotFound="false",
             )  # fmt: skip
@@ -151,7 +143,7 @@ class Brokers:
         """About how many bytes one message has in each queue, from an offset on."""
 
         async def sample(queue: Queue) -> float:
-            answer = await self._ask_about(
+            answer = await self.ask_about(
                 queue, RequestCode.QUERY_CONSUME_QUEUE, _NO_QUEUE,
                 index=str(starts[queue]), count=str(SAMPLE_RECORDS),
             )  # fmt: skip
@@ -165,7 +157,7 @@ class Brokers:
         """Tell the brokers how far a consumer group is."""
 
         async def write(queue: Queue) -> None:
-            await self._ask_about(
+            await self.ask_about(
                 queue, RequestCode.UPDATE_CONSUMER_OFFSET,
                 consumerGroup=group, commitOffset=str(positions[queue]),
             )  # fmt: skip
@@ -182,15 +174,16 @@ class Brokers:
         answers = self._ask(lambda: at_once(ask, asked))
         return dict(zip(asked, answers, strict=True))
 
-    async def _ask_about(
+    async def ask_about(
         self, queue: Queue, code: RequestCode, accept: frozenset[int] = frozenset(), **ext: str
     ) -> Command:
-        route = await self._instance.routes.get(queue.topic)
+        """What the broker of a queue says to a request that is about it."""
+        route = await self.instance.routes.get(queue.topic)
         about = {"topic": queue.topic, "queueId": str(queue.queue_id), **ext}
         return await self._nodes.ask(route.reading_address(queue.broker), code, about, b"", accept)
 
     async def _route(self, topic: str, missing_ok: bool) -> Route | None:
-        routes = self._instance.routes
+        routes = self.instance.routes
         try:
             return await routes.refresh(topic)
         except NameserversUnreachableError:
@@ -219,7 +212,7 @@ class Brokers:
         return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return patiently(self._link, ask, _UNREACHABLE)
+        return patiently(self.link, ask, _UNREACHABLE)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -230,8 +223,11 @@ class Brokers:
         group: str | None = None,
         tags: Iterable[str] | None = None,
         fail_on_data_loss: bool = True,
-    ) -> Iterator[Pulled]:
-        """The records of a range; with `tags`, those that may have one of them."""
+    ) -> Iterator[Buffer]:
+        """The records of a range, whole ones; with `tags`, those that may have one of them.
+
+        The first may begin before the range, the last end behind it.
+        """
         expression = "||".join(tags) if tags is not None else "*"
         reading = _Reading(self, wanted, group or TOOLS_GROUP, expression, fail_on_data_loss)
         try:
@@ -240,23 +236,6 @@ class Brokers:
             raise _no_group(group or TOOLS_GROUP, error) from None
         finally:
             reading.close()
-
-    def pull(self, queue: Queue, ext: dict[str, str]) -> "Future[Command]":
-        """Ask for records; the answer comes while the caller does something else."""
-        return asyncio.run_coroutine_threadsafe(self._pull(queue, ext), background.loop())
-
-    async def _pull(self, queue: Queue, ext: dict[str, str]) -> Command:
-        route = await self._instance.routes.get(queue.topic)
-        address = route.reading_address(queue.broker)
-        return await self._nodes.ask(address, RequestCode.PULL_MESSAGE, ext, b"", _PULL_ANSWERS)
-
-    def patience(self) -> "Patience":
-        """For whoever waits for a broker that does not answer."""
-        return Patience(self._link)
-
-    def refresh_route(self, topic: str) -> None:
-        """Ask where a topic is now, if anybody can tell."""
-        background.run(self._instance.routes.refresh_quietly(topic))
 
 
 class Patience:
@@ -309,8 +288,6 @@ class _Reading:
         self._fail = fail
         self._fixed = {
             "consumerGroup": group,
-            "topic": wanted.queue.topic,
-            "queueId": str(wanted.queue.queue_id),
             "sysFlag": str(_WITH_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
@@ -326,7 +303,7 @@ class _Reading:
         if self._ahead is not None:
             self._ahead.cancel()
 
-    def run(self) -> Iterator[Pulled]:
+    def run(self) -> Iterator[Buffer]:
         """Everything."""
         offset, end = self._wanted.start, self._wanted.end
         self._ask(offset)
@@ -343,17 +320,20 @@ class _Reading:
             if following < end:
                 self._ask(following)
             if found:
-                yield Pulled(answer.body, self._wanted.queue)
+                yield answer.body
             offset = following
 
     def _ask(self, offset: int) -> None:
         count = min(self._wanted.end - offset, PULL_COUNT_MAX)
-        ext = {**self._fixed, "queueOffset": str(offset), "maxMsgNums": str(count)}
-        self._ahead = self._brokers.pull(self._wanted.queue, ext)
+        asking = self._brokers.ask_about(
+            self._wanted.queue, RequestCode.PULL_MESSAGE, _PULL_ANSWERS, **self._fixed,
+            queueOffset=str(offset), maxMsgNums=str(count),
+        )  # fmt: skip
+        self._ahead = asyncio.run_coroutine_threadsafe(asking, background.loop())
 
     def _answer(self, offset: int) -> Command | None:
         """What the broker says; None if the topic is gone, and that is accepted."""
-        patience = self._brokers.patience()
+        patience = Patience(self._brokers.link)
         while True:
             assert self._ahead is not None
             try:
@@ -366,7 +346,7 @@ class _Reading:
                     topic = self._wanted.queue.topic
                     lose(f"topic {topic} was deleted while it was read: {error}", fail=self._fail)
                     return None
-            self._brokers.refresh_route(self._wanted.queue.topic)
+            background.run(self._brokers.instance.routes.refresh_quietly(self._wanted.queue.topic))
             self._ask(offset)
 
     def _pass_over(self, answer: Command, offset: int, following: int) -> int:

@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from onelog.errors import ConfigError
 from onelog.spark import link
@@ -95,6 +95,8 @@ _SPELLING = {name.lower(): name for name in NAMES}
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 _COUNT_MAX = (1 << 63) - 1
 
+T = TypeVar("T", bound=str)
+
 
 class Given:
     """The options that somebody gave, to be read one by one."""
@@ -153,15 +155,15 @@ class Given:
             raise ConfigError(f"option {name} is a whole number from {least} on, and not {value!r}")
         return int(word)
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+    def choice(self, name: str, choices: tuple[T, ...]) -> T | None:
         """One of a few words; None if it was not given."""
         value = self.text(name)
         if value is None:
             return None
-        word = value.strip().lower()
-        if word not in choices:
-            raise ConfigError(f"option {name} is {' or '.join(choices)}, and not {value!r}")
-        return word
+        for each in choices:
+            if each == value.strip().lower():
+                return each
+        raise ConfigError(f"option {name} is {' or '.join(choices)}, and not {value!r}")
 
     def words(self, name: str, separator: str = ",") -> tuple[str, ...] | None:
         """Several words, none twice; None if none were given."""
@@ -283,20 +285,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = Given(options)
     store = given.text("store")
     if store is not None:
-        _check_store(given)
+        network = (*link.NAMES, "group", "commitOffsets")
+        given.refuse_with("store", network, "a store's files are read without asking a broker")
     else:
         for name in ("splitBy", "onCorruption"):
             given.refuse_without(name, "store", "it is about reading files")
     given.refuse_without("commitOffsets", "group", "say whose position is committed")
     start, end = _boundary(given, "starting"), _boundary(given, "ending")
-    if end is not None and end.kind is Kind.GROUP:
-        given.refuse_without("endingOffsets", "group", "say whose position is meant")
-    if start is not None and start.kind is Kind.GROUP:
-        given.refuse_without("startingOffsets", "group", "say whose position is meant")
+    for name, boundary in (("endingOffsets", end), ("startingOffsets", start)):
+        if boundary is not None and boundary.kind is Kind.GROUP:
+            given.refuse_without(name, "group", "say whose position is meant")
     if start and end and start.kind is end.kind is Kind.TIME and end.ms < start.ms:
         raise ConfigError("option endingTimestamp lies before startingTimestamp: swap them")
-    split_by = given.choice("splitBy", ("bytes", "queue"))
-    corruption = given.choice("onCorruption", ("fail", "skip"))
     return ReadOptions(
         link=link_of(given) if store is None else None,
         store=store,
@@ -313,8 +313,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         tags=_tags(given),
         columns=given.words("columns"),
         decode=_decode(given),
-        split_by=None if split_by is None else "queue" if split_by == "queue" else "bytes",
-        on_corruption="skip" if corruption == "skip" else "fail",
+        split_by=given.choice("splitBy", ("bytes", "queue")),
+        on_corruption=given.choice("onCorruption", ("fail", "skip")) or "fail",
         pushdown=given.flag("pushdown", False),
     )
 
@@ -341,11 +341,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _check_store(given: Given) -> None:
-    network = (*link.NAMES, "group", "commitOffsets")
-    given.refuse_with("store", network, "a store's files are read without asking a broker")
-
-
 def _subscription(given: Given) -> Subscription:
     given.refuse_together("subscribe", "subscribePattern", "assign")
     topics, pattern = given.words("subscribe"), given.text("subscribePattern")
@@ -362,19 +357,14 @@ def _subscription(given: Given) -> Subscription:
     if assigned is not None:
         return Subscription(queues=parse_assignment(assigned))
     if topics is None and pattern is None and not given.has("store"):
-        advice = (
-            ""
-            if given
-            else (
+        said = "no topic is named: set one of the options subscribe, subscribePattern and assign"
+        if not given:
+            said += (
                 ". Spark does not hand the options of a table on to sources in Python: make a view "
                 "(create temporary view ... using onelog options (...)), or name them in the query "
                 "(select ... from t with (...))"
             )
-        )
-        raise ConfigError(
-            f"no topic is named: set one of the options subscribe, subscribePattern and assign"
-            f"{advice}"
-        )
+        raise ConfigError(said)
     return Subscription(topics, pattern)
 
 
@@ -399,9 +389,7 @@ def _tags(given: Given) -> tuple[str, ...] | None:
 
 
 def _decode(given: Given) -> Decode | None:
-    forms: tuple[Form, ...] = ("json", "avro", "protobuf", "string")
-    named = given.choice("decode", forms)
-    form = next((each for each in forms if each == named), None)
+    form: Form | None = given.choice("decode", ("json", "avro", "protobuf", "string"))
     for name in ("schema", "schemaFile", "messageType", "mode", "framing", "sampleRecords"):
         given.refuse_without(name, "decode", "say what bodies are")
     if form is None:
@@ -409,14 +397,12 @@ def _decode(given: Given) -> Decode | None:
     given.refuse_together("schema", "schemaFile")
     if given.has("messageType") and form != "protobuf":
         raise ConfigError(f"option messageType is for decode=protobuf, and not for {form}")
-    mode = given.choice("mode", ("permissive", "failfast"))
-    framing = given.choice("framing", ("none", "confluent"))
     return Decode(
         form,
         given.text("schema"),
         given.text("schemaFile"),
         given.text("messageType"),
-        "failfast" if mode == "failfast" else "permissive",
-        "confluent" if framing == "confluent" else "none",
+        given.choice("mode", ("permissive", "failfast")) or "permissive",
+        given.choice("framing", ("none", "confluent")) or "none",
         given.whole("sampleRecords") or 1_000,
     )

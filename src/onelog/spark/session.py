@@ -67,10 +67,11 @@ def session(
     active = SparkSession.getActiveSession()
     if active is not None and master is None and remote is None:
         return active
-    if remote is not None:
-        return _remote(app_name, remote, conf or {})
     builder = SparkSession.builder.appName(app_name)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if remote is not None:
+        _prepare_remote(remote)
+        builder, settings = builder.remote(remote), EVERYWHERE
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:
         # Started by spark-submit, which knows the master and has its JVM running.
         settings = EVERYWHERE
     else:
@@ -83,9 +84,7 @@ def session(
     return builder.getOrCreate()
 
 
-def _remote(app_name: str, remote: str, conf: Mapping[str, str]) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
+def _prepare_remote(remote: str) -> None:
     for package in ("grpc", "grpc_status", "google.rpc", "pandas", "pyarrow"):
         # Without one of them PySpark ends the process, and calls that a success.
         try:
@@ -97,10 +96,6 @@ def _remote(app_name: str, remote: str, conf: Mapping[str, str]) -> "SparkSessio
             ) from None
     if remote.startswith("local"):
         _prepare(remote)
-    builder = SparkSession.builder.appName(app_name).remote(remote)
-    for key, value in {**EVERYWHERE, **conf}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def _settings(master: str) -> dict[str, str]:

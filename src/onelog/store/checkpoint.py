@@ -23,7 +23,7 @@ from isal.isal_zlib import crc32
 
 from onelog import __version__
 from onelog.errors import StoreLockedError, StoreVersionError
-from onelog.store.segment import disk_error, sync_file, sync_folder
+from onelog.store.segment import disk_error, opened, sync_file, sync_folder
 
 FORMAT_VERSION = 1
 _TIMES = Struct(">qqq")
@@ -72,8 +72,7 @@ class Checkpoint:
         `index_ms` is what RocketMQ makes of it: up to when index files are full (see `KeyIndex`).
         """
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
+            with opened(self.path, os.O_RDWR | os.O_CREAT) as fd:
                 if os.fstat(fd).st_size < _FILE_BYTES:
                     os.pwrite(fd, bytes(_FILE_BYTES), 0)
                 # All of it lies in one disk sector: it changes together or not at all.
@@ -85,8 +84,6 @@ class Checkpoint:
                 _SAFE.pack_into(sector, _SAFE_AT, _SAFE_MAGIC, safe_offset, store_ms, flags, crc)
                 os.pwrite(fd, sector, 0)
                 sync_file(fd, self.path)
-            finally:
-                os.close(fd)
         except OSError as error:
             raise disk_error(error, self.path, "write") from error
         self.safe_offset = safe_offset

@@ -31,7 +31,14 @@ import numpy as np
 from onelog.errors import StoreCorruptError, StoreVersionError
 from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
 from onelog.store.queue_folders import parents_of
-from onelog.store.segment import disk_error, file_name, numbered_files, sync_file
+from onelog.store.segment import (
+    disk_error,
+    file_name,
+    numbered_files,
+    opened,
+    sync_file,
+    written_ranges,
+)
 from onelog.store.spare_queues import SpareQueues
 
 _GONE = ENTRY.pack(-1, 0, 0)
@@ -68,15 +75,7 @@ class MapBudget:
 
 def _has_data(fd: int, at: int) -> bool:
     """Whether a file has a byte that is not zero from `at` on; holes are not read."""
-    while True:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            return False
-        hole = os.lseek(fd, at, os.SEEK_HOLE)
-        if os.pread(fd, hole - at, at) != bytes(hole - at):
-            return True
-        at = hole
+    return any(os.pread(fd, end - at, at) != bytes(end - at) for at, end in written_ranges(fd, at))
 
 
 class ConsumeQueue:
@@ -164,23 +163,18 @@ class ConsumeQueue:
         size = self._file_entries * ENTRY_BYTES
         path = self._name(file)
         try:
-            if self._writable:
-                if file not in self._files:
-                    self._make_folder(file)
-                    self._files.append(file)
-                    self._unsynced.add(self._folder_name)
-                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            else:
-                fd = os.open(path, os.O_RDONLY)
-            try:
+            if self._writable and file not in self._files:
+                self._make_folder(file)
+                self._files.append(file)
+                self._unsynced.add(self._folder_name)
+            flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
+            with opened(path, flags) as fd:
                 if self._writable and os.fstat(fd).st_size != size:
                     os.ftruncate(fd, size)
                 access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
                 found = mmap.mmap(fd, size, access=access)
                 # Else the first touch of a page has the kernel read megabytes of zeros around it.
                 found.madvise(mmap.MADV_RANDOM)
-            finally:
-                os.close(fd)
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError):
                 raise StoreCorruptError(f"{path} is shorter than its {size} bytes") from error
@@ -218,8 +212,7 @@ class ConsumeQueue:
     def _bisect(self, before: Callable[[Entry], bool], *, remember_last: bool = False) -> int:
         """The first entry for which `before` no longer holds, given that it holds up to there."""
         for file in reversed(self._files):
-            fd = os.open(self._name(file), os.O_RDONLY)
-            try:
+            with opened(self._name(file)) as fd:
                 entries = os.fstat(fd).st_size // ENTRY_BYTES
                 # One read tells all about a short queue, and most are short.
                 begin = os.pread(fd, _BEGIN_BYTES, 0)
@@ -243,8 +236,6 @@ class ConsumeQueue:
                 if remember_last:
                     self._last_log = entry(high - 1)[0]
                 return file * self._file_entries + high
-            finally:
-                os.close(fd)
         return self._files[0] * self._file_entries if self._files else 0
 
     def _skip_padding(self) -> int:
@@ -255,8 +246,7 @@ class ConsumeQueue:
         """
         if self.start == self.end:
             return -1
-        fd = os.open(self._name(self._files[0]), os.O_RDONLY)
-        try:
+        with opened(self._name(self._files[0])) as fd:
             first = os.pread(fd, ENTRY_BYTES, 0)
             if first == PADDING:
                 raw = os.pread(fd, self._file_entries * ENTRY_BYTES, 0)
@@ -265,8 +255,6 @@ class ConsumeQueue:
                 count = len(padded) if padded.all() else int(padded.argmin())
                 self.start = min(self.start + count, self.end)
                 return -1
-        finally:
-            os.close(fd)
         return int(ENTRY.unpack(first)[0])
 
     # -- writing -------------------------------------------------------------------------------
@@ -308,15 +296,11 @@ class ConsumeQueue:
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
             try:
-                fd = os.open(self._name(file), os.O_RDWR)
-                try:
+                with opened(self._name(file), os.O_RDWR) as fd:
                     if at and self.allocated <= self._opened_end:
-                        os.pread(
-                            fd, ENTRY_BYTES, at - ENTRY_BYTES
-                        )  # As `_probe`: the page goes on.
+                        # As `_probe`: the page goes on.
+                        os.pread(fd, ENTRY_BYTES, at - ENTRY_BYTES)
                     os.posix_fallocate(fd, at, size)
-                finally:
-                    os.close(fd)
             except OSError as error:
                 raise disk_error(error, self.path(file), "allocate room in") from error
             self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
@@ -402,11 +386,8 @@ class ConsumeQueue:
             probed[file, block] = now
 
     def _read(self, file: int, at: int, size: int) -> bytes:
-        fd = os.open(self._name(file), os.O_RDONLY)
-        try:
+        with opened(self._name(file)) as fd:
             found = os.pread(fd, size, at)
-        finally:
-            os.close(fd)
         if len(found) < size:
             raise OSError(errno.EIO, "the file is shorter than it was, or unreadable")
         return found
@@ -519,15 +500,12 @@ class ConsumeQueue:
         if file not in self._files:
             return
         at = slot * ENTRY_BYTES
-        fd = os.open(self._name(file), os.O_RDWR)
-        try:
+        with opened(self._name(file), os.O_RDWR) as fd:
             if _has_data(fd, at):
                 self.unmap(file)
                 os.ftruncate(fd, at)
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
                 self.allocated = self.end
-        finally:
-            os.close(fd)
 
     def delete_before(self, log_start: int) -> int:
         """Follow the log's deletion: move `start`, delete files that have only gone entries.

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from onelog.config import StoreConfig
@@ -37,22 +38,17 @@ log = logging.getLogger(__name__)
 OnFlushed = Callable[[StoreError | None], None]
 
 
+@dataclass(eq=False)
 class Flusher:
     """The flush thread of one store."""
 
-    def __init__(
-        self,
-        log: CommitLog,
-        checkpoint: Checkpoint,
-        save_checkpoint: Callable[[], None],
-        config: StoreConfig,
-        on_failure: Callable[[StoreError], None],
-    ) -> None:
-        self._log = log
-        self._checkpoint = checkpoint
-        self._save_checkpoint = save_checkpoint
-        self._config = config
-        self._on_failure = on_failure
+    _log: CommitLog
+    _checkpoint: Checkpoint
+    _save_checkpoint: Callable[[], None]
+    _config: StoreConfig
+    _on_failure: Callable[[StoreError], None]
+
+    def __post_init__(self) -> None:
         self._wake = threading.Condition()
         self._waiting: list[tuple[int, OnFlushed]] = []
         self._stopping = False

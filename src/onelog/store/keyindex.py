@@ -48,7 +48,7 @@ from onelog.message import (
     java_hash,
     property_bytes,
 )
-from onelog.store.segment import disk_error, sync_file
+from onelog.store.segment import disk_error, sync_file, written_ranges
 
 HEADER = Struct(">qqqqii")
 SLOT_BYTES = 4
@@ -262,14 +262,9 @@ def _clear(fd: int, at: int) -> None:
     Not by making the file shorter and longer again: whoever dies in between leaves a file that
     looks as if it were of a store with other settings.
     """
-    while True:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            return
-        hole = os.lseek(fd, at, os.SEEK_HOLE)
-        while at < hole:
-            at += os.pwrite(fd, bytes(min(hole - at, 1 << 20)), at)
+    for begin, hole in written_ranges(fd, at):
+        while begin < hole:
+            begin += os.pwrite(fd, bytes(min(hole - begin, 1 << 20)), begin)
 
 
 class KeyIndex:
@@ -289,7 +284,7 @@ class KeyIndex:
         self._unsynced = set() if unsynced is None else unsynced
         self._slots = slots
         self._entries = entries
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: deque[Pending] = deque()
         self._noted = 0
         names = sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
@@ -370,35 +365,22 @@ class KeyIndex:
         hashes, numbers = hashes_of(topics, properties)
         log_offsets = np.array(logs, np.int64)[numbers]
         store_ms = times.repeat(counts)[numbers]
-        self._enter(hashes, log_offsets, store_ms)
+        self.enter(hashes, log_offsets, store_ms)
 
-    def enter(
-        self,
-        hashes: Numbers,
-        log_offsets: Numbers,
-        store_ms: Numbers,
-    ) -> None:
-        """Index messages at once, whose keys are hashed already; for recovery."""
-        with self._lock:
-            self._enter(hashes, log_offsets, store_ms)
-
-    def _enter(
-        self,
-        hashes: Numbers,
-        log_offsets: Numbers,
-        store_ms: Numbers,
-    ) -> None:
+    def enter(self, hashes: Numbers, log_offsets: Numbers, store_ms: Numbers) -> None:
+        """Index messages at once, whose keys are hashed already."""
         done = 0
-        while done < len(hashes):
-            now_ms = int(store_ms[done])
-            # A file tells times from its first one on, so it ends where the clock was set back.
-            if not self._files or not self._files[-1].room or now_ms < self._files[-1].first_ms:
-                self._add_file(now_ms)
-            file = self._files[-1]
-            upto = done + min(file.room, len(hashes) - done)
-            file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
-            self._dirty.add(file)
-            done = upto
+        with self._lock:
+            while done < len(hashes):
+                now_ms = int(store_ms[done])
+                # A file tells times from its first one on: it ends where the clock was set back.
+                if not self._files or not self._files[-1].room or now_ms < self._files[-1].first_ms:
+                    self._add_file(now_ms)
+                file = self._files[-1]
+                upto = done + min(file.room, len(hashes) - done)
+                file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
+                self._dirty.add(file)
+                done = upto
 
     def _add_file(self, now_ms: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues, check_queue_id
 from onelog.store.reader import StoreReader
 from onelog.store.recovery import RecoveryReport, recover
-from onelog.store.retention import Retention, RetentionRound, SpaceUsage, space_usage
+from onelog.store.retention import Retention, RetentionRound
 from onelog.store.segment import disk_error, make_folders, sync_folder
 from onelog.store.spare_queues import FOLDER, SpareQueues
 
@@ -593,10 +593,6 @@ class MessageStore(StoreReader):
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
         return self.retention.run(topic_retention_ms or {})
-
-    def usage(self) -> SpaceUsage:
-        """How much disk the parts of the store take."""
-        return space_usage(self.folder)
 
     def leave_to_parent(self) -> None:
         """This process was forked from the one that has the store: it may read, and no more."""

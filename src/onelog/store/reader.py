@@ -32,19 +32,30 @@ _WARM_TAIL_BYTES = 64 << 20
 """What was appended last is in the page cache; asking the kernel would cost more than it tells."""
 
 
-class ReadStatus(enum.Enum):
-    """Why a read returned what it did; the names are RocketMQ's."""
+class FetchStatus(enum.Enum):
+    """Why a read returned what it did; the first nine have RocketMQ's names.
+
+    Of these, the store knows all but NO_MATCHED_MESSAGE and OFFSET_RESET. The others are for those
+    who read for somebody.
+    """
 
     FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
     MESSAGE_WAS_REMOVING = enum.auto()
     NO_MATCHED_LOGIC_QUEUE = enum.auto()
     NO_MESSAGE_IN_QUEUE = enum.auto()
     OFFSET_TOO_SMALL = enum.auto()
     OFFSET_OVERFLOW_ONE = enum.auto()
     OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_RESET = enum.auto()
+    COLD = enum.auto()
+    LATER = enum.auto()
+    """Nothing was looked at: ask again when `FilterTime.later` calls."""
+    FULL = enum.auto()
+    """Nothing was looked at: other queues have used up what a fetch may take."""
 
 
-class ReadResult(NamedTuple):
+class Fetched(NamedTuple):
     """A run of messages of one queue.
 
     `ranges` says where in the log the slices lie. Ask `is_warm` about them before touching the
@@ -52,14 +63,16 @@ class ReadResult(NamedTuple):
     another one first, which also finds out whether the disk can read them at all.
     """
 
-    status: ReadStatus
+    status: FetchStatus
     slices: list[memoryview]
-    next_offset: QueueOffset
-    min_offset: QueueOffset
-    max_offset: QueueOffset
-    entries: int = 0
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: int = 0
     size: int = 0
-    ranges: list[tuple[int, int]] = []  # noqa: RUF012 - never changed, only replaced
+    ranges: Sequence[tuple[int, int]] = ()
+    offsets: Sequence[int] = ()
+    """Of each slice the offset of its message, where records were converted."""
 
 
 class StoreReader:
@@ -124,7 +137,7 @@ class StoreReader:
         offset: int,
         count_max: int = 32,
         bytes_max: int = 256 * 1024,
-    ) -> ReadResult:
+    ) -> Fetched:
         """Messages of a queue from `offset` on: at least one if there is any, up to the limits.
 
         An inner batch is returned whole, also if the offset is in the middle of it.
@@ -132,16 +145,16 @@ class StoreReader:
         _check_offset(offset)
         queue = self.queue_table.find(topic, queue_id)
         if queue is None:
-            return _nothing(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return _nothing(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         start, end = queue.start, queue.end
         if end == 0:
-            return _nothing(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            return _nothing(FetchStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < start:
-            return _nothing(ReadStatus.OFFSET_TOO_SMALL, start, start, end)
+            return _nothing(FetchStatus.OFFSET_TOO_SMALL, start, start, end)
         if offset == end:
-            return _nothing(ReadStatus.OFFSET_OVERFLOW_ONE, offset, start, end)
+            return _nothing(FetchStatus.OFFSET_OVERFLOW_ONE, offset, start, end)
         if offset > end:
-            return _nothing(ReadStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
+            return _nothing(FetchStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
         collect = _collect if count_max < COLUMNS_MIN else _collect_columns
         ranges, count, size, last_at = collect(queue, offset, count_max, bytes_max)
         if offset + count < end and queue.entry(offset + count)[0] == last_at:
@@ -151,21 +164,12 @@ class StoreReader:
         except OffsetOutOfRangeError:
             # Deleted or lost between the look at the queue and the look at the log.
             following = queue.next_real(offset + 1, end, int(self.log.start))
-            return _nothing(ReadStatus.MESSAGE_WAS_REMOVING, following, start, end)
-        return ReadResult(
-            ReadStatus.FOUND,
-            slices,
-            QueueOffset(offset + count),
-            QueueOffset(start),
-            QueueOffset(end),
-            count,
-            size,
-            ranges,
-        )
+            return _nothing(FetchStatus.MESSAGE_WAS_REMOVING, following, start, end)
+        return Fetched(FetchStatus.FOUND, slices, offset + count, start, end, count, size, ranges)
 
     def read_now(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
-    ) -> ReadResult:
+    ) -> Fetched:
         """`read` for those who can wait for the disk: the slices may be touched at once."""
         found = self.read(topic, queue_id, offset, count_max, bytes_max)
         self.wait_readable(found.ranges)
@@ -176,10 +180,10 @@ class StoreReader:
         found: list[Message] = []
         while len(found) < count_max:
             result = self.read_now(topic, queue_id, offset, count_max - len(found), 1 << 20)
-            if result.status is ReadStatus.MESSAGE_WAS_REMOVING and result.next_offset > offset:
+            if result.status is FetchStatus.MESSAGE_WAS_REMOVING and result.next_offset > offset:
                 offset = result.next_offset
                 continue
-            if result.status is not ReadStatus.FOUND:
+            if result.status is not FetchStatus.FOUND:
                 break
             for piece in result.slices:
                 found.extend(decode_messages(piece))
@@ -383,8 +387,8 @@ def _end_of_batch(queue: ConsumeQueue, offset: int) -> int:
     return high
 
 
-def _nothing(status: ReadStatus, next_offset: int, start: int, end: int) -> ReadResult:
-    return ReadResult(status, [], QueueOffset(next_offset), QueueOffset(start), QueueOffset(end))
+def _nothing(status: FetchStatus, next_offset: int, start: int, end: int) -> Fetched:
+    return Fetched(status, [], next_offset, start, end)
 
 
 def _check_offset(offset: int) -> None:

@@ -17,7 +17,7 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,26 @@ def numbered_files(folder: Path) -> list[tuple[int, int]]:
     """The (start offset, size) of each file in a folder that has 20 digits for a name, in order."""
     with os.scandir(folder) as found:
         return sorted((int(e.name), e.stat().st_size) for e in found if FILE_NAME.fullmatch(e.name))
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """The descriptor of a file, for as long as the block lasts."""
+    fd = os.open(path, flags, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def written_ranges(fd: int, at: int) -> Iterator[tuple[int, int]]:
+    """Where a file was ever written to, from `at` on; between these are holes, which are zeros."""
+    with contextlib.suppress(OSError):  # There is nothing more.
+        while True:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+            hole = os.lseek(fd, at, os.SEEK_HOLE)
+            yield at, hole
+            at = hole
 
 
 def sync_folder(folder: Path) -> None:
@@ -269,18 +289,12 @@ class Segment:
     def data_end(self, at: int) -> int:
         """Where the last byte that is not zero ends, from `at` on; `at` if there is none."""
         last = at
-        position = at
-        while True:
-            try:  # Skip the holes: a sparse file answers at once.
-                position = os.lseek(self._fd, position, os.SEEK_DATA)
-            except OSError:
-                return last
-            hole = os.lseek(self._fd, position, os.SEEK_HOLE)
-            while position < hole:
+        for start, hole in written_ranges(self._fd, at):  # A sparse file answers at once.
+            for position in range(start, hole, 1 << 20):
                 part = self.read_around(position, min(1 << 20, hole - position))
                 if stripped := part.rstrip(b"\0"):
                     last = position + len(stripped)
-                position += len(part)
+        return last
 
     def next_data(self, at: int) -> int:
         """The first place from `at` on that was ever written to; the size if there is none."""

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from onelog.jobs import Job
-from onelog.store.segment import file_name
+from onelog.store.segment import file_name, opened
 
 FOLDER = "onelog-spare"
 STOCK_MIN = 16
@@ -116,12 +116,9 @@ class SpareQueues:
         self._made += 1
         folder = self._folder / str(self._made)
         folder.mkdir()
-        fd = os.open(folder / file_name(0), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with opened(folder / file_name(0), os.O_RDWR | os.O_CREAT) as fd:
             os.ftruncate(fd, self._file_bytes)
             os.posix_fallocate(fd, 0, min(ALLOCATED_BYTES, self._file_bytes))
-        finally:
-            os.close(fd)
         return folder
 
     def close(self) -> None:

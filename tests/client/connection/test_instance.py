@@ -15,12 +15,12 @@ from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_RESPONSE, Command
-from onelog.wire.remoting.frame import encode_command
 from onelog.wire.remoting.routes import BrokerData, TopicRouteData
 from tests.client.forking import in_a_child
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import ScriptedNode, hang_up, knowing, route_data, scripted, storing
 from tests.client.watching import eventually
+from tests.wire.remoting.commands import encode_command
 
 BROKER_VERSION = 409
 
@@ -199,7 +199,7 @@ async def test_one_way_requests_connect_if_they_must_and_their_failures_are_nobo
             await eventually(lambda: bool(broker.requests), "the broker heard of it")
         await eventually(lambda: len(broker.requests) == 2, "the broker heard of it")
         assert all(command.is_oneway for command in broker.requests)
-        instance.oneway(Address("127.0.0.1", 1), RequestCode.END_TRANSACTION)
+        instance.oneway(Address("127.0.0.1", 1), RequestCode.END_TRANSACTION, {})
         await asyncio.sleep(0.01)
         await instance.close()
 

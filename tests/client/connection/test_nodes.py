@@ -8,7 +8,7 @@ import pytest
 
 from onelog.client.connection import nodes as nodes_module
 from onelog.client.connection.address import Address
-from onelog.client.connection.nodes import REFUSALS, Nodes, at_once, shared
+from onelog.client.connection.nodes import REFUSALS, Nodes, SharedWork, at_once
 from onelog.clock import ManualClock
 from onelog.errors import (
     ClientClosedError,
@@ -256,15 +256,22 @@ async def test_the_first_error_ends_the_asking() -> None:
     assert finished == []
 
 
-async def test_those_who_share_a_task_may_give_up_and_are_told_of_its_end() -> None:
-    task = asyncio.create_task(asyncio.sleep(3600))
-    first, second = (asyncio.create_task(shared(task)) for _ in range(2))
+async def test_those_who_share_work_may_give_up_and_are_told_of_its_end() -> None:
+    begun: list[float] = []
+
+    async def work(seconds: float) -> None:
+        begun.append(seconds)
+        await asyncio.sleep(seconds)
+
+    shared: SharedWork[float, None] = SharedWork()
+    first, second = (asyncio.create_task(shared.get(3600.0, work)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert not task.done()
-    task.cancel()
+    assert not second.done()
+    await shared.close()
+    assert begun == [3600.0]
     with pytest.raises(ClientClosedError, match="closed meanwhile"):
         await second
 
@@ -280,7 +287,7 @@ async def test_all_who_want_a_node_wait_for_one_connection(listen: Listen) -> No
     assert nodes.open_peer(address) is None
 
 
-async def test_requests_are_signed_and_one_way_ones_too(listen: Listen) -> None:
+async def test_requests_are_signed(listen: Listen) -> None:
     address, seen = await listen(saying())
     signs = []
 
@@ -290,17 +297,14 @@ async def test_requests_are_signed_and_one_way_ones_too(listen: Listen) -> None:
 
     async with Nodes([address], sign=sign) as nodes:
         await nodes.ask(address, LIST, {"a": "b"}, b"one", timeout_ms=20_000)
-        await nodes.tell(address, LIST, None, b"two")
         await nodes.ask_nameserver(LIST)
     commands = [command for node in seen for command in node.requests]
     assert [command.ext for command in commands] == [
         {"a": "b", "Signature": "s"},
         {"Signature": "s"},
-        {"Signature": "s"},
     ]
-    assert [command.is_oneway for command in commands] == [False, True, False]
     assert {command.language for command in commands} == {"PYTHON"}
-    assert signs == [b"one", b"two", b""]
+    assert signs == [b"one", b""]
 
 
 async def test_nothing_is_connected_any_more_after_the_end(listen: Listen) -> None:
@@ -311,7 +315,6 @@ async def test_nothing_is_connected_any_more_after_the_end(listen: Listen) -> No
     for ask in (
         lambda: nodes.ask(address, LIST),
         lambda: nodes.peer(address),
-        lambda: nodes.tell(address, LIST),
         lambda: nodes.ask_nameserver(LIST),
     ):
         with pytest.raises(ClientClosedError, match=f"is closed, .* {address}"):

@@ -7,7 +7,7 @@ import pytest
 from onelog.client.connection import routes as routes_module
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Nodes
-from onelog.client.connection.routes import Route, RouteCache, default_route_of, route_of
+from onelog.client.connection.routes import Route, RouteCache, route_of
 from onelog.client.message import Queue
 from onelog.errors import (
     BrokerNotFoundError,
@@ -61,23 +61,25 @@ def test_an_ordered_topic_keeps_its_queues_whoever_is_down() -> None:
 
 def test_a_topic_to_be_has_as_many_queues_as_wanted_and_allowed() -> None:
     data = route_data({"a": A, "b": B}, queues=8, perm=7)
-    assert queues(default_route_of("new", data, 1)) == [("a", 0), ("b", 0)]
-    few = default_route_of("new", route_data({"a": A}, queues=2), 4)
+    assert queues(route_of("new", data, 1)) == [("a", 0), ("b", 0)]
+    few = route_of("new", route_data({"a": A}, queues=2), 4)
     assert queues(few) == [("a", 0), ("a", 1)]
     assert few.is_default
 
 
 def test_addresses_are_found_by_name_and_id() -> None:
     data = TopicRouteData(
-        broker_datas=[BrokerData(broker_name="a", broker_addrs={0: str(A), 1: str(B)})]
+        broker_datas=[
+            BrokerData(broker_name="a", broker_addrs={0: str(A), 1: str(B)}),
+            BrokerData(broker_name="b", broker_addrs={1: str(B)}),
+        ]
     )
     route = route_of("orders", data)
     assert route.address("a") == A
-    assert route.address("a", broker_id=1) == B
     assert route.reading_address("a", broker_id=1) == B
     assert route.reading_address("a", broker_id=2) == A
-    with pytest.raises(BrokerNotFoundError, match="'orders' has no broker with id 2 named 'a'"):
-        route.address("a", broker_id=2)
+    with pytest.raises(BrokerNotFoundError, match="'orders' has no master named 'b'"):
+        route.address("b")
     with pytest.raises(BrokerNotFoundError, match="'orders' has no broker named 'x'"):
         route.reading_address("x")
 
@@ -192,10 +194,10 @@ async def test_where_a_topic_would_come_into_being_is_refreshed_too() -> None:
         routes = RouteCache(nodes)
         await routes.get_for_sending("orders", 1)
         known["TBW102"] = route_data({"b": B}, queues=8, perm=7)
-        await routes.refresh_all()
+        await routes.refresh_quietly("orders")
         assert queues(await routes.get_for_sending("orders", 1)) == [("b", 0)]
         known["orders"] = route_data({"a": A})
-        await routes.refresh_all()
+        await routes.refresh_quietly("orders")
         assert queues(await routes.get_for_sending("orders", 1)) == [("a", 0), ("a", 1)]
 
 
@@ -205,7 +207,7 @@ async def test_without_name_servers_a_known_route_is_kept_and_an_unknown_one_is_
             routes = RouteCache(nodes)
             known = await routes.get("orders")
             nameserver.answer = hang_up
-            await routes.refresh_all()
+            await routes.refresh_quietly("orders")
             assert await routes.get("orders") is known
             with pytest.raises(NameserversUnreachableError, match=str(nameserver.address)):
                 await routes.get("other")

@@ -7,7 +7,6 @@ from onelog.core.access import SELF
 from onelog.core.catalog.topics import (
     PERM_READ,
     TopicConfig,
-    alter_attributes,
 )
 from onelog.errors import (
     InvalidTopicError,
@@ -165,13 +164,6 @@ def test_a_retry_topic_becomes_ordered_with_its_group_and_stays_so(world: World)
     topics.ensure(TopicConfig("%RETRY%g", 1, 1))
     assert topics.version == version
     assert topics.require("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, order=True)
-
-
-def test_attributes_are_added_changed_and_taken_away() -> None:
-    assert alter_attributes({"a": "1", "b": "2"}, {"b": None, "c": "3", "a": "9"}) == {
-        "a": "9",
-        "c": "3",
-    }
 
 
 def test_topics_may_have_a_retention_time_of_their_own(world: World) -> None:

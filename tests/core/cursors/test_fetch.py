@@ -8,7 +8,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Cursor, Limits, Result
-from onelog.core.cursors.reading import SCAN_MAX, Fetched, FetchStatus
+from onelog.core.cursors.reading import SCAN_MAX
 from onelog.core.filters.filter_time import WAITING_MAX
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import (
@@ -20,6 +20,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import NewMessage, encode_properties
+from onelog.store.reader import Fetched, FetchStatus
 from tests.core.world import World, pulled
 
 PARTITIONS = 20

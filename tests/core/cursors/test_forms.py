@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.cursors.reading import Fetched, FetchStatus
 from onelog.core.filters.tags import subscribe
 from onelog.errors import InvalidRequestError
 from onelog.message import Message, NewMessage
 from onelog.record.decode import decode_records
 from onelog.record.forms import FORM_CODE, Form, rocketmq
 from onelog.record.forms.neutral import Neutral
+from onelog.store.reader import Fetched, FetchStatus
 from onelog.store.verify import verify
 from tests.core.leasing import GROUP, LEASE_MS, TICK_MS, TOPIC, bodies, reading
 from tests.core.world import World

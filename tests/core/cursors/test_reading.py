@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onelog.core.cursors.reading import SCAN_MAX, Fetched, FetchStatus
+from onelog.core.cursors.reading import SCAN_MAX
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.message import NewMessage, encode_properties, tags_code
+from onelog.store.reader import Fetched, FetchStatus
 from tests.core.world import World, pulled
 
 

@@ -30,7 +30,7 @@ class Desk:
             self.clock,
             self.timer.schedule,
             self.posted.append,
-            sync_flush=sync_flush,
+            immediate=not sync_flush,
         )
 
     def ask(self, name: str, log_offset: int = 10) -> None:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,8 +31,8 @@ class Words:
         else:
             self.words[key] = value
 
-    def entries(self) -> dict[str, Any]:
-        return self.words
+    def parts(self) -> Iterable[dict[str, Any]]:
+        return [self.words]
 
 
 class Desk:
@@ -155,7 +155,7 @@ def test_a_snapshot_of_very_many_topics_and_positions_holds_nobody_up(tmp_path: 
 
 def test_a_snapshot_that_fails_half_way_is_begun_anew(desk: Desk) -> None:
     desk.tables.write([("words", "a", 1)])
-    with mock.patch.object(desk.words, "entries", side_effect=KeyError("a bug")):
+    with mock.patch.object(desk.words, "parts", side_effect=KeyError("a bug")):
         with pytest.raises(KeyError):
             desk.tables.snapshot()
     assert desk.tables.snapshot_if_due() is False

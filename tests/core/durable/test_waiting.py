@@ -255,7 +255,9 @@ def test_very_many_waits_end_in_turns_with_others_whether_by_time_or_by_a_messag
     for number in range(3 * ROUND_COUNT):
         room.wait(str(number), timeout_ms=1_000)
     room.clock.advance(1_000)
-    room.waiting._time_passed()
+    deadlines = room.waiting._deadlines
+    assert deadlines._armed is not None
+    deadlines._time_passed(deadlines._armed)
     assert len(room.ended) == ROUND_COUNT
     room.waiting.arrived("orders", 0)
     assert len(room.ended) == 2 * ROUND_COUNT

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from onelog.core.filters.tags import Subscription, compile_sql, parse_tags, subscribe
 from onelog.errors import FilterSyntaxError, OnelogError
-from onelog.message import java_hash
+from onelog.message import encode_properties, java_hash
 
 
 @pytest.mark.parametrize("expression", ["", "*"])
@@ -63,8 +63,8 @@ def test_any_text_is_tags_or_refused(expression: str) -> None:
     assert codes is None or all(-(2**31) <= code < 2**31 for code in codes)
 
 
-def test_a_tag_subscription_leaves_properties_alone() -> None:
-    assert subscribe("orders", "TagA").wants_properties({})
+def test_a_tag_subscription_looks_at_tags_alone() -> None:
+    assert subscribe("orders", "TagA").wants(encode_properties({"TAGS": "TagA"}))
 
 
 @pytest.mark.parametrize("kind", [None, "", "TAG"])
@@ -77,9 +77,9 @@ def test_a_sql_subscription_reads_every_entry_and_judges_by_properties() -> None
     wanted = subscribe("orders", "a > 5", "SQL92", version=7)
     assert (wanted.topic, wanted.kind, wanted.version) == ("orders", "SQL92", 7)
     assert wanted.wants_code(0)
-    assert wanted.wants_properties({"a": "6"})
-    assert not wanted.wants_properties({"a": "5"})
-    assert not wanted.wants_properties({})
+    assert wanted.wants(encode_properties({"a": "6"}))
+    assert not wanted.wants(encode_properties({"a": "5"}))
+    assert not wanted.wants(encode_properties({}))
 
 
 def test_a_star_is_no_sql() -> None:

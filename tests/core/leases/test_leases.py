@@ -32,7 +32,7 @@ from tests.core.leasing import (
     bodies,
     reading,
 )
-from tests.core.world import HELD_S_MAX, TROUBLES, World
+from tests.core.world import HELD_S_MAX, TROUBLES, World, entries_of
 
 RETRY = NAMING.lease_retry_topic(GROUP, TOPIC)
 
@@ -93,7 +93,7 @@ def test_a_group_gets_no_more_than_it_may_hold(
 ) -> None:
     reader = reading(tmp_path)
     leases: Leases = reader.leases
-    leases._queue_leases_max, leases._group_leases_max = limits
+    leases.queue_leases_max, leases.group_leases_max = limits
     for _ in range(10):
         reader.world.send()
     leased = reader.pop()
@@ -301,7 +301,7 @@ def test_forged_stale_and_double_acknowledgements_change_nothing(tmp_path: Path)
     one, two, three = reader.pop()
     reader.ack(one)
     new_two = reader.change(two, LEASE_MS)
-    before = reader.leases.entries()
+    before = entries_of(reader.leases)
     refused = [
         (TOPIC, 0, one.offset, one.handle),
         (TOPIC, 0, two.offset, two.handle),
@@ -318,7 +318,7 @@ def test_forged_stale_and_double_acknowledgements_change_nothing(tmp_path: Path)
     with pytest.raises(LeaseNotFoundError):
         reader.leases.acknowledge("strangers", TOPIC, 0, three.offset, three.handle)
     reader.end_tick()
-    assert reader.leases.entries() == before
+    assert entries_of(reader.leases) == before
     reader.ack(new_two, three)
     assert reader.cursor() == 3
 
@@ -352,12 +352,12 @@ def test_an_impossible_time_is_refused(tmp_path: Path, invisible_ms: int) -> Non
     reader = reading(tmp_path)
     reader.world.send()
     leased = reader.pop()[0]
-    before = reader.leases.entries()
+    before = entries_of(reader.leases)
     with pytest.raises(InvalidLeaseTimeError, match=str(invisible_ms)):
         reader.change(leased, invisible_ms)
     with pytest.raises(InvalidLeaseTimeError):
         reader.pop(invisible_ms=invisible_ms)
-    assert reader.leases.entries() == before
+    assert entries_of(reader.leases) == before
 
 
 # -- order -------------------------------------------------------------------------------------
@@ -632,12 +632,12 @@ def test_a_hundred_thousand_open_leases_are_cheap(tmp_path: Path) -> None:
     began = time.process_time()
     while len(reader.leases) < 100_000:
         assert reader.pop()
-    state = reader.leases.entries()
+    state = entries_of(reader.leases)
     assert time.process_time() - began < 20
     timers = len(world.timer)
     assert timers < 20, "no timer per lease"
     world.crash()
-    assert reader.leases.entries() == state
+    assert entries_of(reader.leases) == state
     rounds = 0
     world.clock.advance(LEASE_MS + TICK_MS)
     while len(reader.leases) > 90_000:

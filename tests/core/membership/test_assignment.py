@@ -16,7 +16,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.rocketmq.profile import NAMING
-from tests.core.world import World
+from tests.core.world import World, entries_of
 
 
 def test_neighbouring_queues_go_to_one_member() -> None:
@@ -120,6 +120,6 @@ def test_a_mode_needs_a_topic_that_exists_and_names_that_can_be(tmp_path: Path) 
         modes.set("readers", NAMING.retry_topic("readers"), RequestMode("POP"))
     with pytest.raises(InvalidGroupError):
         modes.set("n" * 256, "orders", RequestMode("POP"))
-    assert modes.entries() == {}
+    assert entries_of(modes) == {}
     assert world.broker.groups.get("readers") is None
     world.close()

@@ -21,7 +21,7 @@ from onelog.errors import (
 )
 from onelog.message import Appended, NewMessage, SysFlag, decode_properties, encode_properties
 from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from tests.core.world import SMALL_STORE, TROUBLES, World
+from tests.core.world import SMALL_STORE, TROUBLES, World, entries_of
 
 DAY_MS = 86_400_000
 
@@ -256,7 +256,7 @@ def test_a_store_that_never_had_timed_messages_keeps_none_of_it(orders: World) -
     orders.send("orders")
     orders.restart()
     assert not (orders.folder / "onelog-timers").exists()
-    assert orders.broker.timers.entries() == {}
+    assert entries_of(orders.broker.timers) == {}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

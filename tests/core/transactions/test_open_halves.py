@@ -15,9 +15,9 @@ from onelog.names import CHECKER_GROUP as CHECKER
 from onelog.rocketmq import config_files
 from onelog.rocketmq.config_files import with_quoted_keys
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import ReadResult, StoreReader
+from onelog.store.reader import Fetched, StoreReader
 from tests.core.transacting import GROUP, Producers
-from tests.core.world import SMALL_STORE, World
+from tests.core.world import SMALL_STORE, World, entries_of
 
 ROUND_MS = 30_000
 
@@ -29,7 +29,7 @@ def producers(world: World) -> Producers:
 
 
 def entries(producers: Producers) -> dict[str, Any]:
-    return producers.world.broker.transactions.entries()
+    return entries_of(producers.world.broker.transactions)
 
 
 def open_offsets(producers: Producers) -> list[int]:
@@ -97,7 +97,7 @@ def test_a_start_reads_what_came_since_the_last_round_however_old_an_open_one_is
     read_from: list[int] = []
     read = StoreReader.read
 
-    def spy(self: StoreReader, topic: str, queue_id: int, offset: int, *how: int) -> ReadResult:
+    def spy(self: StoreReader, topic: str, queue_id: int, offset: int, *how: int) -> Fetched:
         if topic == OP_HALF_TOPIC:
             read_from.append(offset)
         return read(self, topic, queue_id, offset, *how)

@@ -133,7 +133,9 @@ def pass_time(server: BrokerServer, ms: int, monkeypatch: pytest.MonkeyPatch) ->
     clock = server._clock
     monkeypatch.setattr(clock, "now_ms", lambda now_ms=clock.now_ms: now_ms() + ms)
     server.broker.timers.watch()
-    server.broker.waiting._time_passed()
+    deadlines = server.broker.waiting._deadlines
+    if deadlines._armed is not None:
+        deadlines._time_passed(deadlines._armed)
 
 
 def messages(answer: Command) -> list[Message]:

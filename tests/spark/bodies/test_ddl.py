@@ -88,7 +88,7 @@ def test_names_nullability_and_comments() -> None:
         ("a decimal(x)", "at 'x\\)': a number is expected"),
         ("a int not", "NULL is expected"),
         ("a int comment x", "a text in quotes is expected"),
-        ("a int; b int", "at '; b int': nothing more is expected"),
+        ("a int; b int", "at '; b int': ',' is expected"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_its_place(text: str, complaint: str) -> None:

@@ -14,7 +14,7 @@ from onelog.errors import ConfigError, UndecodableError
 from onelog.message import NewMessage
 from onelog.spark.bodies import decoding
 from onelog.spark.bodies.decoding import BodyFormat, json_format, message_columns
-from onelog.spark.columns.messages import RecordDecoder, spark_schema
+from onelog.spark.columns.messages import RecordDecoder, Selection, spark_schema
 from onelog.spark.options import Decode, Form
 from tests.spark.bodies.test_avro import container, written
 from tests.spark.record_samples import encoded, rows_of, to_arrow
@@ -35,7 +35,7 @@ def rows(found: BodyFormat, *bodies: bytes, names: tuple[str, ...] = ("offset",)
     arrow = to_arrow(schema)
     decoder = RecordDecoder(names, arrow, bodies=found.reader(arrow))
     data = b"".join(encoded(NewMessage("t", 3, body), row) for row, body in enumerate(bodies))
-    batches = decoder.decode(data, broker="b")
+    batches = decoder.decode(data, Selection("b"))
     for batch in batches:
         assert batch.schema == arrow
     return [tuple(row.values()) for row in rows_of(batches)]
@@ -155,7 +155,9 @@ def test_only_the_typed_columns_of_the_table_are_decoded() -> None:
     found = body_format("json", schema="a INT, b INT")
     arrow = pa.schema([("b", pa.int32())])
     decoder = RecordDecoder([], arrow, bodies=found.reader(arrow))
-    batches = decoder.decode(encoded(NewMessage("t", 0, b'{"a": "no int", "b": 5}')), broker="b")
+    batches = decoder.decode(
+        encoded(NewMessage("t", 0, b'{"a": "no int", "b": 5}')), Selection("b")
+    )
     assert rows_of(batches) == [{"b": 5}]
 
 

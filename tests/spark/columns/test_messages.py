@@ -14,7 +14,7 @@ from onelog.message import NewMessage, SysFlag, encode_properties
 from onelog.record.decode import decode_message, decode_records
 from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns import messages as columns
-from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, spark_schema
+from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, Selection, spark_schema
 from tests.spark.record_samples import (
     INT64,
     QUICK,
@@ -42,7 +42,7 @@ def decoder(*names: str, **options: object) -> RecordDecoder:
 def test_all_columns_of_any_records_are_what_a_reader_of_single_records_finds(
     data: bytes, kind: type
 ) -> None:
-    assert rows_of(decoder().decode(kind(data), broker="b")) == rows_one_by_one(data)
+    assert rows_of(decoder().decode(kind(data), Selection("b"))) == rows_one_by_one(data)
 
 
 @QUICK
@@ -50,7 +50,7 @@ def test_all_columns_of_any_records_are_what_a_reader_of_single_records_finds(
 def test_columns_come_in_the_order_in_which_they_are_asked_for(
     data: bytes, names: list[str]
 ) -> None:
-    batches = decoder(*names).decode(data, broker="b")
+    batches = decoder(*names).decode(data, Selection("b"))
     for batch in batches:
         assert batch.schema == arrow_schema(names)
     expected = [{name: row[name] for name in names} for row in rows_one_by_one(data)]
@@ -63,7 +63,7 @@ def test_a_column_has_the_same_values_whichever_others_are_decoded(
     data: bytes, names: list[str]
 ) -> None:
     expected = [{name: row[name] for name in names} for row in rows_one_by_one(data)]
-    assert rows_of(decoder(*names).decode(data, broker="b")) == expected
+    assert rows_of(decoder(*names).decode(data, Selection("b"))) == expected
 
 
 @QUICK
@@ -75,7 +75,7 @@ def test_fixed_fields_are_those_of_the_store_s_own_decoder(messages: list[NewMes
         at += len(parts[-1])
     rows = rows_of(
         decoder("topic", "queue", "offset", "flag", "log_offset").decode(
-            b"".join(parts), broker="b"
+            b"".join(parts), Selection("b")
         )
     )
     for row, part in zip(rows, parts, strict=True):
@@ -104,22 +104,22 @@ def test_bytes_are_refused_exactly_when_the_reader_of_single_records_refuses_the
         expected = rows_one_by_one(data)
     except WireError:
         with pytest.raises(WireError):
-            decoder().decode(data, broker="b")
+            decoder().decode(data, Selection("b"))
     else:
-        assert rows_of(decoder().decode(data, broker="b")) == expected
+        assert rows_of(decoder().decode(data, Selection("b"))) == expected
 
 
 @QUICK
 @given(st.binary(max_size=400))
 def test_garbage_raises_a_wire_error_and_nothing_else(data: bytes) -> None:
     try:
-        decoder().decode(data, broker="b")
+        decoder().decode(data, Selection("b"))
     except WireError:
         pass
 
 
 def test_no_bytes_are_no_rows() -> None:
-    assert decoder().decode(b"", broker="b") == []
+    assert decoder().decode(b"", Selection("b")) == []
 
 
 # -- which rows -----------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def run_of(count: int, **properties: str) -> bytes:
 @QUICK
 @given(records(any_messages()), INT64, INT64)
 def test_rows_outside_of_the_range_are_left_out(data: bytes, first: int, end: int) -> None:
-    batches = decoder().decode(data, broker="b", first_offset=first, end_offset=end)
+    batches = decoder().decode(data, Selection("b", first_offset=first, end_offset=end))
     inside = [row for row in rows_one_by_one(data) if first <= row["offset"] < end]  # type: ignore[operator]
     assert rows_of(batches) == inside
 
@@ -145,13 +145,13 @@ def test_a_range_may_start_and_end_inside_an_inner_batch() -> None:
     flags = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
     data = encoded(NewMessage("orders", 0, body, sys_flag=flags), 100)
     rows = rows_of(
-        decoder("offset", "body").decode(data, broker="b", first_offset=101, end_offset=104)
+        decoder("offset", "body").decode(data, Selection("b", first_offset=101, end_offset=104))
     )
     assert rows == [{"offset": 100 + n, "body": b"m%d" % n} for n in (1, 2, 3)]
 
 
 def test_many_rows_leave_in_batches_of_ten_thousand() -> None:
-    batches = decoder("offset").decode(run_of(25_000), broker="b")
+    batches = decoder("offset").decode(run_of(25_000), Selection("b"))
     assert [batch.num_rows for batch in batches] == [10_000, 10_000, 5_000]
     assert [row["offset"] for row in rows_of(batches)] == list(range(25_000))
 
@@ -160,7 +160,7 @@ def test_large_rows_leave_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(columns, "_BATCH_BYTES_MAX", 1000)
     small, large = NewMessage("t", 0, b"x" * 300), NewMessage("t", 0, b"x" * 5000)
     data = b"".join(encoded(each) for each in (small, small, small, large, small))
-    assert [each.num_rows for each in decoder("body").decode(data, broker="b")] == [2, 1, 1, 1]
+    assert [each.num_rows for each in decoder("body").decode(data, Selection("b"))] == [2, 1, 1, 1]
 
 
 def test_rows_can_be_chosen_by_tag_and_store_time() -> None:
@@ -170,7 +170,7 @@ def test_rows_can_be_chosen_by_tag_and_store_time() -> None:
     )
 
     def offsets(filters: RowFilters) -> list[object]:
-        found = decoder("offset").decode(data, broker="b", filters=filters)
+        found = decoder("offset").decode(data, Selection("b", filters=filters))
         return [row["offset"] for row in rows_of(found)]
 
     assert offsets(RowFilters()) == [0, 1, 2, 3, 4]
@@ -186,7 +186,10 @@ def test_half_and_rolled_back_messages_are_no_rows() -> None:
         encoded(NewMessage("t", 0, b"", sys_flag=int(kind)), number)
         for number, kind in enumerate(kinds)
     )
-    assert [row["offset"] for row in rows_of(decoder("offset").decode(data, broker="b"))] == [0, 2]
+    assert [row["offset"] for row in rows_of(decoder("offset").decode(data, Selection("b")))] == [
+        0,
+        2,
+    ]
 
 
 # -- records in queues of other topics -----------------------------------------------------------
@@ -200,7 +203,7 @@ def shared(topics: str, offsets: str, **options: object) -> bytes:
 
 
 def places(data: bytes, topic: str | None, **range_: int) -> list[list[object]]:
-    found = decoder("topic", "queue", "offset").decode(data, broker="b", topic=topic, **range_)  # type: ignore[arg-type]
+    found = decoder("topic", "queue", "offset").decode(data, Selection("b", topic=topic, **range_))  # type: ignore[arg-type]
     return [list(row.values()) for row in rows_of(found)]
 
 
@@ -232,7 +235,9 @@ def test_an_inner_batch_has_places_in_the_queue_that_was_read_too() -> None:
 def test_a_topic_that_all_records_name_changes_nothing(data: bytes) -> None:
     for topic in {row["topic"] for row in rows_one_by_one(data)}:
         own = b"".join(data[at:end] for at, end, name in spans(data) if name == topic)
-        assert rows_of(decoder().decode(own, broker="b", topic=str(topic))) == rows_one_by_one(own)
+        assert rows_of(decoder().decode(own, Selection("b", topic=str(topic)))) == rows_one_by_one(
+            own
+        )
 
 
 def spans(data: bytes) -> list[tuple[int, int, str]]:
@@ -245,12 +250,12 @@ def spans(data: bytes) -> list[tuple[int, int, str]]:
 
 def test_a_record_that_has_no_place_in_the_queue_is_refused() -> None:
     with pytest.raises(WireError, match=r"belongs to topic 'orders', but was read from .* 'other'"):
-        decoder().decode(shared("fan-out", "7"), broker="b", topic="other")
+        decoder().decode(shared("fan-out", "7"), Selection("b", topic="other"))
 
 
 def test_an_offset_that_no_queue_can_have_is_refused() -> None:
     with pytest.raises(WireError, match="can be in the place it says"):
-        decoder().decode(shared("fan-out", "9" * 30), broker="b", topic="fan-out")
+        decoder().decode(shared("fan-out", "9" * 30), Selection("b", topic="fan-out"))
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -266,7 +271,7 @@ def test_a_body_with_another_crc_fails_and_says_where() -> None:
     message = NewMessage("t", 0, b"body")
     data = encoded(message, 0, 4711) + with_wrong_crc(message, 1, 4811)
     with pytest.raises(WireError, match="log offset 4811 has another CRC"):
-        decoder().decode(data, broker="b")
+        decoder().decode(data, Selection("b"))
     with pytest.raises(WireError, match="log offset 4811 has another CRC"):
         decode_records(data)
 
@@ -275,16 +280,16 @@ def test_a_body_with_another_crc_fails_and_says_where() -> None:
 def test_bodies_of_any_size_are_checked(size: int) -> None:
     message = NewMessage("t", 0, b"x" * size)
     good = encoded(message, 0, 0)
-    assert [row["body"] for row in rows_of(decoder().decode(good * 3, broker="b"))] == [
+    assert [row["body"] for row in rows_of(decoder().decode(good * 3, Selection("b")))] == [
         message.body
     ] * 3
     with pytest.raises(WireError, match="log offset 5 has another CRC"):
-        decoder().decode(good + with_wrong_crc(message, 1, 5) + good, broker="b")
+        decoder().decode(good + with_wrong_crc(message, 1, 5) + good, Selection("b"))
 
 
 def test_a_body_that_is_not_decoded_is_not_checked() -> None:
     data = with_wrong_crc(NewMessage("t", 0, b"body"), 7, 0)
-    assert rows_of(decoder("offset").decode(data, broker="b")) == [{"offset": 7}]
+    assert rows_of(decoder("offset").decode(data, Selection("b"))) == [{"offset": 7}]
 
 
 def test_damaged_records_can_be_skipped_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,11 +301,11 @@ def test_damaged_records_can_be_skipped_and_are_counted(caplog: pytest.LogCaptur
         + encoded(NewMessage("t", 0, b"last"), 3)
     )
     skipping = decoder("offset", on_corruption="skip")
-    assert len(rows_of(skipping.decode(data, broker="b"))) == 4
+    assert len(rows_of(skipping.decode(data, Selection("b")))) == 4
     assert skipping.skipped == 0
     skipping = decoder("offset", "body", on_corruption="skip")
     with caplog.at_level(logging.WARNING):
-        rows = rows_of(skipping.decode(data, broker="b"))
+        rows = rows_of(skipping.decode(data, Selection("b")))
     assert [row["body"] for row in rows] == [b"first", b"last"]
     assert skipping.skipped == 2
     assert "log offset 77" in caplog.text
@@ -341,7 +346,7 @@ def test_wide_strings_and_other_zones_are_given_as_they_are_asked_for() -> None:
             ("properties", pa.map_(pa.large_string(), pa.large_string())),
         ]
     )
-    (batch,) = RecordDecoder(schema.names, schema).decode(run_of(1, a="b"), broker="b")
+    (batch,) = RecordDecoder(schema.names, schema).decode(run_of(1, a="b"), Selection("b"))
     assert batch.schema == schema
     assert rows_of([batch]) == [
         {"topic": "orders", "body": b"body", "store_time": 1_000_000, "properties": {"a": "b"}}

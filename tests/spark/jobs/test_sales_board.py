@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onelog.spark.jobs import sales_board, topics
+from onelog.spark.jobs import topics
 from onelog.spark.jobs.queries import Ran, run
+from onelog_examples import sales_board
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import bodies, link, messages
 from tests.spark.threaded_cluster import ThreadedCluster

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from onelog.client.connection import background
 from onelog.client.connection.nodes import Nodes
 from onelog.errors import OnelogError
+from onelog.spark.brokers import disconnect
 from onelog.spark.options import WriteOptions, write_options
 from onelog.spark.write import deciders, sink
 from onelog.spark.write.sink import OnelogWriter, TopicStream
@@ -187,8 +187,7 @@ BODY = StructType([StructField("body", BinaryType())])
 def in_a_new_process(cluster: ThreadedCluster, options: dict[str, str]) -> WriteOptions:
     """What a sink is told whose process knows nothing of earlier ones."""
     sink._deciders.clear()
-    while sink._instances:
-        background.run(sink._instances.popitem()[1].close())
+    disconnect()
     given = {"nameserver": cluster.nameserver, "topic": "out", "retryTimeoutMs": "0", **options}
     return write_options(given)
 

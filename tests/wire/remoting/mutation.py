@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialize
-from onelog.wire.remoting.frame import FrameReader, encode_command
+from onelog.wire.remoting.frame import FrameReader
+from tests.wire.remoting.commands import encode_command
 
 NASTY = (
     "", " ", "-1", "0", "1", "2147483647", "-2147483649", "9223372036854775807",

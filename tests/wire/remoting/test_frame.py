@@ -13,11 +13,11 @@ from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     REQUEST_HEADER_BYTES_MAX,
     FrameReader,
-    encode_command,
     encode_request,
     encode_response,
 )
 from tests.wire.remoting import captured
+from tests.wire.remoting.commands import encode_command
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 commands = st.builds(

@@ -67,11 +67,11 @@ class ClusterStatus:
     failures: tuple[Failure, ...]
 
 
+@dataclass(eq=False)
 class Clusters:
     """Questions about clusters."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    _nodes: Nodes
 
     async def brokers(self, cluster: str | None = None) -> tuple[BrokerSet, ...]:
         """All brokers, or those of one cluster, by cluster and name."""
@@ -85,6 +85,10 @@ class Clusters:
             known = _listed({each.cluster for each in sets})
             raise BrokerNotFoundError(f"no cluster {cluster!r}; the name servers know {known}")
         return found
+
+    async def sources(self) -> dict[str, Address]:
+        """Where to ask about everything, by the names of all brokers."""
+        return {each.name: each.preferred for each in await self.brokers()}
 
     async def masters(
         self, cluster: str | None = None, broker: str | None = None
@@ -120,6 +124,7 @@ class Clusters:
     async def _status(self, brokers: BrokerSet, broker_id: int, address: Address) -> BrokerStatus:
         answer = await self._nodes.fetch(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
         table = answer.table
+        own = table.get("onelogVersion")
         gets = table.get("getTransferredTps") or table.get("getTransferedTps", "")
         puts_today = _whole(table, "msgPutTotalTodayNow") - _whole(table, "msgPutTotalTodayMorning")
         gets_today = _whole(table, "msgGetTotalTodayNow") - _whole(table, "msgGetTotalTodayMorning")
@@ -128,7 +133,8 @@ class Clusters:
             cluster=brokers.cluster,
             broker_id=broker_id,
             address=address,
-            version=_version(table),
+            # One of OneLog also says which RocketMQ it stands in for.
+            version=f"OneLog {own}" if own else table.get("brokerVersionDesc", ""),
             put_rate=_first_rate(table.get("putTps", "")),
             get_rate=_first_rate(gets),
             put_today=max(0, puts_today),
@@ -147,6 +153,7 @@ class SyncClusters(Part[Clusters]):
 
     brokers = waiting(Clusters.brokers)
     masters = waiting(Clusters.masters)
+    sources = waiting(Clusters.sources)
     status = waiting(Clusters.status)
 
 
@@ -167,12 +174,6 @@ def masters_of(sets: tuple[BrokerSet, ...]) -> dict[str, Address]:
 
 def _listed(names: set[str] | list[str]) -> str:
     return ", ".join(sorted(names)) or "none"
-
-
-def _version(table: Mapping[str, str]) -> str:
-    """What a broker is. One of OneLog also says which RocketMQ it stands in for."""
-    own = table.get("onelogVersion")
-    return f"OneLog {own}" if own else table.get("brokerVersionDesc", "")
 
 
 def _whole(table: Mapping[str, str], key: str) -> int:

@@ -23,9 +23,9 @@ to a topic once, as long as its copy there can be found, unless the caller asks 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from onelog.client.admin.groups import Groups, Positions
+from onelog.client.admin.groups import Groups, Positions, write_position
 from onelog.client.admin.messages import Found, Messages
 from onelog.client.admin.topics import TopicKind, Topics
 from onelog.client.connection.address import Address
@@ -100,26 +100,17 @@ class Resent:
     new_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A topic to send to: the masters that take messages for it, by their names."""
-
-    topic: str
-    masters: dict[str, tuple[Address, int]]
-
-
+@dataclass(eq=False)
 class Resender:
     """Sends messages again, all to one topic if that is given, else each to its own."""
 
-    def __init__(
-        self, nodes: Nodes, topics: Topics, messages: Messages, to_topic: str | None = None
-    ) -> None:
-        self._nodes = nodes
-        self._topics = topics
-        self._messages = messages
-        self._to_topic = to_topic
-        self._targets: dict[str, _Target] = {}
-        self._looking = asyncio.Lock()
+    _nodes: Nodes
+    _topics: Topics
+    _messages: Messages
+    _to_topic: str | None = None
+    _targets: dict[str, dict[str, tuple[Address, int]]] = field(default_factory=dict)
+    """By topic: the masters that take messages for it, by their names, with their queues."""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def resend(self, found: Found, *, again: bool, dry_run: bool) -> Resent | None:
         """Send a message again; None if that was done before."""
@@ -127,13 +118,13 @@ class Resender:
         topic = self._to_topic or origin_topic(message)
         if not topic:
             raise InvalidRequestError("the message does not tell its topic: say where it is to go")
-        target = await self._target(topic)
+        masters = await self._masters(topic)
         if not again and await self.is_resent(found, topic):
             return None
         if dry_run:
             return Resent(message.message_id, topic, "")
         # To its own broker if that has the topic: a cluster's brokers may be far from each other.
-        address, queues = target.masters.get(found.broker) or next(iter(target.masters.values()))
+        address, queues = masters.get(found.broker) or next(iter(masters.values()))
         answer = await self._nodes.ask(
             address,
             RequestCode.SEND_MESSAGE_V2,
@@ -163,23 +154,17 @@ class Resender:
             raise PartlyDoneError(f"nobody knows whether it was resent already: {reasons}")
         return False
 
-    async def _target(self, topic: str) -> _Target:
+    async def _masters(self, topic: str) -> dict[str, tuple[Address, int]]:
         async with self._looking:
-            target = self._targets.get(topic)
-            if target is None:
-                target = self._targets[topic] = await self._look_up(topic)
-            return target
-
-    async def _look_up(self, topic: str) -> _Target:
-        route = await self._topics.route(topic)
-        masters = {
-            each.brokers.name: (each.brokers.master, each.write_queues)
-            for each in route.brokers
-            if each.brokers.master and each.write_queues and each.perm & _PERM_WRITE
-        }
-        if not masters:
+            if topic not in self._targets:
+                self._targets[topic] = {
+                    each.brokers.name: (each.brokers.master, each.write_queues)
+                    for each in (await self._topics.route(topic)).brokers
+                    if each.brokers.master and each.write_queues and each.perm & _PERM_WRITE
+                }
+        if not self._targets[topic]:
             raise BrokerNotFoundError(f"no broker takes messages for topic {topic} now")
-        return _Target(topic, masters)
+        return self._targets[topic]
 
 
 def origin_topic(message: Message) -> str:
@@ -540,13 +525,8 @@ class DeadLetters:
     async def _set_mark(self, topic: str, queue: BoxQueue, offset: int) -> None:
         if queue.master is None:
             raise BrokerNotFoundError(f"{queue.broker} has no master now, which keeps the mark")
-        ext = {
-            "consumerGroup": TOOLS_GROUP,
-            "topic": topic,
-            "queueId": str(queue.queue_id),
-            "commitOffset": str(offset),
-        }
-        await self._nodes.ask(queue.master, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        where = (TOOLS_GROUP, topic, queue.queue_id)
+        await write_position(self._nodes, queue.master, *where, offset)
 
 
 class SyncDeadLetters(Part[DeadLetters]):

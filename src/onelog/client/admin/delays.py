@@ -77,12 +77,6 @@ class Listing:
     failures: tuple[Failure, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    levels_ms: tuple[int, ...]
-    delay_max_ms: int
-
-
 class _Collected:
     """The first few of many messages, by due time."""
 
@@ -148,25 +142,23 @@ class Delays:
             return frozenset()
         return frozenset(each.brokers.name for each in route.brokers)
 
-    async def _settings(self, address: Address) -> _Settings:
-        """What a broker makes of levels, and how far ahead it schedules."""
+    async def _settings(self, address: Address) -> tuple[list[int], int]:
+        """The delays of a broker's levels, and how far ahead it schedules, in milliseconds."""
         answer = await self._nodes.ask(address, RequestCode.GET_BROKER_CONFIG)
         lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
         pairs = dict(line.split("=", 1) for line in lines if "=" in line)
         levels = re.findall(r"(\d+)([smhd])", pairs.get("messageDelayLevel") or LEVELS)
         seconds = pairs.get("timerMaxDelaySec", "")
         is_whole = seconds.isascii() and seconds.isdigit()
-        return _Settings(
-            tuple(int(count) * _UNITS_MS[unit] for count, unit in levels),
-            1_000 * (int(seconds) if is_whole else DELAY_MAX_SECONDS),
-        )
+        delay_max_ms = 1_000 * (int(seconds) if is_whole else DELAY_MAX_SECONDS)
+        return [int(count) * _UNITS_MS[unit] for count, unit in levels], delay_max_ms
 
     async def _waiting_on(
         self, broker: BrokerSet, has_timers: bool, progress: "_Progress"
     ) -> AsyncGenerator[Waiting, None]:
         address = broker.preferred
-        settings = await self._settings(address)
-        for number, delay_ms in enumerate(settings.levels_ms):
+        levels_ms, delay_max_ms = await self._settings(address)
+        for number, delay_ms in enumerate(levels_ms):
             async for page in self._pages(address, SCHEDULE_TOPIC, number, delay_ms, progress):
                 for message in page:
                     due_ms = message.store_ms + delay_ms
@@ -175,7 +167,7 @@ class Delays:
         if not has_timers:
             return
         scheduled = _Scheduled()
-        async for page in self._pages(address, TIMER_TOPIC, 0, settings.delay_max_ms, progress):
+        async for page in self._pages(address, TIMER_TOPIC, 0, delay_max_ms, progress):
             for message in page:
                 due = scheduled.due_ms(message)
                 if due is not None and due > self._clock.now_ms():
@@ -188,7 +180,7 @@ class Delays:
         oldest_ms = max(0, self._clock.now_ms() - delay_ms - _SLACK_MS)
         begin = await self._positions.offset_at(address, topic, queue_id, oldest_ms)
         end = await self._positions.offset_at(address, topic, queue_id, TO_THE_END)
-        progress.expect(max(0, end - begin))
+        progress.add(expected=max(0, end - begin))
 
         async def page(start: int) -> list[Message]:
             return await self._page(address, topic, queue_id, start, min(start + PAGE_COUNT, end))
@@ -198,7 +190,7 @@ class Delays:
             some, starts = starts[-PAGES_AT_ONCE:], starts[:-PAGES_AT_ONCE]
             for messages in reversed(await at_once(page, some)):
                 yield messages[::-1]
-            progress.looked_at(sum(min(start + PAGE_COUNT, end) - start for start in some))
+            progress.add(done=sum(min(start + PAGE_COUNT, end) - start for start in some))
 
     async def _page(
         self, address: Address, topic: str, queue_id: int, begin: int, end: int
@@ -265,19 +257,17 @@ class SyncDelays(Part[Delays]):
     waiting = waiting(Delays.waiting)
 
 
+@dataclass(eq=False)
 class _Progress:
     """Adds up how far all queues are."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell = tell
-        self._done = self._total = 0
+    _tell: OnProgress
+    _done: int = 0
+    _total: int = 0
 
-    def expect(self, count: int) -> None:
-        self._total += count
-        self._tell(self._done, self._total)
-
-    def looked_at(self, count: int) -> None:
-        self._done += count
+    def add(self, *, done: int = 0, expected: int = 0) -> None:
+        self._done += done
+        self._total += expected
         self._tell(self._done, self._total)
 
 

@@ -177,13 +177,13 @@ class GroupDescription:
     failures: tuple[Failure, ...]
 
 
+@dataclass(eq=False)
 class Groups:
     """Questions about consumer groups, and changes to their settings."""
 
-    def __init__(self, nodes: Nodes, clusters: Clusters, topics: Topics) -> None:
-        self._nodes = nodes
-        self._clusters = clusters
-        self._topics = topics
+    _nodes: Nodes
+    _clusters: Clusters
+    _topics: Topics
 
     async def names(self) -> Gathered[str, tuple[str, ...]]:
         """The brokers' names of each group that exists."""
@@ -195,20 +195,14 @@ class Groups:
         return Gathered({name: tuple(found[name]) for name in sorted(found)}, tables.failures)
 
     async def _tables(self) -> Gathered[str, dict[str, SubscriptionGroupConfig]]:
-        async def table(address: Address) -> dict[str, SubscriptionGroupConfig]:
-            answer = await self._nodes.fetch(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
-            )
-            return answer.subscription_group_table
-
-        return await self._nodes.gather(await self._sources(), table)
-
-    async def _sources(self) -> dict[str, Address]:
-        return {each.name: each.preferred for each in await self._clusters.brokers()}
+        code, kind = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
+        told = await self._nodes.fetch_all(await self._clusters.sources(), code, kind, {})
+        tables = {name: each.subscription_group_table for name, each in told.answers.items()}
+        return Gathered(tables, told.failures)
 
     async def summaries(self, *, with_system: bool = False) -> tuple[GroupSummary, ...]:
         """A line about every group."""
-        sources = await self._sources()
+        sources = await self._clusters.sources()
         names = (await self.names()).answers
 
         async def summary(name: str) -> GroupSummary:
@@ -221,7 +215,7 @@ class Groups:
 
     async def members(self, group: str) -> GroupMembers:
         """Its live members; nobody is an answer, too."""
-        return await self._members(group, await self._sources())
+        return await self._members(group, await self._clusters.sources())
 
     async def _members(self, group: str, sources: Mapping[str, Address]) -> GroupMembers:
         gathered = await self._nodes.gather(
@@ -247,29 +241,21 @@ class Groups:
 
     async def _connections(self, address: Address, group: str) -> ConsumerConnection:
         try:
-            return await self._nodes.fetch(
-                address,
-                RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                ConsumerConnection,
-                {"consumerGroup": group},
-            )
+            code, ext = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+            return await self._nodes.fetch(address, code, ConsumerConnection, ext)
         except ConsumersOfflineError:
             return ConsumerConnection()
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """Its position and lag in every queue, of one topic or of all it consumes."""
-        return await self._progress(group, topic, await self._sources())
+        return await self._progress(group, topic, await self._clusters.sources())
 
     async def _progress(
         self, group: str, topic: str | None, sources: Mapping[str, Address]
     ) -> GroupProgress:
         ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
-        gathered = await self._nodes.gather(
-            sources,
-            lambda address: self._nodes.fetch(
-                address, RequestCode.GET_CONSUME_STATS, ConsumeStats, ext
-            ),
-        )
+        code = RequestCode.GET_CONSUME_STATS
+        gathered = await self._nodes.fetch_all(sources, code, ConsumeStats, ext)
         queues = [
             QueueProgress(
                 queue.topic, broker, queue.queue_id, found.broker_offset, found.consumer_offset,
@@ -307,7 +293,7 @@ class Groups:
         self, group: str, members: GroupMembers
     ) -> tuple[dict[MessageQueue, str], dict[str, Filters]]:
         """Who has each queue, and how subscriptions differ, as far as the members tell."""
-        sources = list((await self._sources()).values())
+        sources = list((await self._clusters.sources()).values())
 
         async def ask(member: Member) -> tuple[list[MessageQueue], Filters | None]:
             ext = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
@@ -413,24 +399,16 @@ class Groups:
 
     async def copy_settings(self, source: str, target: str, brokers: Iterable[str]) -> None:
         """Create the target like the source, on those of these brokers that lack it."""
-        masters = await self._masters(brokers)
+        wanted = set(brokers)
         tables = (await self._tables()).answers
         missing = {}
-        for name, address in masters.items():
-            table = tables.get(name, {})
-            if target not in table:
+        for each in await self._clusters.brokers():
+            table = tables.get(each.name, {})
+            if each.name in wanted and each.master is not None and target not in table:
                 like = table.get(source) or SubscriptionGroupConfig()
-                missing[name] = (address, msgspec.structs.replace(like, group_name=target))
-        if missing:
-            await self._put(missing, GroupChange())
-
-    async def _masters(self, names: Iterable[str]) -> dict[str, Address]:
-        wanted = set(names)
-        return {
-            each.name: each.master
-            for each in await self._clusters.brokers()
-            if each.name in wanted and each.master is not None
-        }
+                fresh = msgspec.structs.replace(like, group_name=target)
+                missing[each.name] = (each.master, fresh)
+        await self._put(missing, GroupChange())
 
 
 class SyncGroups(Part[Groups]):
@@ -452,30 +430,25 @@ def is_system(group: str) -> bool:
     return group in SYSTEM_GROUPS or group in GROUPS_ON_DEMAND or group.startswith(_SYSTEM_PREFIXES)
 
 
+_WIRE_NAMES = {
+    "consume_enable": "consume_enable",
+    "broadcast_enable": "consume_broadcast_enable",
+    "orderly": "consume_message_orderly",
+    "retry_queues": "retry_queue_nums",
+    "retry_times_max": "retry_max_times",
+    "consume_timeout_minutes": "consume_timeout_minute",
+    "retry_policy": "group_retry_policy",
+}
+"""What brokers call the settings of a group."""
+
+
 def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
-    return GroupSettings(
-        broker,
-        config.consume_enable,
-        config.consume_broadcast_enable,
-        config.consume_message_orderly,
-        config.retry_queue_nums,
-        config.retry_max_times,
-        config.consume_timeout_minute,
-        config.attributes,
-        config.group_retry_policy,
-    )
+    values = {name: getattr(config, theirs) for name, theirs in _WIRE_NAMES.items()}
+    return GroupSettings(broker, attributes=config.attributes, **values)
 
 
 def _changed(config: SubscriptionGroupConfig, change: GroupChange) -> SubscriptionGroupConfig:
-    given: dict[str, Any] = {
-        "consume_enable": change.consume_enable,
-        "consume_broadcast_enable": change.broadcast_enable,
-        "consume_message_orderly": change.orderly,
-        "retry_queue_nums": change.retry_queues,
-        "retry_max_times": change.retry_times_max,
-        "consume_timeout_minute": change.consume_timeout_minutes,
-        "group_retry_policy": change.retry_policy,
-    }
+    given: dict[str, Any] = {theirs: getattr(change, name) for name, theirs in _WIRE_NAMES.items()}
     # Brokers take these as a list of changes: "+name" sets one, "-name" takes it away.
     given["attributes"] = {
         ("-" if value is None else "+") + name: value or ""
@@ -562,20 +535,17 @@ class Moves:
     failures: tuple[Failure, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Master:
-    broker: str
-    address: Address
-    queues: int
+_Master = tuple[Address, int]
+"""Where a topic is, and how many queues can be read there."""
 
 
+@dataclass(eq=False)
 class Positions:
     """Changes of consumer groups' positions."""
 
-    def __init__(self, nodes: Nodes, topics: Topics, groups: Groups) -> None:
-        self._nodes = nodes
-        self._topics = topics
-        self._groups = groups
+    _nodes: Nodes
+    _topics: Topics
+    _groups: Groups
 
     async def reset(self, group: str, topic: str, time_ms: int) -> Moves:
         """Move a group to the first message that was stored at a time or later."""
@@ -613,23 +583,23 @@ class Positions:
     ) -> dict[int, int]:
         ext = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
         try:
-            answer = await self._nodes.fetch(
-                master.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsets, ext
-            )
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            answer = await self._nodes.fetch(master[0], code, ResetOffsets, ext)
         except (ConsumersOfflineError, RequestRefusedError):
             # Up to 5.0, brokers can only pass the word on to live members, and refuse a group that
             # has no position yet. Without members, what we write is what counts.
             if (await self._groups.members(group)).members:
                 raise
             offsets = await self._offsets_at(master, topic, time_ms)
-            await self._write(master, group, topic, offsets)
+            for queue_id, offset in offsets.items():
+                await write_position(self._nodes, master[0], group, topic, queue_id, offset)
             return offsets
         return {queue.queue_id: offset for queue, offset in answer.offset_table.items()}
 
     async def _offsets_at(self, master: _Master, topic: str, time_ms: int) -> dict[int, int]:
+        address, queues = master
         found = await at_once(
-            lambda queue_id: self.offset_at(master.address, topic, queue_id, time_ms),
-            range(master.queues),
+            lambda queue_id: self.offset_at(address, topic, queue_id, time_ms), range(queues)
         )
         return dict(enumerate(found))
 
@@ -642,20 +612,6 @@ class Positions:
             ext["timestamp"] = str(time_ms)
             answer = await self._nodes.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
         return fields.number(answer.ext, "offset")
-
-    async def _write(
-        self, master: _Master, group: str, topic: str, offsets: dict[int, int]
-    ) -> None:
-        async def write(queue_id: int) -> None:
-            ext = {
-                "consumerGroup": group,
-                "topic": topic,
-                "queueId": str(queue_id),
-                "commitOffset": str(offsets[queue_id]),
-            }
-            await self._nodes.ask(master.address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-
-        await at_once(write, offsets)
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> Moves:
         """Put a group where another one is, in one topic or in all that the other consumes.
@@ -691,7 +647,7 @@ class Positions:
         ext = {"srcGroup": source, "destGroup": target, "topic": topic, "offline": "true"}
         await self._nodes.change(
             _masters(await self._topics.route(topic)),
-            lambda master: self._nodes.ask(master.address, RequestCode.CLONE_GROUP_OFFSET, ext),
+            lambda master: self._nodes.ask(master[0], RequestCode.CLONE_GROUP_OFFSET, ext),
         )
 
     async def _positions(self, group: str, topic: str | None) -> dict[tuple[str, str, int], int]:
@@ -711,11 +667,18 @@ class SyncPositions(Part[Positions]):
     skip = waiting(Positions.skip)
 
 
+async def write_position(
+    nodes: Nodes, address: Address, group: str, topic: str, queue_id: int, offset: int
+) -> None:
+    """Have a broker keep a position of a group, which must have no live members."""
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+    ext["commitOffset"] = str(offset)
+    await nodes.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+
 def _masters(route: Route) -> dict[str, _Master]:
     addresses = masters_of(tuple(each.brokers for each in route.brokers))
     return {
-        each.brokers.name: _Master(
-            each.brokers.name, addresses[each.brokers.name], each.read_queues
-        )
+        each.brokers.name: (addresses[each.brokers.name], each.read_queues)
         for each in route.brokers
     }

@@ -7,7 +7,7 @@ a position that would be kept.
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +31,6 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.stats import ConsumeStats
 
-"""The group that exists on every broker for tools."""
 PULL_COUNT = 32
 COUNT_MAX = 64
 TIME_MAX = 2**63 - 1
@@ -90,16 +89,14 @@ class Pulled:
     max_offset: int
 
 
+@dataclass(eq=False)
 class Messages:
     """Searches for messages."""
 
-    def __init__(
-        self, nodes: Nodes, clusters: Clusters, topics: Topics, positions: Positions
-    ) -> None:
-        self._nodes = nodes
-        self._clusters = clusters
-        self._topics = topics
-        self._positions = positions
+    _nodes: Nodes
+    _clusters: Clusters
+    _topics: Topics
+    _positions: Positions
 
     # By id.
 
@@ -158,29 +155,23 @@ class Messages:
     ) -> Search:
         """The messages of a topic with a key, the newest of them if there are many."""
         return await self._search(
-            topic, key, begin_ms, end_ms, count_max, lambda message: key in message.keys
+            topic, key, lambda message: key in message.keys, begin_ms, end_ms, count_max
         )
 
     async def by_unique_key(self, topic: str, unique_key: str) -> Search:
         """The messages of a topic with the id that their producer gave them; often just one."""
         return await self._search(
-            topic,
-            unique_key,
-            0,
-            TIME_MAX,
-            COUNT_MAX,
-            lambda message: message.unique_key == unique_key,
-            unique=True,
+            topic, unique_key, lambda message: message.unique_key == unique_key, unique=True
         )
 
     async def _search(
         self,
         topic: str,
         key: str,
-        begin_ms: int,
-        end_ms: int,
-        count_max: int,
         matches: Callable[[Message], bool],
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        count_max: int = COUNT_MAX,
         *,
         unique: bool = False,
     ) -> Search:
@@ -225,7 +216,7 @@ class Messages:
         found: list[Found] = []
         at = offset
         while len(found) < count:
-            pulled = await self._pull(queue, at, min(PULL_COUNT, count - len(found)))
+            pulled = await self.pull(*queue[1:], at, min(PULL_COUNT, count - len(found)))
             if at == offset and (not pulled.messages or pulled.messages[0].queue_offset != offset):
                 where = f"queue {queue_id} of topic {topic} on {queue.broker}"
                 raise MessageNotFoundError(
@@ -298,15 +289,18 @@ class Messages:
             start = await self._positions.offset_at(
                 queue.address, topic, queue.queue_id, max(0, begin_ms)
             )
-            return _Cursor(self._pull, queue, start, begin_ms, end_ms)
+            return _Cursor(self, queue, start, begin_ms, end_ms)
 
         return await at_once(cursor, queues)
 
-    async def _pull(self, queue: _Queue, offset: int, count: int) -> Pulled:
+    async def pull(
+        self, address: Address, topic: str, queue_id: int, offset: int, count: int
+    ) -> Pulled:
+        """What one broker has in a queue from an offset on, some of it."""
         ext = {
             "consumerGroup": TOOLS_GROUP,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
+            "topic": topic,
+            "queueId": str(queue_id),
             "queueOffset": str(offset),
             "maxMsgNums": str(count),
             "sysFlag": str(_WITH_SUBSCRIPTION),
@@ -316,22 +310,14 @@ class Messages:
             "subVersion": "0",
             "expressionType": "TAG",
         }
-        answer = await self._nodes.ask(
-            queue.address, RequestCode.PULL_MESSAGE, ext, accept=_PULL_ANSWERS
-        )
+        answer = await self._nodes.ask(address, RequestCode.PULL_MESSAGE, ext, accept=_PULL_ANSWERS)
         is_found = answer.code == ResponseCode.SUCCESS
         return Pulled(
-            _decoded(queue.address, answer.body) if is_found else [],
+            _decoded(address, answer.body) if is_found else [],
             fields.number(answer.ext, "nextBeginOffset"),
             fields.number(answer.ext, "minOffset", 0),
             fields.number(answer.ext, "maxOffset", 0),
         )
-
-    async def pull(
-        self, address: Address, topic: str, queue_id: int, offset: int, count: int
-    ) -> Pulled:
-        """What one broker has in a queue from an offset on, some of it."""
-        return await self._pull(_Queue("", address, topic, queue_id), offset, count)
 
     # Who has it behind them.
 
@@ -340,20 +326,14 @@ class Messages:
         message = found.message
 
         async def consumption(group: str) -> Consumption:
-            stats = await self._nodes.fetch(
-                found.address,
-                RequestCode.GET_CONSUME_STATS,
-                ConsumeStats,
-                {"consumerGroup": group, "topic": message.topic},
-            )
-            position = next(
-                (
-                    progress.consumer_offset
-                    for queue, progress in stats.offset_table.items()
-                    if queue.queue_id == message.queue_id
-                ),
-                0,
-            )
+            code, ext = RequestCode.GET_CONSUME_STATS, {"consumerGroup": group}
+            ext["topic"] = message.topic
+            stats = await self._nodes.fetch(found.address, code, ConsumeStats, ext)
+            positions = {
+                queue.queue_id: progress.consumer_offset
+                for queue, progress in stats.offset_table.items()
+            }
+            position = positions.get(message.queue_id, 0)
             return Consumption(group, position, position > message.queue_offset)
 
         return tuple(await at_once(consumption, await self._topics.groups(message.topic)))
@@ -376,7 +356,7 @@ class SyncMessages(Part[Messages]):
 class _Cursor:
     """A place in one queue, from which messages of a span of time are read one by one."""
 
-    _pull: Callable[[_Queue, int, int], Awaitable[Pulled]]
+    _messages: Messages
     _queue: _Queue
     _offset: int
     _begin_ms: int
@@ -392,7 +372,7 @@ class _Cursor:
     async def rest(self) -> list[Found]:
         """The next few messages; none at the end."""
         while True:
-            pulled = await self._pull(self._queue, self._offset, PULL_COUNT)
+            pulled = await self._messages.pull(*self._queue[1:], self._offset, PULL_COUNT)
             if not pulled.messages and pulled.next_offset <= self._offset:
                 return []
             self._offset = max(self._offset, pulled.next_offset)

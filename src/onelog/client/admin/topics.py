@@ -138,24 +138,20 @@ class TopicDescription:
     failures: tuple[Failure, ...]
 
 
+@dataclass(eq=False)
 class Topics:
     """Questions about topics, and changes to them."""
 
-    def __init__(self, nodes: Nodes, clusters: Clusters) -> None:
-        self._nodes = nodes
-        self._clusters = clusters
+    _nodes: Nodes
+    _clusters: Clusters
 
     async def names(self, cluster: str | None = None) -> tuple[TopicName, ...]:
         """All topics, or those of one cluster, by name."""
-        if cluster is None:
-            listed = await self._nodes.fetch_nameserver(
-                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList
-            )
-        else:
+        code, ext = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}
+        if cluster is not None:
             await self._clusters.brokers(cluster)  # It must be there, be it without topics.
-            listed = await self._nodes.fetch_nameserver(
-                RequestCode.GET_TOPICS_BY_CLUSTER, TopicList, {"cluster": cluster}
-            )
+            code, ext = RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster}
+        listed = await self._nodes.fetch_nameserver(code, TopicList, ext)
         system = await self._system_names()
         return tuple(TopicName(name, _kind(name, system)) for name in sorted(listed.topic_list))
 
@@ -163,17 +159,11 @@ class Topics:
         known = await self._nodes.fetch_nameserver(
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, TopicList
         )
-        names = set(known.topic_list)
-        nodes = {each.name: each.preferred for each in await self._clusters.brokers()}
-        if nodes:
-            gathered = await self._nodes.gather(
-                nodes,
-                lambda address: self._nodes.fetch(
-                    address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, TopicList
-                ),
-            )
-            names.update(*(answer.topic_list for answer in gathered.answers.values()))
-        return frozenset(names)
+        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+        told = await self._nodes.fetch_all(await self._clusters.sources(), code, TopicList, {})
+        return frozenset(known.topic_list).union(
+            *(each.topic_list for each in told.answers.values())
+        )
 
     async def route(self, topic: str) -> Route:
         """Where the topic is; `TopicNotFoundError` if it is nowhere."""
@@ -205,12 +195,8 @@ class Topics:
         return await self._status(await self.route(topic))
 
     async def _status(self, route: Route) -> TopicStatus:
-        gathered = await self._nodes.gather(
-            route.sources,
-            lambda address: self._nodes.fetch(
-                address, RequestCode.GET_TOPIC_STATS_INFO, TopicStatsTable, {"topic": route.topic}
-            ),
-        )
+        code, ext = RequestCode.GET_TOPIC_STATS_INFO, {"topic": route.topic}
+        gathered = await self._nodes.fetch_all(route.sources, code, TopicStatsTable, ext)
         queues = [
             QueueRange(
                 broker, queue.queue_id, found.min_offset, found.max_offset,
@@ -241,12 +227,8 @@ class Topics:
         return (await self._groups(await self.route(topic)))[0]
 
     async def _groups(self, route: Route) -> tuple[tuple[str, ...], tuple[Failure, ...]]:
-        gathered = await self._nodes.gather(
-            route.sources,
-            lambda address: self._nodes.fetch(
-                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, {"topic": route.topic}
-            ),
-        )
+        code, ext = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": route.topic}
+        gathered = await self._nodes.fetch_all(route.sources, code, GroupList, ext)
         names = {name for answer in gathered.answers.values() for name in answer.group_list}
         return tuple(sorted(names)), gathered.failures
 
@@ -278,11 +260,7 @@ class Topics:
     ) -> tuple[str, ...]:
         """Create a topic on the masters of a cluster, or on one broker; on which it was."""
         masters = await self._clusters.masters(cluster, broker)
-        try:
-            existing = {each.brokers.name for each in (await self.route(topic)).brokers}
-        except TopicNotFoundError:
-            existing = set()
-        if already := sorted(existing & masters.keys()):
+        if already := sorted((await self._write_queues(topic)).keys() & masters.keys()):
             raise TopicExistsError(f"topic {topic} exists already on {', '.join(already)}")
         fresh = TopicConfig(
             topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=PERM_READ_WRITE
@@ -330,12 +308,7 @@ class Topics:
 
     async def _pin_order(self, topic: str, changed: Mapping[str, int]) -> None:
         """Tell name servers the queues of an ordered topic: its clients use these, dead or not."""
-        try:
-            route = await self.route(topic)
-            counts = {each.brokers.name: each.write_queues for each in route.brokers}
-        except TopicNotFoundError:
-            counts = {}
-        counts.update(changed)
+        counts = {**await self._write_queues(topic), **changed}
         pinned = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
         await self._nodes.tell_nameservers(
             RequestCode.PUT_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic, "value": pinned}
@@ -351,17 +324,18 @@ class Topics:
     async def _wait_for_route(self, topic: str, masters: Mapping[str, Address]) -> None:
         """Brokers tell name servers of a new topic a moment later; do not return before that."""
         for _ in range(self._nodes.timeout_ms // ROUTE_POLL_MS):
-            if await self._is_routed(topic, masters):
+            if masters.keys() <= (await self._write_queues(topic)).keys():
                 return
             await asyncio.sleep(ROUTE_POLL_MS / 1000)
         # The topic is there all the same, and brokers register every 30 s.
 
-    async def _is_routed(self, topic: str, masters: Mapping[str, Address]) -> bool:
+    async def _write_queues(self, topic: str) -> dict[str, int]:
+        """By the name of the broker; empty if the topic is nowhere."""
         try:
             route = await self.route(topic)
         except TopicNotFoundError:
-            return False
-        return masters.keys() <= {each.brokers.name for each in route.brokers}
+            return {}
+        return {each.brokers.name: each.write_queues for each in route.brokers}
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> tuple[str, ...]:
         """Delete a topic and what is in it, everywhere or in one cluster; on which brokers."""

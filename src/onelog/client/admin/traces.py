@@ -123,12 +123,12 @@ class _Traced:
     written_ms: int
 
 
+@dataclass(eq=False)
 class Traces:
     """Questions about what happened to messages."""
 
-    def __init__(self, topics: Topics, messages: Messages) -> None:
-        self._topics = topics
-        self._messages = messages
+    _topics: Topics
+    _messages: Messages
 
     async def trace(
         self, message_id: str, *, topic: str | None = None, trace_topic: str = TRACE_TOPIC
@@ -155,14 +155,15 @@ class Traces:
             )
         firsts = [each for _, each in copies if each.message.topic == name]
         first = min(firsts, key=lambda each: each.message.store_ms, default=None)
-        steps = _in_order([*_stored_steps(copies), *_traced_steps(traced)])
+        found_steps = dict.fromkeys([*_stored_steps(copies), *_traced_steps(traced)])
+        steps = sorted(found_steps, key=lambda step: (step.at_ms, _ORDER[step.kind]))
         past, past_retry = await self._past(first), await self._past_retries(copies)
         return MessageTrace(
             unique_key,
             name,
             first.message if first else None,
             next((step.at_ms for step in steps if step.kind is StepKind.BORN), steps[0].at_ms),
-            steps,
+            tuple(steps),
             _fates(steps, past, past_retry),
             bool(traced),
             tuple(dict.fromkeys((*failures, *missed))),
@@ -302,10 +303,6 @@ def _groups(traced: Iterable[_Traced]) -> set[str]:
 
 
 # -- steps -----------------------------------------------------------------------------------------
-
-
-def _in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
-    return tuple(sorted(dict.fromkeys(steps), key=lambda step: (step.at_ms, _ORDER[step.kind])))
 
 
 def _stored_steps(copies: Sequence[tuple[str, Found]]) -> list[Step]:

@@ -11,11 +11,11 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from onelog.client.connection.nodes import end_all
 from onelog.errors import ClientClosedError, ForkedError, WrongLoopError
 
 STOP_SECONDS_MAX = 2.0
@@ -94,11 +94,10 @@ def loop() -> asyncio.AbstractEventLoop:
     return home().loop
 
 
-def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and wait for what it returns or raises.
 
-    `TimeoutError` after `timeout` seconds. Whatever ends the waiting early, a time-out or Ctrl-C,
-    cancels the coroutine.
+    What ends the waiting early, such as Ctrl-C, cancels the coroutine.
     """
     try:
         where = home()
@@ -108,26 +107,24 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         coroutine.close()
         raise
     try:
-        return _result(future, timeout)
+        return _result(future)
     except BaseException:
         future.cancel()
         raise
 
 
-def _result(future: Future[T], timeout: float | None) -> T:
+def _result(future: Future[T]) -> T:
     """The result of a future.
 
     Ctrl-C does not end the waiting if it comes just as the waiting begins, or if the system tells
     another thread of it. Python notices it only when it looks again, so this looks now and then.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while deadline is None or deadline - time.monotonic() > LOOK_SECONDS:
+    while True:
         try:
             return future.result(LOOK_SECONDS)
         except TimeoutError:
             if future.done():  # Its own, or it was done just now.
                 return future.result()
-    return future.result(max(0.0, deadline - time.monotonic()))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -140,10 +137,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 async def _cancel_everything() -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*others, return_exceptions=True)
+        await end_all(others)
 
 
 def _forget() -> None:

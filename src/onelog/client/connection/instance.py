@@ -23,7 +23,7 @@ from typing import Any
 
 from onelog.client.admin.cluster import MASTER_ID, Clusters
 from onelog.client.connection.address import Address
-from onelog.client.connection.nodes import Nodes, at_once
+from onelog.client.connection.nodes import Nodes, at_once, end_all, forgiven
 from onelog.client.connection.routes import RouteCache
 from onelog.client.options import ClientOptions, client_settings
 from onelog.client.producer import unique_id
@@ -108,14 +108,11 @@ class Instance:
         if self.loop is None:
             await self.nodes.close()
             return
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(self._tasks - {asyncio.current_task()})
         for group in sorted(self.producer_groups):
-            await self.unregister(producer_group=group)
+            await self._leave({"producerGroup": group})
         for group in sorted(self.consumers):
-            await self.unregister(consumer_group=group)
+            await self._leave({"consumerGroup": group})
         await self.presence.close()
         await self.routes.close()
         await self.nodes.close()
@@ -168,19 +165,13 @@ class Instance:
 
     # Telling brokers.
 
-    def oneway(
-        self,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
+    def oneway(self, address: Address, code: RequestCode, ext: dict[str, str]) -> None:
         """Tell a node something, now if it is connected; nobody hears of it if that fails."""
         peer = self.nodes.open_peer(address)
         if peer is not None:
-            peer.oneway(code, self.sign(ext, body), body)
+            peer.oneway(code, self.sign(ext))
         else:
-            self.spawn(self._tell(address, code, ext, body))
+            self.spawn(self._tell(address, code, ext))
 
     def sign(self, ext: dict[str, str] | None, body: Buffer = b"") -> dict[str, str] | None:
         """A request's fields as they are sent: with a signature, if there are credentials."""
@@ -193,20 +184,6 @@ class Instance:
         if self.producer_groups or self.consumers:
             body = self._heartbeat_body()
             await at_once(lambda address: self._heartbeat(address, body), self._brokers())
-
-    async def unregister(
-        self, *, producer_group: str | None = None, consumer_group: str | None = None
-    ) -> None:
-        """Tell the brokers that we are connected to that we leave a group."""
-        ext = {"clientID": self.client_id}
-        if producer_group is not None:
-            self.producer_groups.discard(producer_group)
-            ext["producerGroup"] = producer_group
-        if consumer_group is not None:
-            self.consumers.pop(consumer_group, None)
-            ext["consumerGroup"] = consumer_group
-        connected = [each for each in self._brokers() if self.nodes.open_peer(each) is not None]
-        await at_once(lambda address: self._unregister(address, ext), connected)
 
     async def check_timers(self, address: Address) -> None:
         """`MessageError` if a broker is too old to deliver a message at a given time."""
@@ -238,26 +215,24 @@ class Instance:
         ).encode()
 
     async def _heartbeat(self, address: Address, body: bytes) -> None:
-        try:
+        with forgiven(log, "no heartbeat"):
             answer = await self.ask(address, RequestCode.HEART_BEAT, None, body)
             self.versions[address] = answer.version
-        except OnelogError as error:
-            log.info("no heartbeat: %s", error)
 
-    async def _unregister(self, address: Address, ext: dict[str, str]) -> None:
+    async def _leave(self, group: dict[str, str]) -> None:
+        """Tell the brokers that we are connected to that we leave a group."""
+        ext = {"clientID": self.client_id, **group}
         limit_ms = min(self.timeout_ms, UNREGISTER_MS_MAX)
-        try:
-            await self.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=limit_ms)
-        except OnelogError as error:
-            log.info("not unregistered: %s", error)
 
-    async def _tell(
-        self, address: Address, code: RequestCode, ext: dict[str, str] | None, body: bytes
-    ) -> None:
-        try:
-            await self.nodes.tell(address, code, ext, body)
-        except OnelogError as error:
-            log.info("not told: %s", error)
+        async def unregister(address: Address) -> None:
+            with forgiven(log, "not unregistered"):
+                await self.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=limit_ms)
+
+        await at_once(unregister, filter(self.nodes.open_peer, self._brokers()))
+
+    async def _tell(self, address: Address, code: RequestCode, ext: dict[str, str]) -> None:
+        with forgiven(log, "not told"):
+            (await self.nodes.peer(address)).oneway(code, self.sign(ext))
 
     async def _keep_heartbeating(self) -> None:
         job = Job(f"the heartbeat of client {self.client_id}")
@@ -336,15 +311,11 @@ class Presence:
 
     async def close(self) -> None:
         """Stop trying."""
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.gather(self._first, return_exceptions=True)
+        await end_all([self._first])
 
     async def _connect(self, address: Address) -> None:
-        try:
+        with forgiven(log, "not present at a broker"):
             await self._nodes.peer(address)  # The heartbeat is the first request on it.
-        except OnelogError as error:
-            log.info("not present at a broker: %s", error)
 
 
 def wrapped(namespace: str, name: str) -> str:

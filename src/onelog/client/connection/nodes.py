@@ -6,10 +6,12 @@ of many nodes is asked at the same time, and of no more than `CONCURRENT_MAX` at
 """
 
 import asyncio
+import contextlib
+import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from onelog.client.connection.address import Address
 from onelog.errors import (
@@ -91,7 +93,7 @@ class Nodes:
         self._on_connected = on_connected
         self._on_request = on_request
         self._peers: dict[Address, Peer] = {}
-        self._connecting: dict[Address, asyncio.Task[Peer]] = {}
+        self._connecting: SharedWork[Address, Peer] = SharedWork()
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -108,9 +110,7 @@ class Nodes:
     async def close(self) -> None:
         """Close all connections; none is opened any more."""
         self._is_closed = True
-        for task in list(self._connecting.values()):
-            task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await self._connecting.close()
         peers, self._peers = self._peers, {}
         await asyncio.gather(*(peer.close() for peer in peers.values()))
 
@@ -140,27 +140,11 @@ class Nodes:
         """The connection to a node; it is opened if there is none."""
         return self.open_peer(address) or await self._connect(address)
 
-    async def tell(
-        self,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
-        """Have one node do something, without an answer."""
-        peer = await self.peer(address)
-        peer.oneway(code, self._sign(ext, body) if self._sign else ext, body)
-
     async def fetch(
-        self,
-        address: Address,
-        code: RequestCode,
-        kind: type[B],
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
+        self, address: Address, code: RequestCode, kind: type[B], ext: dict[str, str] | None = None
     ) -> B:
         """The same, with the body of the answer as a value."""
-        return _decoded(address, await self.ask(address, code, ext, body), kind)
+        return _decoded(address, await self.ask(address, code, ext), kind)
 
     async def _ask(
         self,
@@ -174,41 +158,26 @@ class Nodes:
         if self._sign is not None:
             ext = self._sign(ext, body)
         peer = self.open_peer(address)
-        if peer is not None:
+        is_fresh = peer is None
+        while True:
+            if peer is None:
+                peer = await self._connect(address)
             try:
-                return await self._ask_peer(peer, address, code, ext, body, limit_ms)
+                return await peer.ask(code, ext, body, limit_ms)
+            except PeerTimeoutError:
+                reason = f"{address} did not answer {code.name} within {limit_ms} ms"
+                raise PeerTimeoutError(reason) from None
             except PeerClosedError:
-                pass  # It was idle for too long, or the node was restarted: worth a new one.
-        peer = await self._connect(address)
-        return await self._ask_peer(peer, address, code, ext, body, limit_ms)
-
-    async def _ask_peer(
-        self,
-        peer: Peer,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None,
-        body: bytes,
-        timeout_ms: int,
-    ) -> Command:
-        try:
-            return await peer.ask(code, ext, body, timeout_ms)
-        except PeerTimeoutError:
-            reason = f"{address} did not answer {code.name} within {timeout_ms} ms"
-            raise PeerTimeoutError(reason) from None
-        except PeerClosedError:
-            reason = f"{address} closed the connection instead of answering {code.name}"
-            raise PeerClosedError(reason) from None
+                if is_fresh:
+                    reason = f"{address} closed the connection instead of answering {code.name}"
+                    raise PeerClosedError(reason) from None
+            # It was idle for too long, or the node was restarted: worth a new one.
+            peer, is_fresh = None, True
 
     async def _connect(self, address: Address) -> Peer:
         if self._is_closed:
             raise ClientClosedError(f"the client is closed, and does not connect to {address}")
-        task = self._connecting.get(address)
-        if task is None:
-            task = self._connecting[address] = asyncio.ensure_future(self._open(address))
-            task.add_done_callback(lambda done: self._opened(address, done))
-        # All who want this node wait for one attempt: if it fails, it fails for all of them.
-        return await shared(task)
+        return await self._connecting.get(address, self._open)
 
     async def _open(self, address: Address) -> Peer:
         peer = await Peer.connect(
@@ -224,21 +193,16 @@ class Nodes:
             self._on_connected(address, peer)
         return peer
 
-    def _opened(self, address: Address, task: asyncio.Task[Peer]) -> None:
-        del self._connecting[address]
-        if not task.cancelled():
-            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
-
     # The name servers.
 
     async def ask_nameserver(
-        self, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b""
+        self, code: RequestCode, ext: dict[str, str] | None = None
     ) -> tuple[Address, Command]:
         """The answer of the first name server that gives one, and which it was."""
         reasons = []
         for address in list(self._nameservers):
             try:
-                answer = await self._ask(address, code, ext, body)
+                answer = await self._ask(address, code, ext, b"")
             except (PeerClosedError, PeerTimeoutError) as error:
                 reasons.append(str(error))
                 continue
@@ -281,35 +245,73 @@ class Nodes:
             tuple(Failure(who, str(error)) for who, error in errors.items()),
         )
 
+    async def fetch_all(
+        self, nodes: Mapping[K, Address], code: RequestCode, kind: type[B], ext: dict[str, str]
+    ) -> Gathered[K, B]:
+        """The same for one question to all of them."""
+        return await self.gather(nodes, lambda address: self.fetch(address, code, kind, ext))
+
     async def change(self, nodes: Mapping[K, N], ask: Callable[[N], Awaitable[object]]) -> None:
         """Have each node do something; `PartlyDoneError` if some did and some did not."""
-        results = await at_once(_caught(ask), nodes.values())
-        errors = [result for result in results if isinstance(result, OnelogError)]
-        if not errors:
-            return
-        if len(errors) == len(results):
-            raise errors[0]
-        done = [
-            str(k) for k, r in zip(nodes, results, strict=True) if not isinstance(r, OnelogError)
-        ]
-        raise PartlyDoneError(
-            f"done on {', '.join(done)}, but not everywhere: " + "; ".join(map(str, errors))
-        )
+        gathered = await self.gather(nodes, ask)
+        if gathered.failures:
+            done = ", ".join(map(str, gathered.answers))
+            reasons = "; ".join(failure.reason for failure in gathered.failures)
+            raise PartlyDoneError(f"done on {done}, but not everywhere: {reasons}")
 
 
-async def shared(task: asyncio.Task[T]) -> T:
-    """The result of a task that many wait for; if one stops waiting, the task goes on.
+class SharedWork(Generic[K, T]):
+    """Work that many may want at the same time: it is done once, and ends alike for all of them.
 
-    The task itself is cancelled only when its client is closed. Those who wait get a
-    `ClientClosedError` then: `CancelledError` would mean that they were cancelled themselves.
+    If one of those who wait stops waiting, the work goes on; it is cancelled only when its client
+    is closed. Those who wait get a `ClientClosedError` then: `CancelledError` would mean that they
+    were cancelled themselves.
     """
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[T]] = {}
+
+    async def get(self, key: K, do: Callable[[K], Coroutine[Any, Any, T]]) -> T:
+        """What the work for a key gives; it is begun unless it is being done."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.ensure_future(do(key))
+            task.add_done_callback(lambda done: self._ended(key, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if task.cancelled() and waiting is not None and not waiting.cancelling():
+                raise ClientClosedError("the client was closed meanwhile") from None
+            raise
+
+    def _ended(self, key: K, task: asyncio.Task[T]) -> None:
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
+
+    async def close(self) -> None:
+        """Cancel what is being done."""
+        await end_all(list(self._tasks.values()))
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel tasks, and come back when they have ended."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def forgiven(
+    log: logging.Logger, what: str, *about: object, level: int = logging.INFO
+) -> Iterator[None]:
+    """Go on after an error of ours: the log has what did not work, and why."""
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        waiting = asyncio.current_task()
-        if task.cancelled() and waiting is not None and not waiting.cancelling():
-            raise ClientClosedError("the client was closed meanwhile") from None
-        raise
+        yield
+    except OnelogError as error:
+        log.log(level, f"{what}: %s", *about, error)
 
 
 async def at_once(ask: Callable[[N], Awaitable[T]], items: Iterable[N]) -> list[T]:

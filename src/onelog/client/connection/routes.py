@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from onelog.client.admin.cluster import MASTER_ID, BrokerSet, broker_set
 from onelog.client.connection.address import Address
-from onelog.client.connection.nodes import Nodes, shared
+from onelog.client.connection.nodes import Nodes, SharedWork, forgiven
 from onelog.client.message import Queue
-from onelog.errors import BrokerNotFoundError, OnelogError, TopicNotFoundError
+from onelog.errors import BrokerNotFoundError, TopicNotFoundError
 from onelog.jobs import Job
 from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.routes import QueueData, TopicRouteData
+from onelog.wire.remoting.routes import TopicRouteData
 
 REFRESH_SECONDS = 30.0
 """Brokers that create topics on demand take their settings from this one."""
@@ -44,16 +44,15 @@ class Route:
     is_default: bool = False
     """Whether the topic does not exist yet, and this is where it would come into being."""
 
-    def address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
-        """The address of a broker by its name and id; `BrokerNotFoundError` if it is not known."""
+    def address(self, broker: str) -> Address:
+        """The address of a master by its name; `BrokerNotFoundError` if it is not known."""
         brokers = self.brokers.get(broker)
-        address = None if brokers is None else dict(brokers.members).get(broker_id)
-        if address is None:
-            what = "no broker" if brokers is None else f"no broker with id {broker_id}"
+        if brokers is None or brokers.master is None:
+            what = "broker" if brokers is None else "master"
             raise BrokerNotFoundError(
-                f"the route of topic {self.topic!r} has {what} named {broker!r} now"
+                f"the route of topic {self.topic!r} has no {what} named {broker!r} now"
             )
-        return address
+        return brokers.master
 
     def reading_address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
         """Where to read from: the broker with that id if it is known, else any of its set."""
@@ -69,7 +68,7 @@ class RouteCache:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._routes: dict[str, Route] = {}
-        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._asking: SharedWork[str, Route] = SharedWork()
         self._default_queues: dict[str, int] = {}
         """How many queues topics shall have that do not exist yet."""
         self.on_change: list[Callable[[str, Route], None]] = []
@@ -113,11 +112,7 @@ class RouteCache:
 
     async def refresh(self, topic: str) -> Route:
         """Ask the name servers now; a route that is known stays if they cannot tell."""
-        task = self._asking.get(topic)
-        if task is None:
-            task = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
-            task.add_done_callback(lambda done: self._asked(topic, done))
-        return await shared(task)
+        return await self._asking.get(topic, self._ask)
 
     async def keep_fresh(self) -> None:
         """Refresh all topics in use, again and again; ends by being cancelled."""
@@ -125,33 +120,24 @@ class RouteCache:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             with job:
-                await self.refresh_all()
-
-    async def refresh_all(self) -> None:
-        """Refresh all topics in use, whatever fails."""
-        for topic in self.topics:
-            await self.refresh_quietly(topic)
+                for topic in self.topics:
+                    await self.refresh_quietly(topic)
 
     async def refresh_quietly(self, topic: str) -> None:
         """Refresh one topic; if that fails, its route stays as it was."""
         route = self._routes.get(topic)
-        try:
+        with forgiven(log, "the route of %s stays as it was", topic, level=logging.DEBUG):
             if route is not None and route.is_default:
                 await self.get_for_sending(topic, self._default_queues[topic], fresh=True)
             else:
                 await self.refresh(topic)
-        except OnelogError as error:
-            log.debug("the route of %s stays as it was: %s", topic, error)
 
     async def close(self) -> None:
         """Ask no more."""
-        for task in list(self._asking.values()):
-            task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await self._asking.close()
 
     async def _ask(self, topic: str) -> Route:
-        data = await self._fetch(topic)
-        route = route_of(topic, data)
+        route = route_of(topic, await self._fetch(topic))
         self._default_queues.pop(topic, None)
         self._keep(route)
         return route
@@ -169,11 +155,6 @@ class RouteCache:
                 f"has it"
             ) from None
 
-    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
-        del self._asking[topic]
-        if not task.cancelled():
-            task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
-
     async def _default_route(self, topic: str, queues: int, missing: TopicNotFoundError) -> Route:
         try:
             data = await self._fetch(DEFAULT_TOPIC)
@@ -181,7 +162,7 @@ class RouteCache:
             raise TopicNotFoundError(
                 f"{missing}, and none that would create it on demand"
             ) from None
-        route = default_route_of(topic, data, queues)
+        route = route_of(topic, data, queues)
         if not route.publish_queues:
             raise missing
         try:
@@ -198,49 +179,34 @@ class RouteCache:
                 changed(route.topic, route)
 
 
-def route_of(topic: str, data: TopicRouteData) -> Route:
-    """The route that a name server's answer means."""
+def route_of(topic: str, data: TopicRouteData, default_queues: int | None = None) -> Route:
+    """The route that a name server's answer means.
+
+    With `default_queues` the answer is about the default topic, and the route says where a topic
+    would come into being with so many queues at the most.
+    """
     brokers = {each.broker_name: broker_set(each) for each in data.broker_datas}
-    queue_datas = sorted(data.queue_datas, key=lambda each: each.broker_name)
-    if data.order_topic_conf:
-        publish = _ordered_queues(topic, data.order_topic_conf)
-    else:
-        publish = tuple(
+    masters = {name for name, brokers_of in brokers.items() if brokers_of.master is not None}
+    is_default = default_queues is not None
+    publish, read = [], []
+    for each in sorted(data.queue_datas, key=lambda each: each.broker_name):
+        queues = [
             Queue(topic, each.broker_name, number)
-            for each in queue_datas
-            if each.perm & PERM_WRITE and _has_master(brokers, each)
-            for number in range(each.write_queue_nums)
-        )
-    read = tuple(
-        Queue(topic, each.broker_name, number)
-        for each in queue_datas
-        if each.perm & PERM_READ
-        for number in range(each.read_queue_nums)
-    )
-    return Route(topic, publish, read, brokers)
+            for number in range(max(each.write_queue_nums, each.read_queue_nums))
+        ]
+        if each.perm & PERM_WRITE and each.broker_name in masters:
+            publish += queues[: each.write_queue_nums][:default_queues]
+        if each.perm & PERM_READ and not is_default:
+            read += queues[: each.read_queue_nums]
+    if data.order_topic_conf and not is_default:
+        publish = _ordered_queues(topic, data.order_topic_conf)
+    return Route(topic, tuple(publish), tuple(read), brokers, is_default)
 
 
-def default_route_of(topic: str, data: TopicRouteData, queues: int) -> Route:
-    """Where a topic would come into being, from the default topic's route."""
-    brokers = {each.broker_name: broker_set(each) for each in data.broker_datas}
-    publish = tuple(
-        Queue(topic, each.broker_name, number)
-        for each in sorted(data.queue_datas, key=lambda each: each.broker_name)
-        if each.perm & PERM_WRITE and _has_master(brokers, each)
-        for number in range(min(queues, each.write_queue_nums))
-    )
-    return Route(topic, publish, (), brokers, is_default=True)
-
-
-def _has_master(brokers: Mapping[str, BrokerSet], data: QueueData) -> bool:
-    found = brokers.get(data.broker_name)
-    return found is not None and found.master is not None
-
-
-def _ordered_queues(topic: str, order: str) -> tuple[Queue, ...]:
+def _ordered_queues(topic: str, order: str) -> list[Queue]:
     """The queues that `broker-a:4;broker-b:2` names: fixed, whoever is down."""
     queues = []
     for part in filter(None, order.split(";")):
         broker, _, count = part.partition(":")
         queues += [Queue(topic, broker, number) for number in range(int(count or 0))]
-    return tuple(queues)
+    return queues

@@ -5,10 +5,9 @@ and the oldest note of the last minute.
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from onelog.wire.remoting.running_info import ConsumeStatus
 
@@ -33,27 +32,27 @@ class ConsumeRates:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._counts: dict[str, _Counts] = {}
+        self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
         self._looks: dict[str, deque[tuple[float, _Counts]]] = {}
 
     def pulled(self, topic: str, seconds: float, count: int) -> None:
         """A pull came back with messages."""
-        counts = self._of(topic)
+        counts = self._counts[topic]
         counts.pulls += 1
         counts.pull_seconds += seconds
         counts.pulled += count
 
     def consumed(self, topic: str, count: int) -> None:
         """A listener consumed messages."""
-        self._of(topic).consumed += count
+        self._counts[topic].consumed += count
 
     def failed(self, topic: str, count: int) -> None:
         """A listener raised."""
-        self._of(topic).failed += count
+        self._counts[topic].failed += count
 
     def took(self, topic: str, seconds: float, count: int) -> None:
         """A listener had so many messages for so long."""
-        counts = self._of(topic)
+        counts = self._counts[topic]
         counts.listener_seconds += seconds
         counts.listened += count
 
@@ -61,7 +60,7 @@ class ConsumeRates:
         """Remember the counters as they are; to be called every `LOOK_SECONDS`."""
         for topic, counts in self._counts.items():
             looks = self._looks.setdefault(topic, deque(maxlen=_HOUR_LOOKS + 1))
-            looks.append((self._now(), _copy(counts)))
+            looks.append((self._now(), replace(counts)))
 
     def status(self, topic: str) -> ConsumeStatus:
         """The rates of a topic."""
@@ -84,17 +83,6 @@ class ConsumeRates:
             ),
             pull_tps=(counts.pulled - before.pulled) / seconds,
         )
-
-    def _of(self, topic: str) -> _Counts:
-        counts = self._counts.get(topic)
-        if counts is None:
-            counts = self._counts[topic] = _Counts()
-        return counts
-
-
-def _copy(counts: _Counts) -> _Counts:
-    values: tuple[Any, ...] = astuple(counts)
-    return _Counts(*values)
 
 
 def _mean_ms(seconds: float, count: int) -> float:

@@ -78,24 +78,21 @@ def listening(
             return listener(list(batch))  # type: ignore[arg-type]
 
     if hooks:
-        hooked = _Hooked(call, group, tuple(hooks), timeout_ms)
-        call = hooked.call_and_wait if waits else hooked.call
+        call = _Hooked(call, group, tuple(hooks), timeout_ms).call
     return Listening(call, waits, batch_size)
 
 
+@dataclass(frozen=True, slots=True)
 class _Hooked:
     """A listener between its hooks."""
 
-    def __init__(
-        self, listener: Call, group: str, hooks: tuple[ConsumeHook, ...], timeout_ms: int
-    ) -> None:
-        self._listener = listener
-        self._group = group
-        self._hooks = hooks
-        self._timeout_ms = timeout_ms
+    _listener: Call
+    _group: str
+    _hooks: tuple[ConsumeHook, ...]
+    _timeout_ms: int
 
     def call(self, given: ReceivedMessage | list[ReceivedMessage]) -> object:
-        """Call a listener that is a plain function."""
+        """Call a listener; if it gives something to wait for, so does this."""
         context = self._before(given)
         try:
             result = self._listener(given)
@@ -106,13 +103,6 @@ class _Hooked:
             raise
         self._after(context, None)
         return None
-
-    async def call_and_wait(self, given: ReceivedMessage | list[ReceivedMessage]) -> None:
-        """Call a listener that is a coroutine function."""
-        context = self._before(given)
-        result = self._listener(given)
-        assert inspect.isawaitable(result)
-        await self._wait(result, context)
 
     async def _wait(self, result: Awaitable[object], context: ConsumeContext) -> None:
         try:

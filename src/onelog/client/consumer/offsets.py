@@ -11,13 +11,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from onelog.client.connection.instance import Instance
-from onelog.client.connection.nodes import at_once
+from onelog.client.connection.nodes import at_once, forgiven
 from onelog.client.message import Queue
-from onelog.errors import KeyNotFoundError, NotSavedError, OnelogError, WireError
+from onelog.errors import GroupNotFoundError, KeyNotFoundError, NotSavedError, WireError
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode
@@ -39,41 +40,49 @@ def _queue_fields(queue: Queue) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
 
 
-class ConsumerOffsets(Protocol):
-    """Where positions are kept."""
-
-    async def read(self, queue: Queue) -> int | None:
-        """The position in a queue; None if there is none yet."""
-
-    def write_soon(self, offsets: Mapping[Queue, int]) -> None:
-        """Keep positions, without waiting for it; one that gets lost is written again."""
-
-    async def write(self, offsets: Mapping[Queue, int]) -> None:
-        """Keep positions, and come back when they are kept, as far as that is possible."""
+async def offset_at(instance: Instance, queue: Queue, place: datetime | RequestCode) -> int:
+    """The offset of the first message of a time or later, or what a request gives."""
+    ext: dict[str, str] = {}
+    if isinstance(place, datetime):
+        ext["timestamp"] = str(round(place.timestamp() * 1000))
+        place = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    return fields.number(await ask_broker_of(instance, queue, place, ext), "offset")
 
 
+def queue_of(body: MessageQueue) -> Queue:
+    """A queue, from how bodies have it."""
+    return Queue(body.topic, body.broker_name, body.queue_id)
+
+
+def body_of(queue: Queue) -> MessageQueue:
+    """A queue, as bodies have it."""
+    return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
+
+
+@dataclass(eq=False)
 class BrokerOffsets:
     """The positions of a group, kept by the brokers that have the queues."""
 
-    def __init__(self, instance: Instance, group: str) -> None:
-        self._instance = instance
-        self._group = group
+    _instance: Instance
+    _group: str
+    _is_exact: bool = False
+    """Whether a position that nobody has written is none, also in a young topic, where brokers say
+    0 otherwise; and whether it is an error if a broker does not take one."""
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
+        ext = {"consumerGroup": self._group}
+        if self._is_exact:
+            ext["setZeroIfNotFound"] = "false"
         try:
-            answer = await ask_broker_of(
-                self._instance,
-                queue,
-                RequestCode.QUERY_CONSUMER_OFFSET,
-                {"consumerGroup": self._group},
-            )
+            answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         except KeyNotFoundError:
             return None
-        return fields.number(answer, "offset")
+        offset = fields.number(answer, "offset")
+        return None if offset < 0 else offset
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
-        """Tell the brokers, one way."""
+        """Tell the brokers, one way; what gets lost is written again."""
         for queue, offset in offsets.items():
             route = self._instance.routes.known(queue.topic)
             if route is not None and queue.broker in route.brokers:
@@ -84,15 +93,27 @@ class BrokerOffsets:
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Tell the brokers, and wait until they know."""
-        await at_once(self._write, offsets.items())
+        await at_once(self._write_exactly if self._is_exact else self._write, offsets.items())
 
     async def _write(self, position: tuple[Queue, int]) -> None:
         queue, offset = position
-        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        what = "offset %d of %s is not committed"
+        with forgiven(log, what, offset, queue, level=logging.WARNING):
+            await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._committed(offset))
+
+    async def _write_exactly(self, position: tuple[Queue, int]) -> None:
+        queue, offset = position
+        code, ext = RequestCode.UPDATE_CONSUMER_OFFSET, self._committed(offset)
         try:
-            await ask_broker_of(self._instance, queue, code, self._committed(offset))
-        except OnelogError as error:
-            log.warning("offset %d of %s is not committed: %s", offset, queue, error)
+            await self._ask(queue, code, ext)
+        except GroupNotFoundError:
+            # Nobody has pulled yet. Asking for the group creates it, where pulling would.
+            group = {"group": self._group}
+            await self._ask(queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group)
+            await self._ask(queue, code, ext)
+
+    async def _ask(self, queue: Queue, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
+        return await ask_broker_of(self._instance, queue, code, ext)
 
     def _committed(self, offset: int) -> dict[str, str]:
         return {"consumerGroup": self._group, "commitOffset": str(offset)}
@@ -136,6 +157,10 @@ class LocalOffsets:
                 log.error("positions are not saved in %s: %s", self.path, error)
 
 
+ConsumerOffsets = BrokerOffsets | LocalOffsets
+"""Where positions are kept."""
+
+
 def local_path(client_id: str | None, group: str) -> Path:
     """Where the positions of a consumer are, unless it was told another place."""
     return Path.home() / ".onelog_offsets" / (client_id or "DEFAULT") / group / "offsets.json"
@@ -149,17 +174,11 @@ def _load(path: Path) -> dict[Queue, int]:
     except (OSError, WireError) as error:
         # To begin anew would mean to consume everything again, or to skip something.
         raise NotSavedError(f"the positions in {path} cannot be read: {error}") from None
-    return {
-        Queue(queue.topic, queue.broker_name, queue.queue_id): offset
-        for queue, offset in table.items()
-    }
+    return {queue_of(queue): offset for queue, offset in table.items()}
 
 
 def _save(path: Path, offsets: Mapping[Queue, int]) -> None:
-    table = {
-        MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic): offset
-        for queue, offset in sorted(offsets.items())
-    }
+    table = {body_of(queue): offset for queue, offset in sorted(offsets.items())}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     with fresh.open("wb") as file:

@@ -10,18 +10,22 @@ a new reason, and no further one while the reason stays the same.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 
-from onelog.client.connection.address import Address
 from onelog.client.connection.routes import Route
-from onelog.client.consumer.offsets import ConsumerOffsets, ask_broker_of
+from onelog.client.consumer.offsets import (
+    BrokerOffsets,
+    ConsumerOffsets,
+    LocalOffsets,
+    local_path,
+    offset_at,
+)
 from onelog.client.consumer.push.fetching import Membership
 from onelog.client.message import Queue
 from onelog.errors import OnelogError, RequestRefusedError, TopicNotFoundError
 from onelog.jobs import Job
 from onelog.names import RETRY_PREFIX
-from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import ConsumerList
 from onelog.wire.remoting.codes import RequestCode
 
@@ -54,7 +58,8 @@ async def _client_ids(member: Membership, route: Route) -> list[str]:
     """The members of the group, as the first broker of the route knows them that answers."""
     ext = {"consumerGroup": member.group}
     problem: OnelogError | None = None
-    for address in _addresses(route):
+    for name in sorted(route.brokers):
+        address = route.reading_address(name)
         try:
             answer = await member.instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
         except RequestRefusedError:
@@ -64,10 +69,6 @@ async def _client_ids(member: Membership, route: Route) -> list[str]:
         else:
             return ConsumerList.decode(answer.body).consumer_id_list
     raise problem or RequestRefusedError(f"topic {route.topic} has no broker")
-
-
-def _addresses(route: Route) -> list[Address]:
-    return [route.reading_address(name) for name in sorted(route.brokers)]
 
 
 async def keep_balanced(
@@ -89,6 +90,15 @@ async def keep_balanced(
             balanced = await rebalance()
 
 
+def member_offsets(
+    member: Membership, client_id: str | None, *, is_exact: bool = False
+) -> ConsumerOffsets:
+    """Where a member keeps its positions."""
+    if member.settings.broadcasting:
+        return LocalOffsets(member.settings.offsets_path or local_path(client_id, member.group))
+    return BrokerOffsets(member.instance, member.group, is_exact)
+
+
 async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queue) -> int:
     """Where to begin in a queue: where the group was, else where the consumer says.
 
@@ -100,11 +110,8 @@ async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queu
     start = member.settings.start
     if start == "first" or queue.topic.startswith(RETRY_PREFIX):
         return 0
-    code, ext = RequestCode.GET_MAX_OFFSET, {}
-    if isinstance(start, datetime):
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        ext = {"timestamp": str(round(start.timestamp() * 1000))}
-    return fields.number(await ask_broker_of(member.instance, queue, code, ext), "offset")
+    place = start if isinstance(start, datetime) else RequestCode.GET_MAX_OFFSET
+    return await offset_at(member.instance, queue, place)
 
 
 class Obstacles:
@@ -112,6 +119,25 @@ class Obstacles:
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
+
+    async def share_out(
+        self,
+        topics: Iterable[str],
+        share: Callable[[str], Awaitable[bool]],
+        fatal: type[OnelogError] | None = None,
+    ) -> bool:
+        """Share out topics one by one; False if that could not be done for all of them."""
+        balanced = True
+        for topic in topics:
+            try:
+                balanced &= await share(topic)
+                self.settle(topic)
+            except OnelogError as error:
+                if fatal is not None and isinstance(error, fatal):
+                    raise
+                balanced = False
+                self.tell(topic, error)
+        return balanced
 
     def tell(self, topic: str, error: OnelogError) -> None:
         """A topic could not be shared out."""

@@ -9,15 +9,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from onelog.client.consumer.listening import RetryLater
+from onelog.client.consumer.offsets import body_of, queue_of
 from onelog.client.consumer.push.fetching import Fetching, Membership, Source
-from onelog.client.message import Queue, ReceivedMessage
+from onelog.client.hooks import now_ms
+from onelog.client.message import ReceivedMessage
 from onelog.errors import OnelogError
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.running_info import ConsumerRunningInfo
@@ -26,14 +28,14 @@ from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetO
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ConsumerRequests:
     """Answers for one consumer."""
 
-    def __init__(self, member: Membership, fetching: Fetching, options: Mapping[str, str]) -> None:
-        self._member = member
-        self._fetching = fetching
-        self._options = options
-        self._started_ms = time.time_ns() // 1_000_000
+    _member: Membership
+    _fetching: Fetching
+    _options: Mapping[str, str]
+    _started_ms: int = field(default_factory=now_ms)
 
     def register(self) -> None:
         """Be asked from now on."""
@@ -58,13 +60,13 @@ class ConsumerRequests:
         except OnelogError as error:
             log.warning("offsets cannot be reset: %s", error)
             return
-        offsets = {_queue(each): offset for each, offset in table.items()}
-        log.info("offsets of %d queues are reset, as an administrator wants", len(offsets))
-        self._member.instance.spawn(self._fetching.reset(offsets))
+        log.info("offsets of %d queues are reset, as an administrator wants", len(table))
+        for each, offset in table.items():
+            self._fetching.moved(queue_of(each), offset)
 
     def _status(self, peer: Peer, command: Command) -> None:
         positions = self._fetching.positions(command.ext.get("topic", ""))
-        table = {_body(queue): offset for queue, offset in positions.items()}
+        table = {body_of(queue): offset for queue, offset in positions.items()}
         peer.reply(command, body=ConsumerStatus(message_queue_table=table).encode())
 
     def _running_info(self, peer: Peer, command: Command) -> None:
@@ -83,8 +85,8 @@ class ConsumerRequests:
         queues, popped = self._fetching.queue_table(), self._fetching.pop_table()
         info = ConsumerRunningInfo(
             jstack=_stacks() if fields.flag(command.ext, "jstackEnable") else None,
-            mq_pop_table={_body(queue): each for queue, each in popped.items()},
-            mq_table={_body(queue): each for queue, each in queues.items()},
+            mq_pop_table={body_of(queue): each for queue, each in popped.items()},
+            mq_table={body_of(queue): each for queue, each in queues.items()},
             properties=properties,
             status_table={topic: member.rates.status(topic) for topic in sorted(member.filters)},
             subscription_set=[member.filters[topic].data() for topic in sorted(member.filters)],
@@ -112,16 +114,15 @@ class ConsumerRequests:
         return True
 
 
+@dataclass(eq=False)
 class _Direct:
     """The source of one message that somebody wants to have consumed now."""
 
-    dropped = False
-
-    def __init__(self, peer: Peer, command: Command, in_order: bool) -> None:
-        self._peer = peer
-        self._command = command
-        self._in_order = in_order
-        self._began = time.monotonic()
+    _peer: Peer
+    _command: Command
+    _in_order: bool
+    _began: float = field(default_factory=time.monotonic)
+    dropped: bool = False
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has consumed it."""
@@ -161,11 +162,3 @@ def _stacks() -> str:
         if frame is not None:
             parts.append(f"{thread.name}\n" + "".join(traceback.format_stack(frame)))
     return "\n".join(parts)
-
-
-def _queue(queue: MessageQueue) -> Queue:
-    return Queue(queue.topic, queue.broker_name, queue.queue_id)
-
-
-def _body(queue: Queue) -> MessageQueue:
-    return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)

@@ -4,12 +4,10 @@ Invariant: every `ConsumerSettings` can be run. Options that exclude each other 
 `ConfigError` that names both.
 """
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from onelog.client.consumer.allocation import AllocationStrategy, average
 from onelog.client.hooks import ConsumeHook
@@ -19,8 +17,15 @@ from onelog.errors import ConfigError, InvalidGroupError
 Start = Literal["first", "last"] | datetime
 
 GROUP_CHARACTERS_MAX = 255
-CONSUME_TIMEOUT_SECONDS = 15 * 60.0
-INVISIBLE_SECONDS = 60.0
+
+
+_AS_GIVEN = frozenset({"orderly", "pop", "start", "allocation"})
+_LEAST = {
+    "retries_max": 0, "batch_size": 1, "threads": 1, "concurrency": 1, "prefetch_count": 1,
+    "prefetch_bytes": 1, "prefetch_span": 1,
+}  # fmt: skip
+"""Options that are whole numbers, and the least that each may be."""
+_TIMES = {"consume_timeout": "consume_timeout_ms", "invisible_time": "invisible_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,11 @@ class ConsumerSettings:
     allocation: AllocationStrategy = average
     retries_max: int | None = None
     """None leaves it to the group's settings on the broker, or to eternity if orderly."""
-    consume_timeout_ms: int = round(CONSUME_TIMEOUT_SECONDS * 1000)
+    consume_timeout_ms: int = 15 * 60_000
     prefetch_count: int = 1_000
     prefetch_bytes: int = 100 << 20
     prefetch_span: int = 2_000
-    invisible_ms: int = round(INVISIBLE_SECONDS * 1000)
+    invisible_ms: int = 60_000
     hooks: tuple[ConsumeHook, ...] = ()
     offsets_path: Path | None = None
 
@@ -71,29 +76,15 @@ def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:
         raise ConfigError(f"model is 'clustering' or 'broadcasting', and not {model!r}")
     if "threads" in options and "concurrency" in options:
         raise ConfigError("threads and concurrency are two names for one thing: give one")
-    path = options.get("offsets_path")
-    return ConsumerSettings(
-        broadcasting=model == "broadcasting",
-        orderly=options.get("orderly", False),
-        pop=options.get("pop", False),
-        start=options.get("start", "last"),
-        batch_size=_count(options, "batch_size", 1),
-        concurrency=_count(options, "threads" if "threads" in options else "concurrency", 20),
-        allocation=options.get("allocation", average),
-        retries_max=_count(options, "retries_max", 0, 0) if "retries_max" in options else None,
-        consume_timeout_ms=milliseconds(
-            "consume_timeout", options.get("consume_timeout", CONSUME_TIMEOUT_SECONDS)
-        ),
-        prefetch_count=_count(options, "prefetch_count", 1_000),
-        prefetch_bytes=_count(options, "prefetch_bytes", 100 << 20),
-        prefetch_span=_count(options, "prefetch_span", 2_000),
-        invisible_ms=milliseconds(
-            "invisible_time", options.get("invisible_time", INVISIBLE_SECONDS)
-        ),
-        hooks=tuple(options.get("hooks", ())),
-        offsets_path=None if path is None else Path(os.fspath(path)),
-    )
-
-
-def _count(options: ConsumerOptions, name: str, default: int, least: int = 1) -> int:
-    return whole(name, cast(Mapping[str, object], options).get(name, default), least)
+    given = cast(dict[str, Any], options)
+    settings = {name: given[name] for name in _AS_GIVEN & given.keys()}
+    for name, least in _LEAST.items():
+        if name in given:
+            settings["concurrency" if name == "threads" else name] = whole(name, given[name], least)
+    for name, setting in _TIMES.items():
+        if name in given:
+            settings[setting] = milliseconds(name, given[name])
+    if "offsets_path" in given:
+        settings["offsets_path"] = Path(given["offsets_path"])
+    hooks = tuple(given.get("hooks", ()))
+    return ConsumerSettings(broadcasting=model == "broadcasting", hooks=hooks, **settings)

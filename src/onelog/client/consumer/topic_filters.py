@@ -62,12 +62,10 @@ class TopicFilter:
         return [each for each in messages if property_bytes(each.properties, _TAGS) in tags]
 
 
-def topic_filter(
-    topic: str, tags: str = ALL, *, sql: str | None = None, version: int | None = None
-) -> TopicFilter:
+def topic_filter(topic: str, tags: str = ALL, *, sql: str | None = None) -> TopicFilter:
     """A filter from what users write: `tags` as `a || b`, or a condition."""
     check_topic(topic)
-    version = time.time_ns() // 1_000_000 if version is None else version
+    version = time.time_ns() // 1_000_000
     if sql is not None:
         if tags != ALL:
             raise FilterSyntaxError(f"a filter on {topic} has tags or a condition, but not both")

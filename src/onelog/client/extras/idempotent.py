@@ -42,11 +42,10 @@ import inspect
 import logging
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
@@ -54,6 +53,7 @@ from queue import Empty, LifoQueue
 from typing import Literal, Protocol, TypeVar, cast
 from urllib.parse import quote
 
+from onelog.client.consumer.listening import is_coroutine
 from onelog.client.message import ReceivedMessage
 from onelog.clock import Clock, SystemClock
 from onelog.errors import MessageInProgressError
@@ -89,6 +89,7 @@ KEEP = timedelta(days=7)
 
 Key = Callable[[ReceivedMessage], str]
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -265,33 +266,27 @@ class DbApiStore:
                 self._owner(connection, "")
 
     def _run(self, connection: DbConnection, name: str, *values: str | int) -> int:
-        cursor = cast(_Cursor, connection.cursor())
-        try:
-            self._execute(cursor, name, values)
-            count = cursor.rowcount
-        finally:
-            cursor.close()
-        connection.commit()
-        return count
+        return self._execute(connection, name, values, lambda cursor: cursor.rowcount)
 
     def _owner(self, connection: DbConnection, name: str) -> object:
-        cursor = cast(_Cursor, connection.cursor())
-        try:
-            self._execute(cursor, "select", (name,))
-            row = cursor.fetchone()
-        finally:
-            cursor.close()
-        connection.commit()
+        row = self._execute(connection, "select", (name,), lambda cursor: cursor.fetchone())
         return None if row is None else row[0]
 
-    def _execute(self, cursor: _Cursor, name: str, values: tuple[str | int, ...]) -> None:
-        if not values:
-            cursor.execute(self._statements[name])
-        elif self._paramstyle in ("named", "pyformat"):
+    def _execute(
+        self,
+        connection: DbConnection,
+        name: str,
+        values: tuple[str | int, ...],
+        read: Callable[[_Cursor], T],
+    ) -> T:
+        parameters: object = values
+        if self._paramstyle in ("named", "pyformat"):
             parameters = {f"p{number}": value for number, value in enumerate(values, 1)}
-            cursor.execute(self._statements[name], parameters)
-        else:
-            cursor.execute(self._statements[name], values)
+        with contextlib.closing(cast(_Cursor, connection.cursor())) as cursor:
+            cursor.execute(self._statements[name], *([parameters] if values else ()))
+            found = read(cursor)
+        connection.commit()
+        return found
 
     def _written_for(self, connection: DbConnection) -> dict[str, str]:
         """The statements, with parameters marked as the driver wants them."""
@@ -433,12 +428,12 @@ def idempotent(
     def decorate(listener: F) -> F:
         if store is not None:
             kept_in = SqliteStore(store) if isinstance(store, str | os.PathLike) else store
-            return _once(listener, _Once(listener, kept_in, key, _ms(lease), _ms(keep)))
+            return _once(listener, _Once(listener, lambda _: kept_in, key, _ms(lease), _ms(keep)))
         return for_group("", listener)
 
     def for_group(group: str, listener: F) -> F:
-        files = _FilePerTopic(group, _name_of(listener))
-        called = _once(listener, _Once(listener, files, key, _ms(lease), _ms(keep)))
+        store_of = _file_per_topic(group, _name_of(listener))
+        called = _once(listener, _Once(listener, store_of, key, _ms(lease), _ms(keep)))
         # A consumer that takes the listener says for which group it does.
         called.for_group = lambda group: for_group(group, listener)  # type: ignore[attr-defined]
         return called
@@ -448,11 +443,8 @@ def idempotent(
 
 def _once(listener: F, once: "_Once") -> F:
     """The listener as its consumer calls it."""
-    is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-        type(listener).__call__
-    )
     called: Callable[..., object]
-    if is_async:
+    if is_coroutine(listener):
 
         async def called(messages: ReceivedMessage | Sequence[ReceivedMessage]) -> object:
             return await once.run_async(messages)
@@ -465,45 +457,24 @@ def _once(listener: F, once: "_Once") -> F:
     return cast(F, functools.wraps(listener)(called))
 
 
-class _FilePerTopic:
-    """The default store: a SQLite file for each topic, of one group and one listener."""
+def _file_per_topic(group: str, listener: str) -> Callable[[str], HandledKeys]:
+    """The default: a SQLite file for each topic, of one group and one listener."""
 
-    def __init__(self, group: str, listener: str) -> None:
-        self._group = group
-        self._listener = listener
-        self._stores: dict[str, SqliteStore] = {}
-        self._lock = threading.Lock()
+    @functools.cache
+    def store_of(topic: str) -> SqliteStore:
+        # A listener that is called by hand has no group.
+        names = (group or "-", topic, f"{listener}.sqlite")
+        return SqliteStore(Path("~/.onelog/handled", *(quote(name, safe="%|") for name in names)))
 
-    def claim(self, key: str, owner: str, lease_ms: int) -> Claim:
-        """See `HandledKeys`."""
-        return self._of(key).claim(key, owner, lease_ms)
-
-    def finish(self, key: str, owner: str, keep_ms: int) -> None:
-        """See `HandledKeys`."""
-        self._of(key).finish(key, owner, keep_ms)
-
-    def release(self, key: str, owner: str) -> None:
-        """See `HandledKeys`."""
-        self._of(key).release(key, owner)
-
-    def _of(self, key: str) -> SqliteStore:
-        topic = key.partition("/")[0]
-        with self._lock:
-            store = self._stores.get(topic)
-            if store is None:
-                # A listener that is called by hand has no group.
-                names = (self._group or "-", topic, f"{self._listener}.sqlite")
-                path = Path("~/.onelog/handled", *(quote(name, safe="%|") for name in names))
-                store = self._stores[topic] = SqliteStore(path)
-        return store
+    return store_of
 
 
+@dataclass(slots=True, eq=False)
 class _Deliveries:
     """What one call of a listener brought: which of its messages are to be handled now."""
 
-    def __init__(self) -> None:
-        self.claimed: dict[str, ReceivedMessage] = {}
-        self.busy: list[str] = []
+    claimed: dict[str, ReceivedMessage] = field(default_factory=dict)
+    busy: list[str] = field(default_factory=list)
 
     def check(self) -> None:
         if self.busy:
@@ -517,7 +488,8 @@ class _Once:
     """A listener that handles each key once."""
 
     _listener: Callable[..., object]
-    _store: HandledKeys
+    _store_of: Callable[[str], HandledKeys]
+    """By topic."""
     _key: Key
     _lease_ms: int
     _keep_ms: int
@@ -558,7 +530,7 @@ class _Once:
                 key = self._key_of(message)
                 if key in mine.claimed:
                     continue  # Twice in one list: once is enough.
-                claim = self._store.claim(key, owner, self._lease_ms)
+                claim = self._store_of(message.topic).claim(key, owner, self._lease_ms)
                 if claim is Claim.YOURS:
                     mine.claimed[key] = message
                 elif claim is Claim.BUSY:
@@ -569,17 +541,17 @@ class _Once:
         return mine
 
     def _finish(self, mine: _Deliveries, owner: str) -> None:
-        for key in mine.claimed:
+        for key, message in mine.claimed.items():
             try:
-                self._store.finish(key, owner, self._keep_ms)
+                self._store_of(message.topic).finish(key, owner, self._keep_ms)
             except Exception:
                 # The work is done; saying that it failed would have it done again.
                 log.exception("%s was handled, but that could not be noted", key)
 
     def _release(self, mine: _Deliveries, owner: str) -> None:
-        for key in mine.claimed:
+        for key, message in mine.claimed.items():
             try:
-                self._store.release(key, owner)
+                self._store_of(message.topic).release(key, owner)
             except Exception:
                 log.exception("%s was not handled, and stays taken until its lease ends", key)
 

@@ -12,6 +12,7 @@ long as a broker answers.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -20,6 +21,7 @@ from datetime import timedelta
 from itertools import zip_longest
 
 from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import end_all
 from onelog.client.connection.routes import QUEUES
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext, now_ms
 from onelog.client.message import ReceivedMessage, SendStatus
@@ -86,8 +88,7 @@ class TraceHook:
         """The client ends: write what waits."""
         if self._task is None or self._instance is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_all([self._task])
         try:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await self._write_all(self._instance)
@@ -177,11 +178,9 @@ class TraceHook:
     async def _run(self, instance: Instance) -> None:
         job = Job("writing traces")
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_ms / 1000):
                     await self._due.wait()
-            except TimeoutError:
-                pass
             self._due.clear()
             with job:
                 await self._write_all(instance)

@@ -192,12 +192,12 @@ class Delivery:
 
     async def targets(self, topic: str) -> SendTargets:
         """The queues of a topic; they are looked up if they are not known."""
-        self.check_open()
+        self.instance.check_open()
         targets = self._targets.get(topic)
         if targets is None:
             routes = self.instance.routes
             route = await routes.get_for_sending(self.instance.wrap(topic), self._queues)
-            self.check_open()
+            self.instance.check_open()
             targets = self._targets.get(topic) or self._made(topic, route)
         if not targets.all:
             del self._targets[topic]  # Next time they are looked up again.
@@ -206,10 +206,6 @@ class Delivery:
                 f"is a master and lets it be written"
             )
         return targets
-
-    def check_open(self) -> None:
-        """`ClientClosedError` unless the client runs, `WrongLoopError` on another loop."""
-        self.instance.check_open()
 
     # Inside.
 

@@ -22,10 +22,12 @@ be stored.
 
 import _thread
 import asyncio
+import contextlib
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import BoundedSemaphore
 from typing import Any, Self, TypeVar, Unpack
@@ -175,21 +177,12 @@ class AsyncProducer:
     ) -> None:
         """Send a message and want no answer: it is fast, and nobody knows whether it arrived."""
         parcel = await self._parcel(message, order_key, queue, self._timeout_ms)
-        context = self._context([message], parcel.message_id, None) if self._hooks else None
-        if context is not None:
-            hooking.before_send(self._hooks, context)
-            if context.properties:
-                properties = properties_of(message, parcel.message_id, context.properties)
-                parcel = parcel._replace(properties=properties)
-        try:
+        parcel, context = self._announced(message, parcel)
+        if context is None:
             await self.delivery.deliver_oneway(parcel)
-        except BaseException as error:
-            if context is not None:
-                context.error = error
-            raise
-        finally:
-            if context is not None:
-                hooking.after_send(self._hooks, context)
+            return
+        with self._told_after(context):
+            await self.delivery.deliver_oneway(parcel)
 
     async def send_batch(
         self,
@@ -284,7 +277,7 @@ class AsyncProducer:
         Returns its id; `RequestRefusedError` if it is too late.
         """
         broker = RecallHandle.decode(handle).broker
-        self.delivery.check_open()
+        self.instance.check_open()
         route = await self.instance.routes.get_for_sending(self.instance.wrap(topic))
         ext = {
             "producerGroup": self.instance.wrap(self.group),
@@ -335,15 +328,7 @@ class AsyncProducer:
         timeout_ms = self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
         parcel = await self._parcel(message, order_key, queue, timeout_ms, extra)
         parcel = parcel._replace(sys_flag=parcel.sys_flag | sys_flag, code=code)
-        context = None
-        if self._hooks:
-            context = self._context([message], parcel.message_id, extra)
-            hooking.before_send(self._hooks, context)
-            if context.properties:
-                added = {**context.properties, **(extra or {})}
-                properties = properties_of(message, parcel.message_id, added)
-                parcel = parcel._replace(properties=properties)
-        return await self._delivered(parcel, context)
+        return await self._delivered(*self._announced(message, parcel, extra))
 
     async def deliver_again(
         self,
@@ -411,15 +396,35 @@ class AsyncProducer:
 
     async def _delivered(self, parcel: Parcel, context: SendContext | None) -> Receipt:
         delivery = self.delivery
-        delivery.check_open()
+        self.instance.check_open()
         if delivery.pending.is_crowded:
             await delivery.pending.room(parcel.timeout_ms)
         if context is None:
             return await delivery.deliver(parcel)
+        with self._told_after(context) as tried:
+            context.receipt = await delivery.deliver(parcel, tried=tried)
+        return context.receipt
+
+    def _announced(
+        self, message: Message, parcel: Parcel, extra: Mapping[str, str] | None = None
+    ) -> tuple[Parcel, SendContext | None]:
+        """A parcel with what the hooks add to it, after they were told of it."""
+        if not self._hooks:
+            return parcel, None
+        context = self._context([message], parcel.message_id, extra)
+        hooking.before_send(self._hooks, context)
+        if context.properties:
+            added = {**context.properties, **(extra or {})}
+            properties = properties_of(message, parcel.message_id, added)
+            parcel = parcel._replace(properties=properties)
+        return parcel, context
+
+    @contextlib.contextmanager
+    def _told_after(self, context: SendContext) -> Iterator[list[Channel]]:
+        """Tell the hooks how a send ended; gives the list for the brokers that are tried."""
         tried: list[Channel] = []
         try:
-            context.receipt = await delivery.deliver(parcel, tried=tried)
-            return context.receipt
+            yield tried
         except BaseException as error:
             context.error = error
             raise
@@ -453,27 +458,20 @@ def _form(name: FormName) -> Compression:
     return FORMS[name]
 
 
+@dataclass(slots=True, eq=False)
 class _Sending:
     """A message that a thread wants sent, and how it learns what became of it."""
 
-    __slots__ = ("_lock", "_result", "message", "order_key", "producer", "queue", "timeout_ms")
+    producer: "Producer"
+    message: Message
+    order_key: str | None
+    queue: Queue | None
+    timeout_ms: int
+    # A bare lock, taken: the cheapest thing that one thread can wait for another with.
+    _lock: _thread.LockType = field(default_factory=_thread.allocate_lock)
+    _result: Receipt | BaseException | None = None
 
-    def __init__(
-        self,
-        producer: "Producer",
-        message: Message,
-        order_key: str | None,
-        queue: Queue | None,
-        timeout_ms: int,
-    ) -> None:
-        self.producer = producer
-        self.message = message
-        self.order_key = order_key
-        self.queue = queue
-        self.timeout_ms = timeout_ms
-        self._result: Receipt | BaseException | None = None
-        # A bare lock, taken: the cheapest thing that one thread can wait for another with.
-        self._lock = _thread.allocate_lock()
+    def __post_init__(self) -> None:
         self._lock.acquire()
 
     def finish(self, result: Receipt | FailedTry) -> None:
@@ -504,12 +502,11 @@ class _Sending:
             del result
 
 
+@dataclass(slots=True, eq=False)
 class _AsyncSending(_Sending):
     """The same, with a future."""
 
-    __slots__ = ("future",)
-
-    future: Future[Receipt]
+    future: Future[Receipt] = field(default_factory=Future)
 
     def settle(self, result: Receipt | BaseException) -> None:
         """All is over; called on the loop."""
@@ -582,8 +579,7 @@ class Producer(SyncClient[AsyncProducer]):
         """
         self.check_usable()
         sending = _AsyncSending(self, message, order_key, queue, self._limit_ms(timeout))
-        future: Future[Receipt] = Future()
-        sending.future = future
+        future = sending.future
         if callback is not None:
             future.add_done_callback(lambda done: callback(done.exception() or done.result()))
         self._unfinished.acquire()

@@ -12,6 +12,7 @@ last answer of a broker counts; a fast one ends its avoidance at once.
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from onelog.client.connection.address import Address
 from onelog.client.message import Queue
@@ -66,33 +67,29 @@ def avoided_for_ms(latency_ms: float) -> int:
     return AVOIDED_MS[max(0, bisect_right(LATENCIES_MS, latency_ms) - 1)]
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """A broker that is sent to, and the connection to it, if there is one."""
 
-    __slots__ = ("address", "broker", "peer", "unreachable_until")
-
-    def __init__(self, broker: str, address: Address | None) -> None:
-        self.broker = broker
-        self.address = address
-        """None for a broker that the name servers do not know now."""
-        self.peer: Peer | None = None
-        self.unreachable_until = 0.0
-        """By the loop's clock: to whom no connection could be made, none is tried for a while."""
+    broker: str
+    address: Address | None
+    """None for a broker that the name servers do not know now."""
+    peer: Peer | None = None
+    unreachable_until: float = 0.0
+    """By the loop's clock: to whom no connection could be made, none is tried for a while."""
 
     def __str__(self) -> str:
         return f"{self.broker} ({self.address})" if self.address else self.broker
 
 
+@dataclass(slots=True, eq=False)
 class SendTarget:
     """One queue."""
 
-    __slots__ = ("channel", "queue", "template")
-
-    def __init__(self, queue: Queue, channel: Channel, template: SendTemplate) -> None:
-        self.queue = queue
-        """With the topic as the user calls it."""
-        self.channel = channel
-        self.template = template
+    queue: Queue
+    """With the topic as the user calls it."""
+    channel: Channel
+    template: SendTemplate
 
 
 class SendTargets:

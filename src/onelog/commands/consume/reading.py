@@ -7,7 +7,6 @@ Without `--follow` it ends: without a group after what the queues held when it b
 when the queues of this member hold nothing more.
 """
 
-import base64
 import json
 import sys
 import threading
@@ -17,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from onelog.client import PullConsumer, PushConsumer, Queue, ReceivedMessage, RetryLater
-from onelog.commands.clients import ClientSession, Pace, progress_bar
+from onelog.commands.clients import ClientSession, Pace
 from onelog.commands.session import complain
-from onelog.commands.terminal import show_bytes, show_count, show_text
+from onelog.commands.terminal import body_document, progress_bar, show_bytes, show_count, show_text
 from onelog.commands.times import parse_time, show_time
 from onelog.errors import CompressionError, InvalidRequestError
 from onelog.rocketmq.names import TOOLS_GROUP
@@ -79,10 +78,6 @@ class Printer:
         self.passed += 1
         self._taken[message.queue] = message.offset + 1
 
-    def flush(self) -> None:
-        """Have what was printed leave this process."""
-        sys.stdout.flush()
-
     def taken(self) -> dict[Queue, int]:
         """How far each queue is done with."""
         return dict(self._taken)
@@ -90,7 +85,7 @@ class Printer:
 
 def document(message: ReceivedMessage) -> dict[str, Any]:
     """A message, for programs. A body that is no text is in base64."""
-    made = {
+    return {
         "topic": message.topic,
         "broker": message.broker,
         "queue": message.queue.queue_id,
@@ -104,12 +99,8 @@ def document(message: ReceivedMessage) -> dict[str, Any]:
         "born_ms": message.born_ms,
         "store_ms": message.store_ms,
         "attempt": message.delivery_attempt,
+        **body_document(message.body),
     }
-    body = message.body
-    try:
-        return {**made, "body": body.decode(), "body_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {**made, "body": base64.b64encode(body).decode(), "body_encoding": "base64"}
 
 
 def line(message: ReceivedMessage, utc: bool) -> str:
@@ -187,7 +178,7 @@ def _read_to_the_end(consumer: PullConsumer, printer: Printer) -> None:
         while is_more and not printer.is_done:
             if _print_some(consumer, printer, ends):
                 said = show_count(printer.printed)
-                progress.update(progress.task_ids[0], completed=printer.passed, said=said)
+                progress(printer.passed, said=said)
             else:
                 is_more = any(
                     consumer.position(queue) < ends[queue.broker, queue.queue_id]
@@ -204,7 +195,7 @@ def _print_some(consumer: PullConsumer, printer: Printer, ends: dict[tuple[str, 
         end = ends.get((message.broker, message.queue.queue_id))
         if end is None or message.offset < end:
             printer.print(message)
-    printer.flush()
+    sys.stdout.flush()
     return len(messages)
 
 
@@ -222,7 +213,7 @@ def share_topic(session: ClientSession, plan: Plan, printer: Printer, group: str
                 messages = consumer.poll(POLL_SECONDS, count=printer.left(BATCH_SIZE))
                 for message in messages:
                     printer.print(message)
-                printer.flush()
+                sys.stdout.flush()
                 if time.monotonic() - committed > COMMIT_SECONDS:
                     consumer.commit()
                     committed = time.monotonic()
@@ -230,7 +221,7 @@ def share_topic(session: ClientSession, plan: Plan, printer: Printer, group: str
                     break
         except BaseException:
             # Perhaps in the middle of what a poll gave: the rest of that comes again.
-            printer.flush()
+            sys.stdout.flush()
             consumer.commit(printer.taken())
             raise
         # Also for queues that gave nothing yet: so the group stays where it began.
@@ -241,43 +232,37 @@ def share_orderly(session: ClientSession, plan: Plan, printer: Printer, group: s
     """The same with the queues locked, so that no other member has messages of them meanwhile."""
     with PullConsumer(TOOLS_GROUP, **session.options) as asking:
         asking.queues(plan.topic)  # An error if there is no such topic.
-    listener = _OrderlyListener(printer)
     ending = _Ending(plan, group)
+    is_over = threading.Event()
+    troubles: list[OSError] = []
+
+    def hear(message: ReceivedMessage) -> None:
+        """Prints messages until it is over; the rest stays with the broker."""
+        if is_over.is_set():
+            raise RetryLater("enough was printed")
+        try:
+            printer.print(message)
+            sys.stdout.flush()
+        except OSError as error:
+            troubles.append(error)
+            is_over.set()
+            raise RetryLater("it cannot be printed") from None
+        if printer.is_done:
+            is_over.set()
+
     with PushConsumer(
         group, **session.options, start=plan.first_start, orderly=True, threads=1
     ) as consumer:
-        consumer.subscribe(plan.topic, plan.tags, sql=plan.sql, listener=listener.hear)
+        consumer.subscribe(plan.topic, plan.tags, sql=plan.sql, listener=hear)
         consumer.start()
         try:
-            while not listener.is_over.wait(POLL_SECONDS):
+            while not is_over.wait(POLL_SECONDS):
                 if ending.is_reached(consumer):
                     break
         finally:
-            listener.is_over.set()
-    if listener.trouble is not None:
-        raise listener.trouble
-
-
-class _OrderlyListener:
-    """Prints messages until it is told to stop; the rest stays with the broker."""
-
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
-        self.is_over = threading.Event()
-        self.trouble: OSError | None = None
-
-    def hear(self, message: ReceivedMessage) -> None:
-        if self.is_over.is_set():
-            raise RetryLater("enough was printed")
-        try:
-            self._printer.print(message)
-            self._printer.flush()
-        except OSError as error:
-            self.trouble = error
-            self.is_over.set()
-            raise RetryLater("it cannot be printed") from None
-        if self._printer.is_done:
-            self.is_over.set()
+            is_over.set()
+    for trouble in troubles:
+        raise trouble
 
 
 class _Ending:

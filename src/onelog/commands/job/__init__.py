@@ -9,7 +9,7 @@ from onelog.commands.options import Yes
 from onelog.commands.spark_options import Job, on_spark
 from onelog.rocketmq.names import TRACE_TOPIC
 
-app = typer.Typer(help="Jobs on topics, on Spark.", no_args_is_help=True)
+app = typer.Typer()
 
 Source = Annotated[str, typer.Argument(help="The topic to read.")]
 To = Annotated[str, typer.Option("--to", help="The topic to write to.")]
@@ -34,13 +34,11 @@ Checkpoint = Annotated[
     ),
 ]
 RowsPerBatch = Annotated[int, typer.Option(min=1, help="At most so many messages at once.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Samples = Annotated[int, typer.Option(min=0, help="Show so many of each kind.")]
 ROWS_PER_BATCH = 1_000_000
 
 
-@app.command("sales-board")
-@on_spark("onelog job sales-board")
+@on_spark(app, "job", "sales-board")
 def sales_board(
     job: Job,
     orders: Annotated[str, typer.Argument(help="The topic of orders.")],
@@ -52,22 +50,20 @@ def sales_board(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    as_json: Json = False,
 ) -> None:
     """Revenue and orders per category and window of time, live."""
-    from onelog.commands.job import views
-    from onelog.spark.jobs import sales_board as work
+    from onelog_examples import board_view
+    from onelog_examples import sales_board as work
 
     query = work.start(
         job.spark, job.link, orders, folder, result_topic=result_topic, window_seconds=window,
         late_seconds=late, every=every, startingOffsets=start,
         maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
-    views.show_board(query, folder, orders, page, every, as_json)
+    board_view.follow(query, folder, orders, page, every, job.as_json)
 
 
-@app.command("redistribute")
-@on_spark("onelog job redistribute")
+@on_spark(app, "job", "redistribute")
 def redistribute(
     job: Job,
     source: Source,
@@ -82,7 +78,6 @@ def redistribute(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    as_json: Json = False,
 ) -> None:
     """Copy a backlog to a topic with more queues; messages of one key keep their order."""
     from onelog.commands.job import running
@@ -93,11 +88,10 @@ def redistribute(
         running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
         group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
-    running.run(query, f"{source} to {to}", as_json)
+    running.run(query, f"{source} to {to}", job.as_json)
 
 
-@app.command("deduplicate")
-@on_spark("onelog job deduplicate")
+@on_spark(app, "job", "deduplicate")
 def deduplicate(
     job: Job,
     source: Source,
@@ -114,7 +108,6 @@ def deduplicate(
     every: Every = None,
     start: Start = "earliest",
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    as_json: Json = False,
 ) -> None:
     """Copy a topic without the messages that repeat an earlier one."""
     from onelog.commands.job import running
@@ -126,11 +119,10 @@ def deduplicate(
         remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
         maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
-    running.run(query, f"{source} to {to}", as_json)
+    running.run(query, f"{source} to {to}", job.as_json)
 
 
-@app.command("reconcile")
-@on_spark("onelog job reconcile")
+@on_spark(app, "job", "reconcile")
 def reconcile(
     job: Job,
     first: Annotated[str, typer.Argument(help="One topic.")],
@@ -141,7 +133,6 @@ def reconcile(
     by: By = "key",
     samples: Samples = 10,
     since: Since = None,
-    as_json: Json = False,
 ) -> None:
     """Compare two topics by key and content; the exit code is 1 if they differ."""
     from onelog.commands.job import views
@@ -152,13 +143,12 @@ def reconcile(
         job.spark, job.link, first, second, second_link=other, by=by,
         samples=samples, **_from(since),
     )  # fmt: skip
-    views.reconciliation(found, first, second, as_json)
+    views.reconciliation(found, first, second, job.as_json)
     if not found.is_same:
         raise typer.Exit(1)
 
 
-@app.command("clean-logs")
-@on_spark("onelog job clean-logs")
+@on_spark(app, "job", "clean-logs")
 def clean_logs(
     job: Job,
     source: Source,
@@ -170,43 +160,39 @@ def clean_logs(
     checkpoint: Checkpoint = None,
     every: Every = None,
     rows_per_batch: RowsPerBatch = ROWS_PER_BATCH,
-    as_json: Json = False,
 ) -> None:
     """Make log lines uniform and safe to read; without --to, only count what they say."""
     from onelog.commands.job import running, views
     from onelog.spark.jobs import clean_logs as work
 
     if to is None:
-        views.log_statistics(work.statistics(job.spark, job.link, source, top), source, as_json)
+        views.log_statistics(work.statistics(job.spark, job.link, source, top), source, job.as_json)
         return
     query = work.start(
         job.spark, job.link, source, to, rejects or f"{to}-rejects",
         running.checkpoint(checkpoint, "clean-logs", source, to), every=every,
         maxOffsetsPerTrigger=str(rows_per_batch),
     )  # fmt: skip
-    running.run(query, f"{source} to {to}", as_json)
+    running.run(query, f"{source} to {to}", job.as_json)
 
 
-@app.command("trace-latency")
-@on_spark("onelog job trace-latency")
+@on_spark(app, "job", "trace-latency")
 def trace_latency(
     job: Job,
     trace_topic: Annotated[
         str, typer.Option(help="Where clients write their traces.")
     ] = TRACE_TOPIC,
     since: Since = None,
-    as_json: Json = False,
 ) -> None:
     """How long sending, waiting and consuming took, in percentiles, from message traces."""
     from onelog.commands.job import views
     from onelog.spark.jobs import trace_latency as work
 
     found = work.report(job.spark, job.link, trace_topic, **_from(since))
-    views.latencies(found, as_json)
+    views.latencies(found, job.as_json)
 
 
-@app.command("triage")
-@on_spark("onelog job triage")
+@on_spark(app, "job", "triage")
 def triage(
     job: Job,
     group: Annotated[str, typer.Argument(help="The consumer group that gave messages up.")],
@@ -232,7 +218,6 @@ def triage(
         bool, typer.Option("--dry-run", help="Only count what --resend would send.")
     ] = False,
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
     """Why messages died, in groups with samples; and sending chosen ones again, once each."""
     from onelog.commands.job import views
@@ -244,9 +229,9 @@ def triage(
     )  # fmt: skip
     chosen = views.only_where(letters, where)
     if resend:
-        views.resend_letters(job.link, group, chosen, to_topic, dry_run, yes, as_json)
+        views.resend_letters(job.link, group, chosen, to_topic, dry_run, yes, job.as_json)
     else:
-        views.show_heaps(group, chosen, samples, as_json)
+        views.show_heaps(group, chosen, samples, job.as_json)
 
 
 def _from(since: str | None) -> dict[str, str]:

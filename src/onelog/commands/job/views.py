@@ -1,37 +1,25 @@
-"""What jobs found, for people and for programs: reports, dead letters, the sales board."""
+"""What jobs found, for people and for programs: reports and dead letters."""
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
-from decimal import Decimal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
-from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
-from onelog.commands.job.running import until_interrupted, warn_of_late
 from onelog.commands.session import complain, confirm
 from onelog.commands.terminal import console, show_count, show_text, table
 from onelog.errors import InvalidRequestError
-from onelog.spark.jobs import board_page, queries, sales_board, triage
-from onelog.spark.jobs.sales_board import Cell
+from onelog.spark.jobs import triage
 from onelog.spark.jobs.topics import Link
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from onelog.spark.jobs.clean_logs import Statistics
     from onelog.spark.jobs.reconcile import Reconciliation
     from onelog.spark.jobs.trace_latency import Latency
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_WINDOWS_MAX = 40
-_BAR_CHARACTERS = 30
 
 
 def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bool) -> None:
@@ -52,17 +40,15 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
         "extra": f"only in {second}",
         "different": "in both, but not the same",
     }
-    kinds = ((kind, show_count(count), meanings[kind]) for kind, count in found.counts.items())
-    out.print(table("keys that differ", "", ">keys", "meaning", rows=kinds))
+    kinds = ((kind, count, meanings[kind]) for kind, count in found.counts.items())
+    out.print(table("keys that differ", "", "#keys", "meaning", rows=kinds))
     if found.samples:
         samples = (
-            (
-                each.kind, "(none)" if each.key is None else show_text(each.key),
-                show_count(each.first_count), show_count(each.second_count),
-            )
+            (each.kind, "(none)" if each.key is None else each.key, each.first_count,
+             each.second_count)
             for each in found.samples
         )  # fmt: skip
-        columns = ("", "key", f">in {first}", f">in {second}")
+        columns = ("", "key", f"#in {first}", f"#in {second}")
         out.print(table("some of them", *columns, rows=samples))
 
 
@@ -72,38 +58,29 @@ def log_statistics(found: "Statistics", source: str, as_json: bool) -> None:
         typer.echo(json.dumps(asdict(found)))
         return
     out = console()
-    levels = table(f"{source}: {show_count(found.lines)} lines", "level", ">lines")
-    for level, count in found.levels.items():
-        levels.add_row(level, show_count(count))
+    levels = [*found.levels.items()]
     if found.rejected:
-        levels.add_row("(of no known form)", show_count(found.rejected))
-    out.print(levels)
-    origins = (
-        (show_text(origin or "(none)"), show_count(lines), show_count(errors))
-        for origin, lines, errors in found.origins
-    )
-    out.print(table("who writes", "origin", ">lines", ">errors", rows=origins))
+        levels.append(("(of no known form)", found.rejected))
+    title = f"{source}: {show_count(found.lines)} lines"
+    out.print(table(title, "level", "#lines", rows=levels))
+    origins = ((origin or "(none)", *counts) for origin, *counts in found.origins)
+    out.print(table("who writes", "origin", "#lines", "#errors", rows=origins))
     if found.patterns:
-        patterns = ((show_count(count), show_text(text)) for text, count in found.patterns)
-        out.print(table("errors and warnings", ">lines", "text", rows=patterns))
+        patterns = ((count, text) for text, count in found.patterns)
+        out.print(table("errors and warnings", "#lines", "text", rows=patterns))
 
 
 def latencies(found: "Sequence[Latency]", as_json: bool) -> None:
     """How long things took."""
+    document = [asdict(each) for each in found]
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        typer.echo(json.dumps(document))
         return
+    percentiles = {f">{name}": f"{name}_ms" for name in ("p50", "p95", "p99", "max")}
     shown = table(
-        "latency in ms", "topic", "span", "group", ">count", ">failed", ">p50", ">p95", ">p99",
-        ">max",
+        "latency in ms", "topic", "span", "group", "#count", "#failed", *percentiles.items(),
+        rows=document,
     )  # fmt: skip
-    for each in found:
-        shown.add_row(
-            show_text(each.topic), each.span, show_text(each.group), show_count(each.count),
-            show_count(each.failed), *(
-                f"{value:,.1f}" for value in (each.p50_ms, each.p95_ms, each.p99_ms, each.max_ms)
-            ),
-        )  # fmt: skip
     console().print(shown)
 
 
@@ -129,25 +106,22 @@ def show_heaps(group: str, chosen: "DataFrame", samples: int, as_json: bool) -> 
     heaps = triage.heaps(chosen, samples)
     if as_json:
         document = [
-            {
-                "reason": heap.reason, "origin_topic": heap.origin_topic, "tags": heap.tags,
-                "count": heap.count, "first": heap.first.isoformat(),
-                "last": heap.last.isoformat(), "samples": list(heap.samples),
-            }
+            {**asdict(heap), "first": heap.first.isoformat(), "last": heap.last.isoformat()}
             for heap in heaps
-        ]  # fmt: skip
+        ]
         typer.echo(json.dumps(document))
         return
     total = sum(heap.count for heap in heaps)
     shown = table(
         f"dead letters of {group}: {show_count(total)}",
-        ">letters", "reason", "topic", "tags", "first", "last", "samples",
+        ("#letters", "count"), "reason", ("topic", "origin_topic"), "tags", "first", "last",
+        "samples",
         rows=(
-            (
-                show_count(heap.count), show_text(heap.reason), heap.origin_topic or "-", heap.tags,
-                f"{heap.first:%Y-%m-%d %H:%M:%S}", f"{heap.last:%Y-%m-%d %H:%M:%S}",
-                "\n".join(map(show_text, heap.samples)),
-            )
+            {
+                **asdict(heap), "first": f"{heap.first:%Y-%m-%d %H:%M:%S}",
+                "last": f"{heap.last:%Y-%m-%d %H:%M:%S}",
+                "samples": Text("\n".join(map(show_text, heap.samples))),
+            }
             for heap in heaps
         ),
     )  # fmt: skip
@@ -165,7 +139,7 @@ def resend_letters(
 ) -> None:
     """Send letters again, after a question."""
     if not (yes or dry_run):
-        confirm(f"send {show_count(chosen.count())} letters of {group} again?")
+        confirm(f"send {show_count(chosen.count())} letters of {group} again?", yes)
     done = triage.resend(link, group, chosen, to_topic=to_topic, dry_run=dry_run)
     if as_json:
         document = {
@@ -183,84 +157,3 @@ def resend_letters(
         complain(f"{each.who}: {each.reason}")
     if done.failures:
         raise typer.Exit(2)
-
-
-def show_board(
-    query: "StreamingQuery",
-    folder: Path,
-    title: str,
-    page: Path | None,
-    every: float | None,
-    as_json: bool,
-) -> None:
-    """Show the board while the query runs, and at its end."""
-    out = console()
-    refresh = None if every is None else max(1, round(every))
-    is_live = out.is_terminal and not as_json
-
-    def noted(_: Mapping[str, Any]) -> None:
-        cells = sales_board.read(folder)
-        if is_live:
-            live.update(board_table(cells, title))
-        if page is not None:
-            board_page.write(page, cells, title, refresh)
-
-    with until_interrupted() as stopped, Live(console=out, transient=True) as live:
-        if not is_live:
-            live.stop()
-        done = queries.run(query, noted, stopped)
-    cells = sales_board.read(folder)
-    if page is not None:
-        board_page.write(page, cells, title)
-    if as_json:
-        typer.echo(
-            json.dumps({"messages": done.rows, "board": [_cell_document(each) for each in cells]})
-        )
-    else:
-        out.print(board_table(cells, title))
-    warn_of_late(done)
-
-
-def _cell_document(cell: Cell) -> dict[str, object]:
-    return {
-        "window_start": cell.window_start.isoformat(),
-        "category": cell.category,
-        "orders": cell.orders,
-        "revenue": float(cell.revenue),
-    }
-
-
-def board_table(cells: Sequence[Cell], title: str) -> Table:
-    """A line for each category: its sums, a bar to compare them, and how it went over time."""
-    by_category: dict[str, dict[datetime, Cell]] = defaultdict(dict)
-    for cell in cells:
-        by_category[cell.category][cell.window_start] = cell
-    windows = sorted({cell.window_start for cell in cells})[-_WINDOWS_MAX:]
-    sums = {
-        name: (
-            sum(cell.orders for cell in found.values()),
-            sum((cell.revenue for cell in found.values()), Decimal(0)),
-        )
-        for name, found in by_category.items()
-    }
-    most = max((revenue for _, revenue in sums.values()), default=Decimal(0)) or Decimal(1)
-    made = table(title, "category", ">orders", ">revenue", "", f"last {len(windows)} windows")
-    for name, (orders, revenue) in sorted(sums.items(), key=lambda item: -item[1][1]):
-        found = by_category[name]
-        made.add_row(
-            show_text(name),
-            show_count(orders),
-            f"{revenue:,.2f}",
-            "█" * round(float(revenue / most) * _BAR_CHARACTERS),
-            sparkline([float(found[at].revenue) if at in found else 0.0 for at in windows]),
-        )
-    total = sum((revenue for _, revenue in sums.values()), Decimal(0))
-    made.add_section()
-    made.add_row("all", show_count(sum(orders for orders, _ in sums.values())), f"{total:,.2f}")
-    return made
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Values as a line of blocks, the largest one full."""
-    top = max(values, default=0.0) or 1.0
-    return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1))] for value in values)

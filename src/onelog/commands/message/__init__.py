@@ -1,18 +1,19 @@
 """`onelog message`: find messages by id, key, place or time, and what happened to them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from onelog.client.admin.messages import Found
+from onelog.commands.message import views
+from onelog.commands.message.search import find, first, span, write_body
 from onelog.commands.options import Interval
 from onelog.commands.session import Session, connected
+from onelog.errors import InvalidRequestError, MessageNotFoundError
 from onelog.rocketmq.names import TRACE_TOPIC
 
-if TYPE_CHECKING:
-    from onelog.client.admin.messages import Found
-
-app = typer.Typer(help="Messages: find them by id, key, place or time.", no_args_is_help=True)
+app = typer.Typer()
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Since = Annotated[
@@ -41,8 +42,6 @@ async def get_message(
     body_to: BodyFile = None,
 ) -> None:
     """Show a message by its id."""
-    from onelog.commands.message.search import find
-
     found = await find(session.admin.messages, message_id, topic)
     await _show_one(session, found, groups, body_to)
 
@@ -58,17 +57,11 @@ async def by_key(
     limit: Annotated[int, typer.Option(min=1, max=64, help="At most so many.")] = 32,
 ) -> None:
     """List messages that have a key."""
-    from onelog.commands.message import views
-    from onelog.commands.message.search import span
-
     begin_ms, end_ms = span(since or "earliest", until, session.utc)
     search = await session.admin.messages.by_key(
         topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=limit
     )
-    session.show(
-        [views.document(found) for found in search.messages],
-        views.messages_table(search.messages, session.utc),
-    )
+    session.show(*views.show_messages(search.messages, session.utc))
     session.complain(search.failures)
 
 
@@ -84,8 +77,6 @@ async def by_unique_key(
     body_to: BodyFile = None,
 ) -> None:
     """Show the message with a unique key; the newest, if there are several."""
-    from onelog.errors import MessageNotFoundError
-
     search = await session.admin.messages.by_unique_key(topic, unique_key)
     session.complain(search.failures)
     if not search.messages:
@@ -106,15 +97,11 @@ async def by_offset(
     body_to: BodyFile = None,
 ) -> None:
     """Show the message at a place of a queue, or list several from there on."""
-    from onelog.commands.message import views
-
     found = await session.admin.messages.by_offset(topic, queue, offset, broker=broker, count=count)
     if count == 1:
         await _show_one(session, found[0], groups, body_to)
     else:
-        session.show(
-            [views.document(each) for each in found], views.messages_table(found, session.utc)
-        )
+        session.show(*views.show_messages(found, session.utc))
 
 
 @app.command("by-time")
@@ -133,10 +120,6 @@ async def by_time(
     interval: Interval = 1.0,
 ) -> None:
     """List messages in the order in which they were stored."""
-    from onelog.commands.message import views
-    from onelog.commands.message.search import first, span
-    from onelog.errors import InvalidRequestError
-
     begin_ms, end_ms = span(since or "15m", until, session.utc)
     messages = session.admin.messages
     if follow:
@@ -150,9 +133,7 @@ async def by_time(
     listed = await first(
         limit, messages.by_time(topic, begin_ms, end_ms, broker=broker, queue_id=queue)
     )
-    session.show(
-        [views.document(found) for found in listed], views.messages_table(listed, session.utc)
-    )
+    session.show(*views.show_messages(listed, session.utc))
 
 
 @app.command("trace")
@@ -174,20 +155,13 @@ async def trace_message(
 
     Deliveries are known if clients trace (enableMsgTrace); all the rest is read from the log.
     """
-    from onelog.commands.message import views
-
     trace = await session.admin.traces.trace(message_id, topic=topic, trace_topic=trace_topic)
-    session.show(views.trace_document(trace), *views.trace_views(trace, session.utc))
+    session.show(*views.show_trace(trace, session.utc))
     session.complain(trace.failures)
 
 
-async def _show_one(session: Session, found: "Found", groups: bool, body_to: Path | None) -> None:
-    from onelog.commands.message import views
-    from onelog.commands.message.search import write_body
-
+async def _show_one(session: Session, found: Found, groups: bool, body_to: Path | None) -> None:
     if body_to is not None:
         write_body(found, body_to)
     consumption = await session.admin.messages.consumption(found) if groups else None
-    session.show(
-        views.document(found, consumption), *views.details(found, consumption, session.utc)
-    )
+    session.show(*views.show_message(found, consumption, session.utc))

@@ -8,9 +8,17 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from onelog.client.admin.messages import Consumption, Found
-from onelog.client.admin.traces import MessageTrace, Step, StepKind
+from onelog.client.admin.traces import MessageTrace, StepKind
 from onelog.client.connection.address import host_text
-from onelog.commands.terminal import show_bytes, show_count, show_text, table
+from onelog.commands.session import Shown
+from onelog.commands.terminal import (
+    body_document,
+    show_bytes,
+    show_count,
+    show_text,
+    table,
+    text_of,
+)
 from onelog.commands.times import show_time
 from onelog.errors import CompressionError
 from onelog.message import TRANSACTION_MASK, Message, SysFlag, decode_properties
@@ -19,12 +27,13 @@ from onelog.record.compression import Compression, unpacked_body
 SHORT_CHARACTERS = 60
 LONG_BYTES = 4096
 """How much of a body is shown; all of it goes to a file with --body-to."""
-_TRANSACTIONS = {
+Documents = Sequence[dict[str, Any]]
+TRANSACTIONS = {
     int(SysFlag.PREPARED): "prepared",
     int(SysFlag.COMMITTED): "committed",
     int(SysFlag.ROLLED_BACK): "rolled back",
 }
-
+"""What a message is in a transaction, by the bits of its sysFlag."""
 _WAITING = (StepKind.DELAYED, StepKind.PREPARED)
 
 
@@ -62,30 +71,23 @@ def document(found: Found, consumption: Sequence[Consumption] | None = None) -> 
 
 def _body_document(message: Message) -> dict[str, Any]:
     try:
-        body = unpacked_body(message)
+        return body_document(unpacked_body(message))
     except CompressionError as error:
         raw = base64.b64encode(message.body).decode()
         return {"body": raw, "body_encoding": "base64", "body_trouble": str(error)}
-    try:
-        return {"body": body.decode(), "body_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
 
 
-def messages_table(messages: Sequence[Found], utc: bool) -> Table:
+def show_messages(messages: Sequence[Found], utc: bool) -> Shown:
     """Messages, one per line."""
-    return table(
+    documents = [document(each) for each in messages]
+    return documents, table(
         f"messages: {show_count(len(messages))}",
-        "stored", "broker", ">queue", ">offset", "tags", "keys", "id", "body",
+        ("stored", "store_ms"), "broker", ">queue", ">offset", "tags", "keys", "id", "body",
         rows=(
-            (
-                show_time(message.store_ms, utc=utc), found.broker, str(message.queue_id),
-                str(message.queue_offset), show_text(message.tags or "-"),
-                show_text(" ".join(message.keys) or "-"), message.message_id, short_body(message),
-            )
-            for found in messages
-            for message in (found.message,)
+            {**row, "keys": " ".join(row["keys"]), "body": short_body(found.message)}
+            for row, found in zip(documents, messages, strict=True)
         ),
+        utc=utc,
     )  # fmt: skip
 
 
@@ -97,9 +99,7 @@ def line(found: Found, utc: bool) -> str:
     return f"{show_time(message.store_ms, utc=utc)} {place}{tags} {short_body(message)}"
 
 
-def details(
-    found: Found, consumption: Sequence[Consumption] | None, utc: bool
-) -> list[RenderableType]:
+def show_message(found: Found, consumption: Sequence[Consumption] | None, utc: bool) -> Shown:
     """Everything about one message."""
     message = found.message
     made = Table.grid(padding=(0, 2))
@@ -114,20 +114,18 @@ def details(
         "born": f"{show_time(message.born_ms, utc=utc)} at {host_text(message.born_host)}",
         "stored": f"{show_time(message.store_ms, utc=utc)} at {host_text(message.store_host)}",
         "tried again": f"{message.reconsume_times} times",
-        "transaction": _TRANSACTIONS.get(message.sys_flag & TRANSACTION_MASK, "-"),
+        "transaction": TRANSACTIONS.get(message.sys_flag & TRANSACTION_MASK, "-"),
         "flag": str(message.flag),
         "size": f"{show_bytes(message.size)}, body {show_bytes(len(message.body))}"
         + _compression(message),
     }
     for name, value in facts.items():
         made.add_row(name, show_text(value))
-    views: list[RenderableType] = [made]
     properties = sorted(decode_properties(message.properties).items())
-    rows = (tuple(map(show_text, each)) for each in properties)
-    views.append(table("properties", "name", "value", rows=rows))
+    views = [made, table("properties", "name", "value", rows=properties)]
     if consumption is not None:
         views.append(_consumption_table(message, consumption))
-    return [*views, "body:", _long_body(message)]
+    return document(found, consumption), *views, "body:", _long_body(message)
 
 
 def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> Table:
@@ -135,7 +133,7 @@ def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> 
         "consumer groups", "group", ">position", "past this message",
         rows=(
             (
-                show_text(each.group), str(each.position),
+                each.group, each.position,
                 "yes" if each.is_past
                 else f"no, {show_count(message.queue_offset - each.position)} messages before it",
             )
@@ -150,7 +148,7 @@ def short_body(message: Message) -> str:
         body = unpacked_body(message)
     except CompressionError as error:
         return f"({error})"
-    text = _text(body, 4 * SHORT_CHARACTERS)
+    text = text_of(body, 4 * SHORT_CHARACTERS)
     if text is None:
         return f"({show_bytes(len(body))} that are no text)"
     shown = show_text(text)
@@ -163,22 +161,10 @@ def _long_body(message: Message) -> str:
         body = unpacked_body(message)
     except CompressionError as error:
         return f"({error})"
-    text = _text(body, LONG_BYTES)
+    text = text_of(body, LONG_BYTES)
     lines = _hex(body[:LONG_BYTES]) if text is None else map(show_text, text.split("\n"))
     rest = len(body) - LONG_BYTES
     return "\n".join(lines) + (f"\n… {show_bytes(rest)} more" if rest > 0 else "")
-
-
-def _text(body: bytes, bytes_max: int) -> str | None:
-    """The beginning of a body as text; None if it is none."""
-    head = body[:bytes_max]
-    try:
-        return head.decode()
-    except UnicodeDecodeError as error:
-        # Where the head ends, a character may be cut in two.
-        if len(body) > bytes_max and error.start > bytes_max - 4:
-            return head[: error.start].decode()
-        return None
 
 
 def _hex(data: bytes) -> Iterator[str]:
@@ -196,10 +182,10 @@ def _compression(message: Message) -> str:
     return f" compressed with {Compression(kind).name.lower() if known else 'zlib'}"
 
 
-def trace_document(trace: MessageTrace) -> dict[str, Any]:
-    """The story, for programs."""
+def show_trace(trace: MessageTrace, utc: bool) -> Shown:
+    """The story."""
     first = trace.first
-    return {
+    document: dict[str, Any] = {
         "unique_key": trace.unique_key,
         "id": first.message_id if first else None,
         "topic": trace.topic,
@@ -232,59 +218,54 @@ def trace_document(trace: MessageTrace) -> dict[str, Any]:
             for fate in trace.fates
         ],
     }
+    return document, *_trace_views(trace, document["steps"], document["groups"], utc)
 
 
-def trace_views(trace: MessageTrace, utc: bool) -> list[RenderableType]:
-    """The story, for people."""
-    made: list[RenderableType] = [_steps_table(trace, utc)]
-    if trace.fates:
-        made.append(_fates_table(trace, utc))
+def _trace_views(
+    trace: MessageTrace, steps: Documents, groups: Documents, utc: bool
+) -> Iterator[RenderableType]:
+    words = trace.first.keys if trace.first else []
+    keys = f", keys {show_text(' '.join(words))}" if words else ""
+    yield table(
+        f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
+        ("time", "at_ms"), ">since birth", "step", "group", ("where", "place"), ">retry", ">took",
+        "note",
+        rows=(
+            {
+                **step, "since_birth": _latency(step["since_born_ms"]),
+                "took": "-" if step["took_ms"] is None else f"{step['took_ms']:,} ms",
+                "note": _note(step["note"] or "", utc),
+            }
+            for step in steps
+        ),
+        utc=utc,
+    )  # fmt: skip
+    if groups:
+        yield table(
+            "consumer groups",
+            "group", "state", ("since", "at_ms"), ">after", ">deliveries",
+            rows=(
+                {
+                    **each, "deliveries": each["deliveries"] or "-",
+                    "after": _latency(each["since_born_ms"]) if each["at_ms"] else "-",
+                }
+                for each in groups
+            ),
+            utc=utc,
+        )  # fmt: skip
     if trace.first is None:
         waits = any(step.kind in _WAITING for step in trace.steps)
         what = "consumers cannot see it yet" if waits else "the log does not have it any more"
-        made.append(f"it is not in its topic: {what}")
+        yield f"it is not in its topic: {what}"
     if not trace.traced:
-        made.append("no client traced it: when it was sent and delivered is not known")
-    return made
+        yield "no client traced it: when it was sent and delivered is not known"
 
 
-def _steps_table(trace: MessageTrace, utc: bool) -> Table:
-    words = trace.first.keys if trace.first else []
-    keys = f", keys {show_text(' '.join(words))}" if words else ""
-    return table(
-        f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
-        "time", ">since birth", "step", "group", "where", ">retry", ">took", "note",
-        rows=(
-            (
-                show_time(step.at_ms, utc=utc), _latency(step.at_ms - trace.born_ms),
-                step.kind.value, show_text(step.group) or "-", show_text(step.place) or "-",
-                str(step.retry) if step.retry >= 0 else "-",
-                "-" if step.took_ms is None else f"{step.took_ms:,} ms", _note(step, utc),
-            )
-            for step in trace.steps
-        ),
-    )  # fmt: skip
-
-
-def _note(step: Step, utc: bool) -> str:
-    word, _, time = step.note.partition(" ")
+def _note(note: str, utc: bool) -> str:
+    word, _, time = note.partition(" ")
     if word == "until" and time.isdecimal():
         return f"until {show_time(int(time), utc=utc)}"
-    return show_text(step.note) or "-"
-
-
-def _fates_table(trace: MessageTrace, utc: bool) -> Table:
-    return table(
-        "consumer groups", "group", "state", "since", ">after", ">deliveries",
-        rows=(
-            (
-                show_text(fate.group), fate.state, show_time(fate.at_ms, utc=utc),
-                _latency(fate.at_ms - trace.born_ms) if fate.at_ms else "-",
-                str(fate.deliveries or "-"),
-            )
-            for fate in trace.fates
-        ),
-    )  # fmt: skip
+    return note
 
 
 def _latency(ms: int) -> str:

@@ -1,20 +1,14 @@
 """`onelog produce`: send lines, JSON lines or files as messages."""
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from onelog.commands.clients import ClientSession, Rate, client_command
 
-
-class Form(Enum):
-    """What the input is made of."""
-
-    LINES = "lines"
-    JSON = "json"
-    FILES = "files"
+Form = Literal["lines", "json", "files"]
+"""What the input is made of."""
 
 
 @client_command
@@ -30,7 +24,7 @@ def produce(
     form: Annotated[
         Form,
         typer.Option("--as", help="A message is a line, a JSON object on a line, or a whole file."),
-    ] = Form.LINES,
+    ] = "lines",
     body: Annotated[
         list[str] | None,
         typer.Option("--body", "-b", help="Send this text instead. May be repeated."),

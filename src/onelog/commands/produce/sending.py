@@ -11,7 +11,6 @@ that are on their way are waited for; a second Ctrl-C does not wait.
 import base64
 import binascii
 import contextlib
-import dataclasses
 import sys
 import threading
 import time
@@ -24,13 +23,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
-from rich.progress import Progress
 
 from onelog.client import Message, Producer, Receipt
-from onelog.commands.clients import ClientSession, Pace, progress_bar
+from onelog.commands.clients import ClientSession, Pace
 from onelog.commands.produce import Form
 from onelog.commands.session import EXIT_FAILED, complain
-from onelog.commands.terminal import show_bytes, show_count
+from onelog.commands.terminal import progress_bar, show_bytes, show_count
 from onelog.commands.times import parse_span, parse_time
 from onelog.errors import InvalidRequestError, OnelogError
 
@@ -91,13 +89,10 @@ class Template:
     """What all messages have, unless they say otherwise."""
 
     topic: str
-    tags: str | None
-    keys: tuple[str, ...]
-    properties: dict[str, str]
-    delay: timedelta | None
-    deliver_at: datetime | None
     order_key: str | None
     utc: bool
+    shared: dict[str, Any]
+    """The other arguments of a `Message`."""
 
     @staticmethod
     def of(
@@ -117,35 +112,20 @@ class Template:
             if not equals or not name or not value:
                 raise InvalidRequestError(f"--property {each}: write it as name=value")
             named[name] = value
-        template = Template(
-            topic,
-            tag,
-            tuple(keys or ()),
-            named,
-            None if delay is None else _delay(delay),
-            None if deliver_at is None else _moment(deliver_at, utc),
-            order_key,
-            utc,
-        )
-        template._check()
-        return template
-
-    def _check(self) -> None:
-        """Refuse now what every message would be refused for."""
-        named = dataclasses.replace(self, topic="t") if self.topic == TOPIC_OF_LINES else self
-        named.plain(b"?")
+        shared: dict[str, Any] = {
+            "tags": tag,
+            "keys": tuple(keys or ()),
+            "properties": named,
+            "delay": _delay(delay),
+            "deliver_at": _moment(deliver_at, utc),
+        }
+        # Refuses now what every message would be refused for.
+        Message("t" if topic == TOPIC_OF_LINES else topic, b"?", **shared)
+        return Template(topic, order_key, utc, shared)
 
     def plain(self, body: bytes) -> Message:
         """A message of which only the body is known."""
-        return Message(
-            self.topic,
-            body,
-            tags=self.tags,
-            keys=self.keys,
-            properties=self.properties,
-            delay=self.delay,
-            deliver_at=self.deliver_at,
-        )
+        return Message(self.topic, body, **self.shared)
 
     def of_json(self, line: bytes) -> tuple[Message, str | None]:
         """A message that says more, and its order key."""
@@ -153,18 +133,14 @@ class Template:
             given = _decode_line(line)
         except msgspec.MsgspecError as error:
             raise InvalidRequestError(str(error)) from None
-        is_timed = not (given.delay is given.deliver_at is given.delay_level is None)
-        message = Message(
-            self._topic_of(given),
-            _body(given),
-            tags=self.tags if given.tags is None else given.tags,
-            keys=self.keys if given.keys is None else given.keys,
-            properties={**self.properties, **(given.properties or {})},
-            flag=given.flag or 0,
-            delay=_delay(given.delay) if is_timed else self.delay,
-            deliver_at=_moment(given.deliver_at, self.utc) if is_timed else self.deliver_at,
-            delay_level=given.delay_level or 0,
-        )
+        own = {"tags": given.tags, "keys": given.keys, "flag": given.flag}
+        merged = self.shared | {name: value for name, value in own.items() if value is not None}
+        merged["properties"] = {**self.shared["properties"], **(given.properties or {})}
+        if not (given.delay is given.deliver_at is given.delay_level is None):
+            merged["delay"] = _delay(given.delay)
+            merged["deliver_at"] = _moment(given.deliver_at, self.utc)
+            merged["delay_level"] = given.delay_level or 0
+        message = Message(self._topic_of(given), _body(given), **merged)
         return message, given.order_key or self.order_key
 
     def _topic_of(self, given: _Line) -> str:
@@ -179,18 +155,18 @@ def items(
     template: Template, form: Form, files: Sequence[Path], bodies: Sequence[str] | None
 ) -> Iterator[Item | Unusable]:
     """The messages, one after the other."""
-    if template.topic == TOPIC_OF_LINES and form is not Form.JSON:
+    if template.topic == TOPIC_OF_LINES and form != "json":
         raise InvalidRequestError("only JSON lines can name their topic: name one for all of them")
     if bodies is not None:
         if files:
             raise InvalidRequestError("--body and files exclude one another")
         for number, body in enumerate(bodies, 1):
-            yield _item(template, Form.FILES, body.encode(), f"--body number {number}")
+            yield _item(template, "files", body.encode(), f"--body number {number}")
         return
     for path in files or [STDIN]:
         name = "stdin" if path == STDIN else str(path)
         with _opened(path, name) as stream:
-            if form is Form.FILES:
+            if form == "files":
                 yield _item(template, form, stream.read(), name)
                 continue
             for number, line in enumerate(stream, 1):
@@ -221,10 +197,10 @@ def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
 
 def _item(template: Template, form: Form, data: bytes, place: str) -> Item | Unusable:
     try:
-        if form is Form.JSON:
+        if form == "json":
             message, order_key = template.of_json(data)
             return Item(message, order_key, place, len(data))
-        body = data.rstrip(b"\r\n") if form is Form.LINES else data
+        body = data.rstrip(b"\r\n") if form == "lines" else data
         return Item(template.plain(body), template.order_key, place, len(data))
     except OnelogError as error:
         return Unusable(place, str(error))
@@ -355,7 +331,7 @@ def _send_all(
     source: Iterable[Item | Unusable],
     plan: Plan,
     sent: _Sent,
-    progress: Progress,
+    progress: Callable[..., None],
 ) -> None:
     pace = Pace(plan.rate)
     in_order: dict[str, Future[Receipt]] = {}
@@ -378,7 +354,7 @@ def _send_all(
         if time.monotonic() - shown > SHOW_SECONDS:
             shown = time.monotonic()
             done = number if plan.count else read_bytes
-            progress.update(progress.task_ids[0], completed=done, said=show_count(sent.count))
+            progress(done, said=show_count(sent.count))
         if number == plan.count:
             return
 

@@ -4,18 +4,14 @@ All of it works on stores that RocketMQ wrote, too, and while a broker is runnin
 `export-config`, which prepares a store that nobody uses for RocketMQ.
 """
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from onelog.commands.serve import ConfigFile, Set
 
-app = typer.Typer(
-    help="Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker runs.",
-    no_args_is_help=True,
-)
+app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that has `commitlog`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -29,12 +25,8 @@ IndexEntries = Annotated[
 ]
 
 
-class Body(StrEnum):
-    """How much of a body is shown."""
-
-    FULL = "full"
-    SHORT = "short"
-    NONE = "none"
+Body = Literal["full", "short", "none"]
+"""How much of a body is shown."""
 
 
 @app.command("inspect")
@@ -77,7 +69,7 @@ def dump_queue(
         int | None, typer.Option("--from", help="First queue offset. [default: the oldest]")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many messages.")] = 10,
-    body: Annotated[Body, typer.Option(help="How much of each body.")] = Body.SHORT,
+    body: Annotated[Body, typer.Option(help="How much of each body.")] = "short",
     json: Json = False,
 ) -> None:
     """Print messages of a queue; with --json, one JSON document per line."""

@@ -9,27 +9,17 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from onelog.client.connection.address import host_text
+from onelog.commands.message.views import TRANSACTIONS
 from onelog.commands.store import Body
-from onelog.commands.terminal import console, show_text
+from onelog.commands.terminal import console, show_text, text_of
 from onelog.commands.times import show_time
 from onelog.errors import OffsetOutOfRangeError, StoreError, TopicNotFoundError
-from onelog.message import (
-    INNER_COUNT,
-    TRANSACTION_MASK,
-    Message,
-    SysFlag,
-    decode_properties,
-)
+from onelog.message import INNER_COUNT, TRANSACTION_MASK, Message, SysFlag, decode_properties
 from onelog.record.entries import PADDING_SIZE
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 
 _SHORT_BYTES = 120
-_TRANSACTIONS = {
-    int(SysFlag.PREPARED): "prepared",
-    int(SysFlag.COMMITTED): "committed",
-    int(SysFlag.ROLLED_BACK): "rolled back",
-}
 _COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
 
@@ -146,7 +136,7 @@ def as_document(found: Found, body: Body) -> dict[str, Any]:
 
 
 def _body_fields(content: memoryview, how: Body) -> dict[str, Any]:
-    if how is Body.NONE:
+    if how == "none":
         return {}
     raw, text = _shown(content, how)
     fields: dict[str, Any] = {"body_truncated": True} if len(raw) < len(content) else {}
@@ -157,17 +147,11 @@ def _body_fields(content: memoryview, how: Body) -> dict[str, Any]:
 
 def _shown(content: memoryview, how: Body) -> tuple[bytes, str | None]:
     """The bytes to show, and the same as text if they are some."""
-    raw = bytes(content if how is Body.FULL else content[:_SHORT_BYTES])
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        # A cut may have gone through a character.
-        if len(raw) == len(content) or error.start < len(raw) - 3:
-            return raw, None
-        raw = raw[: error.start]
-        text = raw.decode()
-    is_text = all(letter.isprintable() or letter in "\t\r\n" for letter in text)
-    return raw, text if is_text else None
+    size = len(content) if how == "full" else _SHORT_BYTES
+    text = text_of(bytes(content), size)
+    if text is None or not all(letter.isprintable() or letter in "\t\r\n" for letter in text):
+        return bytes(content[:size]), None
+    return text.encode(), text
 
 
 def _inner_count(message: Message) -> int | None:
@@ -183,7 +167,7 @@ def _flag_names(flags: int) -> list[str]:
     if flags & SysFlag.COMPRESSED:
         names.append(f"compressed ({_COMPRESSIONS.get(flags >> 8 & 7, 'unknown')})")
     if flags & TRANSACTION_MASK:
-        names.append(_TRANSACTIONS[flags & TRANSACTION_MASK])
+        names.append(TRANSACTIONS[flags & TRANSACTION_MASK])
     named = {
         "multi tags": SysFlag.MULTI_TAGS,
         "need unwrap": SysFlag.NEED_UNWRAP,
@@ -220,7 +204,7 @@ def _show(found: Found, how: Body, out: Console) -> None:
     _line(out, "flags", flags)
     for name, value in decode_properties(message.properties).items():
         _line(out, name, value)
-    if how is not Body.NONE:
+    if how != "none":
         raw, text = _shown(message.body, how)
         more = "..." if len(raw) < len(message.body) else ""
         name = f"body ({len(message.body)})"

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from onelog.commands.terminal import console, progress_counts, show_count, show_text
+from onelog.commands.terminal import console, progress_bar, show_count, show_text
 from onelog.config import StoreConfig
 from onelog.store.verify import Verification
 from onelog.store.verify import verify as verify_store
@@ -23,7 +23,7 @@ def verify(
 ) -> bool:
     """Check a store and print what was found; whether it is as it should be."""
     columns = (DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with progress_counts("verifying", *columns) as on_progress:
+    with progress_bar("verifying", None, *columns) as on_progress:
         found = verify_store(
             folder,
             index_slots=index_slots,

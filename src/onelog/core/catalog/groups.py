@@ -1,13 +1,9 @@
 """Consumer groups: what is set for each. Who is in them is `members`; how far they are, `offsets`.
 
-Settings are a durable table. Groups that a protocol's own tools use exist from the
-start, in memory.
-
-Invariant: what `get` answers is recorded in the log or follows from the configuration.
+Groups that a protocol's own tools use exist from the start, in memory (`settings`).
 """
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +11,11 @@ import msgspec
 
 from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
-from onelog.core.durable.tables import Change, DataVersion, Tables, Versions, in_parts, joined
+from onelog.core.catalog.settings import Settings
+from onelog.core.durable.tables import Change, Tables, Versions
 from onelog.core.redelivery.policy import parse_policy
 from onelog.errors import GroupNotFoundError, InvalidGroupError
 from onelog.names import check_name
-
-log = logging.getLogger(__name__)
 
 RETRY_QUEUES_MAX = 1_024
 RETRY_TIMES_MAX = 1_000_000
@@ -67,64 +62,22 @@ def _check_settings(config: GroupConfig) -> None:
 GroupListener = Callable[[str, GroupConfig | None], None]
 
 
-class Groups:
+class Groups(Settings[GroupConfig]):
     """The table of consumer groups."""
 
     name = "groups"
+    what = "consumer group"
+    kind = GroupConfig
 
     def __init__(
         self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
     ) -> None:
-        self._tables = tables
-        self._versions = versions
-        self._naming = naming
+        super().__init__(tables, versions, naming, map(GroupConfig, naming.system_groups))
         self.auto_create = config.auto_create_groups
-        self._groups: dict[str, GroupConfig] = {}
-        self._system = {name: GroupConfig(name) for name in naming.system_groups}
-        self.on_change: list[GroupListener] = []
-        """Called after a group was created, changed or deleted (then with None)."""
-
-    def apply(self, key: str, value: Any) -> None:
-        """Make one change."""
-        if value is None:
-            self._groups.pop(key, None)
-        else:
-            self._groups[key] = msgspec.convert(value, GroupConfig)
-
-    def entries(self) -> dict[str, Any]:
-        """Every group but the system's, unless those were given settings of their own."""
-        return joined(self.parts())
-
-    def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
-        for part in in_parts(self._groups):
-            yield {
-                name: msgspec.to_builtins(config)
-                for name, config in part
-                if self._system.get(name) != config
-            }
-
-    def add_system_groups(self) -> None:
-        """What every start adds to the recorded groups."""
-        for name, config in self._system.items():
-            self._groups.setdefault(name, config)
-
-    @property
-    def version(self) -> DataVersion:
-        """The version of the whole set."""
-        return self._versions[self.name]
-
-    def get(self, name: str) -> GroupConfig | None:
-        """The group's settings, if it exists."""
-        return self._groups.get(name)
-
-    def all(self) -> list[GroupConfig]:
-        """Every group, in the order of creation."""
-        return list(self._groups.values())
 
     def is_system(self, name: str) -> bool:
         """Whether the group is the broker's or RocketMQ's tools' own."""
-        naming = self._naming
+        naming = self.naming
         return (
             name in self._system
             or name in naming.reserved_groups
@@ -133,7 +86,7 @@ class Groups:
 
     def require(self, name: str) -> GroupConfig:
         """The group's settings; created on first use where that is allowed."""
-        config = self._groups.get(name)
+        config = self._known.get(name)
         if config is not None:
             return config
         if self.auto_create or self.is_system(name):
@@ -144,23 +97,14 @@ class Groups:
 
     def put(self, config: GroupConfig) -> None:
         """Create the group, or change its settings. Nothing happens if it has them already."""
-        if self._groups.get(config.name) == config:
+        if self._known.get(config.name) == config:
             return
         check_name(config.name, "group", InvalidGroupError)
         _check_settings(config)
-        change = (self.name, config.name, msgspec.to_builtins(config))
-        self._tables.write([change, self._versions.next(self.name)])
-        self._tell(config.name)
+        self._record(config)
 
     def delete(self, name: str, also: list[Change]) -> None:
         """Forget the group, and make the changes `also` that follow from it, in one record."""
-        if name not in self._groups:
+        if name not in self._known:
             raise GroupNotFoundError(f"subscription group [{name}] does not exist")
-        self._tables.write([(self.name, name, None), *also, self._versions.next(self.name)])
-        self._tell(name)
-
-    def _tell(self, name: str) -> None:
-        config = self._groups.get(name)
-        log.info("consumer group %s: %s", name, config or "deleted")
-        for listener in self.on_change:
-            listener(name, config)
+        self._forget(name, also)

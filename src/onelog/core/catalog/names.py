@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from onelog.core.catalog.topics import TopicConfig
 
 
-def _none(_: BrokerConfig) -> "list[TopicConfig]":
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Naming:
     """The names of one broker. The defaults are OneLog's own."""
@@ -27,7 +23,7 @@ class Naming:
     dead_letter_prefix: str = f"{OWN_PREFIX}dead/"
     default_topic: str = f"{OWN_PREFIX}default"
     """The topic whose settings a new one inherits, if topics may be made by their first message."""
-    system_topics: "Callable[[BrokerConfig], list[TopicConfig]]" = _none
+    system_topics: "Callable[[BrokerConfig], list[TopicConfig]]" = lambda _: []
     """Topics that are there from the start."""
     reserved_topics: frozenset[str] = frozenset()
     """Further names that users may not give to a topic."""

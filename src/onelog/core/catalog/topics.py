@@ -1,30 +1,22 @@
 """Topics: which there are, how many queues they have, and who may use them how.
 
-Settings are a durable table. Topics that the broker itself needs are added on each start, in memory
-only, where nobody has given them settings of their own; no files come with them.
-
-Invariant: what `get` answers is recorded in the log or follows from the configuration.
+Topics that the broker itself needs are added on each start (`settings`); no files come with them.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
+from onelog.core.catalog.settings import Settings
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
     STAGED_TOPIC,
     TABLES_TOPIC,
     Change,
-    DataVersion,
     Tables,
     Versions,
-    in_parts,
-    joined,
 )
 from onelog.errors import (
     InvalidTopicError,
@@ -41,8 +33,6 @@ from onelog.names import (
     TIMER_TOPIC,
     check_name,
 )
-
-log = logging.getLogger(__name__)
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -91,99 +81,44 @@ class TopicConfig:
         return max(self.read_queues, self.write_queues)
 
 
-def alter_attributes(
-    current: Mapping[str, str], changes: Mapping[str, str | None]
-) -> dict[str, str]:
-    """The attributes after `changes`, in which None takes one away."""
-    altered = {name: value for name, value in current.items() if name not in changes}
-    altered.update({name: value for name, value in changes.items() if value is not None})
-    return altered
-
-
-class Topics:
+class Topics(Settings[TopicConfig]):
     """The table of topics."""
 
     name = "topics"
+    what = "topic"
+    kind = TopicConfig
 
     def __init__(
         self, tables: Tables, versions: Versions, naming: Naming, config: BrokerConfig
     ) -> None:
-        self._tables = tables
-        self._versions = versions
-        self.naming = naming
-        self._system = naming.system_topics(config)
+        super().__init__(tables, versions, naming, naming.system_topics(config))
         self.auto_create = config.auto_create_topics
-        self._topics: dict[str, TopicConfig] = {}
-        self.system_names = naming.reserved_topics.union(each.name for each in self._system)
+        self.system_names = naming.reserved_topics.union(self._system)
         self.unsendable = OWN_TOPICS | WAITING_TOPICS | naming.unsendable_topics
         """Topics that clients may not send to."""
-        self.on_change: list[TopicListener] = []
-        """Called after a topic was created, changed or deleted (then with None)."""
-
-    def apply(self, key: str, value: Any) -> None:
-        """Make one change."""
-        if value is None:
-            self._topics.pop(key, None)
-        else:
-            self._topics[key] = msgspec.convert(value, TopicConfig)
-
-    def entries(self) -> dict[str, Any]:
-        """Every topic but the system's, unless those were given settings of their own."""
-        return joined(self.parts())
-
-    def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
-        untouched = {config.name: config for config in self._system}
-        for part in in_parts(self._topics):
-            yield {
-                name: msgspec.to_builtins(config)
-                for name, config in part
-                if untouched.get(name) != config
-            }
-
-    def add_system_topics(self) -> None:
-        """What every start adds to the recorded topics."""
-        for config in self._system:
-            self._topics.setdefault(config.name, config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """The configuration changed: system topics that nobody touched follow it."""
         self.auto_create = config.auto_create_topics
-        system = self.naming.system_topics(config)
-        for each in self._system:
-            if self._topics.get(each.name) == each and each not in system:
-                del self._topics[each.name]
-        changed = [config for config in system if config not in self._system]
-        gone = {config.name for config in self._system} - {config.name for config in system}
-        self._system = system
-        self.add_system_topics()
+        before = self._system
+        self._system = {each.name: each for each in self.naming.system_topics(config)}
+        gone = sorted(before.keys() - self._system.keys())
+        changed = [name for name, each in self._system.items() if before.get(name) != each]
+        for name in (*gone, *changed):
+            if name in before and self._known.get(name) == before[name]:
+                del self._known[name]
+        self.add_system()
         if changed or gone:
             self._tables.write([self._versions.next(self.name)])
-            for name in [config.name for config in changed] + sorted(gone):
+            for name in (*changed, *gone):
                 self._tell(name)
-
-    @property
-    def version(self) -> DataVersion:
-        """The version of the whole set, as name servers compare it."""
-        return self._versions[self.name]
-
-    def get(self, name: str) -> TopicConfig | None:
-        """The topic's settings, if it exists."""
-        return self._topics.get(name)
 
     def require(self, name: str) -> TopicConfig:
         """The topic's settings, or `TopicNotFoundError`."""
-        config = self._topics.get(name)
+        config = self._known.get(name)
         if config is None:
             raise TopicNotFoundError(f"topic[{name}] not exist, apply first please!")
         return config
-
-    def __len__(self) -> int:
-        return len(self._topics)
-
-    def all(self) -> list[TopicConfig]:
-        """Every topic, in the order of creation."""
-        return list(self._topics.values())
 
     def retention_ms(self) -> dict[str, int]:
         """The topics that have a retention time of their own ("reserve.time", in hours)."""
@@ -212,7 +147,7 @@ class Topics:
         if self.is_system(config.name):
             raise SystemTopicError(f"the topic[{config.name}] is conflict with system topic")
         self._check_settings(config)
-        self._record(config)
+        self._put(config)
 
     @staticmethod
     def _check_settings(config: TopicConfig) -> None:
@@ -226,41 +161,30 @@ class Topics:
                 f"topic {config.name!r}: {config.perm} is no sum of the permissions 1, 2, 4 and 8"
             )
 
-    def _record(self, config: TopicConfig) -> None:
-        known = self._topics.get(config.name)
-        if known == config:
-            return
-        created_ms = self._versions.now_ms() if known is None else known.created_ms
-        config = replace(config, created_ms=created_ms)
-        change = (self.name, config.name, msgspec.to_builtins(config))
-        self._tables.write([change, self._versions.next(self.name)])
-        self._tell(config.name)
+    def _put(self, config: TopicConfig) -> None:
+        known = self._known.get(config.name)
+        if known != config:
+            created_ms = self._versions.now_ms() if known is None else known.created_ms
+            self._record(replace(config, created_ms=created_ms))
 
     def delete(self, name: str, also: list[Change]) -> None:
         """Forget the topic, and make the changes `also` that follow from it, in one record."""
         if self.is_system(name):
             raise SystemTopicError(f"the topic[{name}] is conflict with system topic")
         self.require(name)
-        self._tables.write([(self.name, name, None), *also, self._versions.next(self.name)])
-        self._tell(name)
-
-    def _tell(self, name: str) -> None:
-        config = self._topics.get(name)
-        log.info("topic %s: %s", name, config or "deleted")
-        for listener in self.on_change:
-            listener(name, config)
+        self._forget(name, also)
 
     def create_for_send(
         self, name: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig:
         """The topic, created on its first message if the default topic lets others inherit."""
-        config = self._topics.get(name)
+        config = self._known.get(name)
         if config is not None:
             return config
         check_name(name)
         if name in self.unsendable:
             raise TopicPermissionError(f"sending message to topic[{name}] is forbidden")
-        default = self._topics.get(default_topic)
+        default = self._known.get(default_topic)
         if default is not None and default.perm & PERM_INHERIT and self._may_create(default_topic):
             count = max(0, min(queues, default.write_queues))
             perm = default.perm & ~PERM_INHERIT
@@ -269,7 +193,7 @@ class Topics:
             config = TopicConfig(name, 1, 1, sys_flag=sys_flag)
         else:
             return self.require(name)
-        self._record(config)
+        self._put(config)
         return config
 
     def _may_create(self, default_topic: str) -> bool:
@@ -282,12 +206,12 @@ class Topics:
         subscribes to an ordered topic), and stays so: members that differ must not turn it back and
         forth with each heartbeat.
         """
-        found = self._topics.get(config.name)
+        found = self._known.get(config.name)
         if found is None:
             check_name(config.name)
-            self._record(config)
+            self._put(config)
             return config
         if config.order and not found.order:
             found = replace(found, order=True)
-            self._record(found)
+            self._put(found)
         return found

@@ -21,7 +21,7 @@ from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.looks import Hold, Lack, Look, Looks
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader
+from onelog.core.cursors.reading import QueueReader
 from onelog.core.filters.tags import Subscription
 from onelog.core.stats import Stats
 from onelog.errors import (
@@ -32,6 +32,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.store.message_store import MessageStore
+from onelog.store.reader import Fetched, FetchStatus
 
 BULK_COUNT_MAX = 1 << 16
 """Messages in one answer to a bulk reader."""

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.tables import Tables
-from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, WireError
-from onelog.message import TAGS, Message, QueueOffset, decode_properties, property_bytes, tags_code
+from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 _KEPT_BYTES_MAX = 8 << 20
 """Converted records that are kept: one batch is read in many pulls, and taken apart once."""
-_TAGS_NEEDLE = TAGS.encode() + b"\x01"
 
 
 class MarkedTopics:
@@ -51,9 +49,9 @@ class MarkedTopics:
         else:
             self.names.add(key)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """Every marked topic."""
-        return dict.fromkeys(self.names, True)
+        return [dict.fromkeys(self.names, True)]
 
     def mark(self, topic: str) -> None:
         """To be called before a record of another form is written into the topic."""
@@ -74,18 +72,6 @@ class Piece(NamedTuple):
     """How many messages that is: an inner batch of RocketMQ's own leaves whole."""
     message: Message
     record: bytes | memoryview
-
-    def is_wanted(self, subscription: Subscription | None) -> bool:
-        """Whether a subscription wants the message."""
-        if subscription is None:
-            return True
-        if subscription.codes is not None:
-            tags = property_bytes(self.message.properties, _TAGS_NEEDLE)
-            if not subscription.wants_code(tags_code(tags) if tags else 0):
-                return False
-        return subscription.predicate is None or subscription.predicate(
-            decode_properties(self.message.properties)
-        )
 
 
 class Conversions:

@@ -8,7 +8,7 @@ Invariant: every look is answered exactly once; or never, if its owner goes befo
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ class Lack(NamedTuple):
     """The bytes of messages that were found, and are too few."""
 
 
+@dataclass(slots=True, eq=False)
 class Look:
     """One question for messages, of an owner who may go away, and until when it may wait.
 
@@ -40,23 +41,13 @@ class Look:
     gets what was found, or an `OnelogError`, and whether waiting was refused.
     """
 
-    __slots__ = ("answer", "find", "hold", "is_over", "is_refused", "owner", "until_ms")
-
-    def __init__(
-        self,
-        find: Callable[[bool, bool], Any],
-        hold: Callable[[Lack], Hold | None],
-        answer: Callable[[Any, bool], None],
-        owner: Hashable,
-        until_ms: int,
-    ) -> None:
-        self.find = find
-        self.hold = hold
-        self.answer = answer
-        self.owner = owner
-        self.until_ms = until_ms
-        self.is_over = False
-        self.is_refused = False
+    find: Callable[[bool, bool], Any]
+    hold: Callable[[Lack], Hold | None]
+    answer: Callable[[Any, bool], None]
+    owner: Hashable
+    until_ms: int
+    is_over: bool = field(init=False, default=False)
+    is_refused: bool = field(init=False, default=False)
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from onelog.core.durable.tables import PART_ENTRIES, Change, Tables, in_parts, joined
+from onelog.core.durable.tables import PART_ENTRIES, Change, Tables, in_parts
 from onelog.errors import MessageError
 from onelog.names import join_key, split_key
 from onelog.store.message_store import MessageStore
@@ -62,12 +62,8 @@ class Offsets:
             changed = msgspec.convert(value, dict[int, int], str_keys=True)
             self._positions.setdefault((group, topic), {}).update(changed)
 
-    def entries(self) -> dict[str, Any]:
-        """Every cursor, committed a moment ago or long recorded."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
+        """Every cursor, committed a moment ago or long recorded; some at a time."""
         for part in in_parts(self._positions):
             yield {cursor_key(*cursor): queues for cursor, queues in part}
 

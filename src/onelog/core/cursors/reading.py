@@ -14,9 +14,8 @@ and one that has not begun is LATER.
 Invariant: `next_offset` never passes over a message that matches and was not returned.
 """
 
-import enum
 from collections.abc import Collection, Iterator, Sequence, Set
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
-from onelog.store.reader import ReadResult, ReadStatus
+from onelog.store.reader import Fetched, FetchStatus
 
 SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
@@ -42,64 +41,20 @@ _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
 
 
-class FetchStatus(enum.Enum):
-    """Why a read returned what it did; the first nine have RocketMQ's names."""
-
-    FOUND = enum.auto()
-    NO_MATCHED_MESSAGE = enum.auto()
-    MESSAGE_WAS_REMOVING = enum.auto()
-    NO_MATCHED_LOGIC_QUEUE = enum.auto()
-    NO_MESSAGE_IN_QUEUE = enum.auto()
-    OFFSET_TOO_SMALL = enum.auto()
-    OFFSET_OVERFLOW_ONE = enum.auto()
-    OFFSET_OVERFLOW_BADLY = enum.auto()
-    OFFSET_RESET = enum.auto()
-    COLD = enum.auto()
-    LATER = enum.auto()
-    """Nothing was looked at: ask again when `FilterTime.later` calls."""
-    FULL = enum.auto()
-    """Nothing was looked at: other queues have used up what a fetch may take."""
-
-
-_STATUS = {status: FetchStatus[status.name] for status in ReadStatus}
-
-
-class Fetched(NamedTuple):
-    """A run of messages of one queue. `ranges` says where in the log the slices lie."""
-
-    status: FetchStatus
-    slices: list[memoryview]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    messages: int = 0
-    size: int = 0
-    ranges: Sequence[tuple[int, int]] = ()
-    offsets: Sequence[int] = ()
-    """Of each slice the offset of its message, where records were converted."""
-
-
+@dataclass(eq=False)
 class QueueReader:
     """Reads queues for consumers."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        clock: Clock,
-        filter_time: FilterTime,
-        cold_count_max: int = 8,
-        cold_bytes_max: int = 64 << 10,
-        marked: Set[str] = frozenset(),
-    ) -> None:
-        """`marked` are the topics with records of other forms than RocketMQ's (`forms`)."""
-        self._store = store
-        self._clock = clock
-        self.filter_time = filter_time
+    _store: MessageStore
+    _clock: Clock
+    filter_time: FilterTime
+    cold_count_max: int = 8
+    cold_bytes_max: int = 64 << 10
+    _marked: Set[str] = frozenset()
+
+    def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
-        self._marked = marked
         self._conversions = Conversions()
-        self.cold_count_max = cold_count_max
-        self.cold_bytes_max = cold_bytes_max
 
     def read(
         self,
@@ -147,7 +102,7 @@ class QueueReader:
                     self._store.wait_readable(read.ranges)
                 elif self._is_cold(read.ranges):
                     return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-            return _as_fetched(read)
+            return read
         except StoreFailedError:
             if count_max <= 1:
                 raise
@@ -182,7 +137,8 @@ class QueueReader:
         count = size = 0
         next_offset = pulled.next_offset
         for piece in self._conversions.pieces(topic, queue_id, pulled.slices):
-            if piece.offset + piece.messages <= offset or not piece.is_wanted(subscription):
+            is_wanted = subscription is None or subscription.wants(piece.message.properties)
+            if piece.offset + piece.messages <= offset or not is_wanted:
                 continue
             if slices and (count >= count_max or size + len(piece.record) > bytes_max):
                 next_offset = piece.offset
@@ -212,7 +168,7 @@ class QueueReader:
     ) -> Fetched:
         """Where in the log the next few messages lie, for a worker to read."""
         read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-        return _as_fetched(read)._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
+        return read._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
 
     def _too_small(self, topic: str, queue_id: int) -> Fetched:
         """The answer to a negative offset, which the store itself would refuse."""
@@ -293,10 +249,11 @@ class QueueReader:
     ) -> Fetched | None:
         """None if a condition is on records that are not in memory."""
         head = self._store.read(topic, queue_id, offset, 1, 1)
-        if head.status is not ReadStatus.FOUND:
-            return _as_fetched(head)
+        if head.status is not FetchStatus.FOUND:
+            return head
+        start, end = head.min_offset, head.max_offset
         if subscription.predicate is not None and not self.filter_time.left():
-            return Fetched(FetchStatus.LATER, [], offset, head.min_offset, head.max_offset)
+            return Fetched(FetchStatus.LATER, [], offset, start, end)
         scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
@@ -304,24 +261,14 @@ class QueueReader:
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:
-            return Fetched(
-                FetchStatus.MESSAGE_WAS_REMOVING, [], offset + 1, head.min_offset, head.max_offset
-            )
+            return Fetched(FetchStatus.MESSAGE_WAS_REMOVING, [], offset + 1, start, end)
         status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
         if cold_ok:
             self._store.wait_readable(scan.ranges)
         elif slices and self._is_cold(scan.ranges):
             status, slices, next_offset = FetchStatus.COLD, [], offset
-        return Fetched(
-            status,
-            slices,
-            next_offset,
-            head.min_offset,
-            head.max_offset,
-            scan.count,
-            scan.size,
-            scan.ranges,
-        )
+        count, size = scan.count, scan.size
+        return Fetched(status, slices, next_offset, start, end, count, size, scan.ranges)
 
     def watch(
         self, topic: str, queue_id: int, offset: int, subscription: Subscription
@@ -463,26 +410,20 @@ def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscripti
     return subscription.predicate(decode_properties(decode_message(record).properties))
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """Looks at what arrived since it looked last, until something matches the subscription."""
 
-    __slots__ = ("_began", "_offset", "_queue_id", "_store", "_subscription", "_time", "_topic")
+    _store: MessageStore
+    _topic: str
+    _queue_id: int
+    _offset: int
+    _subscription: Subscription
+    _time: FilterTime
+    _began: int = field(init=False)
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        subscription: Subscription,
-        filter_time: FilterTime,
-    ) -> None:
-        self._store = store
-        self._topic = topic
-        self._queue_id = queue_id
-        self._began = self._offset = offset
-        self._subscription = subscription
-        self._time = filter_time
+    def __post_init__(self) -> None:
+        self._began = self._offset
 
     def __call__(self) -> bool:
         """True if something matches, or if so much did not that the consumer should move on.
@@ -504,10 +445,3 @@ class Watch:
         end = int(store.max_offset(self._topic, self._queue_id))
         self._offset = min(self._offset + SCAN_MAX, end)
         return self._offset - self._began >= SCAN_MAX
-
-
-def _as_fetched(read: ReadResult) -> Fetched:
-    status, slices, next_offset, start, end, count, size, ranges = read
-    # The first, because looking a status up costs more than comparing it.
-    known = FetchStatus.FOUND if status is ReadStatus.FOUND else _STATUS[status]
-    return Fetched(known, slices, next_offset, start, end, count, size, ranges)

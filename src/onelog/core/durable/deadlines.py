@@ -8,34 +8,30 @@ Invariant: nothing is handed over before its time; it may be a tick late.
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from onelog.clock import Clock
-from onelog.core.durable.waiting import Schedule
 
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Calls a function after so many milliseconds, in the thread of the core."""
 Thing = TypeVar("Thing", bound=Hashable)
 
 
+@dataclass(eq=False)
 class Deadlines(Generic[Thing]):
     """Things, by the tick in which they are due."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        schedule: Schedule,
-        on_due: Callable[[list[Thing]], None],
-        *,
-        tick_ms: int = 100,
-        round_max: int = 32,
-    ) -> None:
-        self._clock = clock
-        self._schedule = schedule
-        self._on_due = on_due
-        self._tick_ms = tick_ms
-        self._round_max = round_max
+    _clock: Clock
+    _schedule: Schedule
+    _on_due: Callable[[list[Thing]], None]
+    tick_ms: int = 100
+    round_max: int = 32
+
+    def __post_init__(self) -> None:
         self._slots: dict[int, dict[Thing, None]] = {}
         self._ticks: list[int] = []
         self._armed: int | None = None
@@ -44,9 +40,12 @@ class Deadlines(Generic[Thing]):
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
 
+    def __iter__(self) -> Iterator[Thing]:
+        return chain.from_iterable(self._slots.values())
+
     def add(self, thing: Thing, due_ms: int) -> None:
         """Hand the thing over at that time, or as soon as possible if it is past."""
-        tick = -(-due_ms // self._tick_ms)
+        tick = -(-due_ms // self.tick_ms)
         slot = self._slots.get(tick)
         if slot is None:
             slot = self._slots[tick] = {}
@@ -57,7 +56,7 @@ class Deadlines(Generic[Thing]):
 
     def remove(self, thing: Thing, due_ms: int) -> None:
         """Take a thing out that was added with this time. Nothing happens if it is not there."""
-        slot = self._slots.get(-(-due_ms // self._tick_ms))
+        slot = self._slots.get(-(-due_ms // self.tick_ms))
         if slot is not None:
             slot.pop(thing, None)
 
@@ -67,7 +66,7 @@ class Deadlines(Generic[Thing]):
 
     def _arm(self, tick: int) -> None:
         self._armed = tick
-        wait_ms = max(0, tick * self._tick_ms - self._clock.now_ms())
+        wait_ms = max(0, tick * self.tick_ms - self._clock.now_ms())
         self._schedule(wait_ms, partial(self._time_passed, tick))
 
     def _time_passed(self, tick: int) -> None:
@@ -76,9 +75,9 @@ class Deadlines(Generic[Thing]):
             return
         now_ms = self._clock.now_ms()
         due: list[Thing] = []
-        while self._ticks and self._ticks[0] * self._tick_ms <= now_ms:
+        while self._ticks and self._ticks[0] * self.tick_ms <= now_ms:
             slot = self._slots[self._ticks[0]]
-            some = list(islice(slot, self._round_max - len(due)))
+            some = list(islice(slot, self.round_max - len(due)))
             due += some
             if len(some) < len(slot):
                 for thing in some:

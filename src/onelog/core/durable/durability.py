@@ -10,9 +10,10 @@ Invariant: each callback is called exactly once: with None, with the flush's err
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 from onelog.clock import Clock
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.deadlines import Schedule
 from onelog.errors import FlushTimeoutError, OnelogError, StoreError
 from onelog.message import LogOffset
 from onelog.store.message_store import MessageStore
@@ -22,15 +23,13 @@ Post = Callable[[Callable[[], None]], None]
 """Calls a function in the thread of the core, soon; may be called from any thread."""
 
 
+@dataclass(slots=True, eq=False)
 class _Ticket:
     """One callback on its way."""
 
-    __slots__ = ("_durability", "deadline_ms", "when_safe")
-
-    def __init__(self, durability: "Durability", deadline_ms: int, when_safe: WhenSafe) -> None:
-        self._durability = durability
-        self.deadline_ms = deadline_ms
-        self.when_safe: WhenSafe | None = when_safe
+    _durability: "Durability"
+    deadline_ms: int
+    when_safe: WhenSafe | None
 
     def flushed(self, error: StoreError | None) -> None:
         """Called by the flush thread."""
@@ -43,26 +42,20 @@ class _Ticket:
             when_safe(error)
 
 
+@dataclass(eq=False)
 class Durability:
     """Who waits for the disk."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        clock: Clock,
-        schedule: Schedule,
-        post: Post,
-        *,
-        sync_flush: bool,
-        timeout_ms: int = 5_000,
-    ) -> None:
-        self.immediate = not sync_flush
-        """Whether everything may be acknowledged as soon as it is written."""
-        self.post = post
-        self._store = store
-        self._clock = clock
-        self._schedule = schedule
-        self.timeout_ms = timeout_ms
+    _store: MessageStore
+    _clock: Clock
+    _schedule: Schedule
+    post: Post
+    _: KW_ONLY
+    immediate: bool
+    """Whether everything may be acknowledged as soon as it is written."""
+    timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
         self._tickets: deque[_Ticket] = deque()
         self._armed = False
 

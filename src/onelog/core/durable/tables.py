@@ -21,10 +21,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -68,19 +68,11 @@ class Table(Protocol):
         """Make one change; `value` is plain JSON, or None to forget the key."""
         ...
 
-    def entries(self) -> dict[str, Any]:
-        """Changes that rebuild the present state from an empty one."""
-        ...
+    def parts(self) -> Iterable["Part"]:
+        """Changes that rebuild the present state from an empty one.
 
-
-@runtime_checkable
-class LargeTable(Table, Protocol):
-    """A table that may have so many entries that to list them at once would hold the loop."""
-
-    def parts(self) -> Iterator["Part"]:
-        """`entries`, some at a time; what changes meanwhile is in them or not.
-
-        None is a pause: there was much to look at.
+        Some at a time, if to list all at once would hold the loop; what changes meanwhile is in
+        them or not. None is a pause: there was much to look at.
         """
         ...
 
@@ -90,17 +82,6 @@ def in_parts(table: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]
     keys = list(table)
     for at in range(0, len(keys), PART_ENTRIES):
         yield [(key, table[key]) for key in keys[at : at + PART_ENTRIES] if key in table]
-
-
-def joined(parts: Iterable["Part"]) -> dict[str, Any]:
-    """All entries of a table that has them in parts."""
-    found: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part, list):
-            found |= msgspec.json.decode(b"{%b}" % b"".join(part))
-        else:
-            found |= part or {}
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,40 +104,35 @@ class _Foreign:
         else:
             self._entries[key] = value
 
-    def entries(self) -> dict[str, Any]:
-        return self._entries
+    def parts(self) -> list[dict[str, Any]]:
+        return [self._entries]
 
 
+@dataclass(eq=False)
 class Tables:
-    """All tables of one store: their records, their snapshot, their recovery."""
+    """All tables of one store: their records, their snapshot, their recovery.
 
-    def __init__(
-        self,
-        store: MessageStore,
-        writer: Writer,
-        folder: Path,
-        clock: Clock,
-        offload: Callable[[Callable[[], None]], None],
-        *,
-        topic: str = TABLES_TOPIC,
-        file: str = SNAPSHOT_FILE,
-        snapshot_records: int = 10_000,
-        snapshot_age_ms: int = 300_000,
-    ) -> None:
-        """`topic` and `file` keep a second set, of tables that change much more often, apart."""
-        self._store = store
-        self._writer = writer
-        self._topic = topic
-        self._path = folder / file
-        self._clock = clock
-        self._offload = offload
-        self._snapshot_records = snapshot_records
-        self._snapshot_age_ms = snapshot_age_ms
+    `topic` and `file` keep a second set, of tables that change much more often, apart.
+    """
+
+    _store: MessageStore
+    _writer: Writer
+    _folder: Path
+    _clock: Clock
+    _offload: Callable[[Callable[[], None]], None]
+    _: KW_ONLY
+    topic: str = TABLES_TOPIC
+    file: str = SNAPSHOT_FILE
+    snapshot_records: int = 10_000
+    snapshot_age_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        self._path = self._folder / self.file
         self._tables: dict[str, Table] = {}
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(list[Change]).decode
         self._covered = 0
-        self._attempt_ms = clock.now_ms()
+        self._attempt_ms = self._clock.now_ms()
         self._gathering: Generator[int, None, _Text] | None = None
         self._file_lock = threading.Lock()
 
@@ -167,7 +143,7 @@ class Tables:
 
     def open(self) -> bool:
         """Bring every table back to its last recorded state. False if this store never had any."""
-        end = self._store.max_offset(self._topic, 0)
+        end = self._store.max_offset(self.topic, 0)
         snapshot = self._load_snapshot()
         if snapshot is None:
             self._replay(0)
@@ -206,7 +182,7 @@ class Tables:
 
     def _replay(self, offset: int) -> None:
         """Apply the records from `offset` on."""
-        start = self._store.min_offset(self._topic, 0)
+        start = self._store.min_offset(self.topic, 0)
         if start > offset:
             log.error(
                 "table records %d to %d were deleted before a snapshot covered them: topics, groups"
@@ -215,9 +191,9 @@ class Tables:
                 start - 1,
             )
             offset = start
-        end = self._store.max_offset(self._topic, 0)
+        end = self._store.max_offset(self.topic, 0)
         while offset < end:
-            read = self._store.read_now(self._topic, 0, offset, 1_000, _REPLAY_BYTES)
+            read = self._store.read_now(self.topic, 0, offset, 1_000, _REPLAY_BYTES)
             if not read.slices:
                 if read.next_offset <= offset:
                     raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
@@ -288,18 +264,18 @@ class Tables:
         if parts:
             bodies.append(b"[" + b",".join(parts) + b"]")
         now = self._clock.now_ms()
-        return [NewMessage(self._topic, 0, body, born_ms=now) for body in bodies]
+        return [NewMessage(self.topic, 0, body, born_ms=now) for body in bodies]
 
     def snapshot_if_due(self) -> bool:
         """Write a snapshot when many records, or old ones, are not covered by the last.
 
         True if it is not gathered yet: then this has to be called again, soon.
         """
-        behind = self._store.max_offset(self._topic, 0) - self._covered
+        behind = self._store.max_offset(self.topic, 0) - self._covered
         age_ms = self._clock.now_ms() - self._attempt_ms
         if self._gathering is not None:
             self._gather_some()
-        elif behind >= self._snapshot_records or (behind > 0 and age_ms >= self._snapshot_age_ms):
+        elif behind >= self.snapshot_records or (behind > 0 and age_ms >= self.snapshot_age_ms):
             self.snapshot()
         return self._gathering is not None
 
@@ -310,7 +286,7 @@ class Tables:
 
     def needed_from(self) -> int:
         """Where in the log the first record is that no snapshot covers, or its end."""
-        return self._store.place_of(self._topic, 0, self._covered)
+        return self._store.place_of(self.topic, 0, self._covered)
 
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`.
@@ -327,12 +303,12 @@ class Tables:
         What is recorded meanwhile may be in it already. It is not covered all the same: it is
         applied once more when the snapshot is loaded, and the last record of a key decides.
         """
-        next_offset = self._store.max_offset(self._topic, 0)
+        next_offset = self._store.max_offset(self.topic, 0)
         text = [b'{"format":%d,"next_offset":%d,"tables":{' % (SNAPSHOT_FORMAT, next_offset)]
         for name, table in list(self._tables.items()):
             text.append(b"%b%b:{" % (b"," if len(text) > 1 else b"", self._encode(name)))
             comma = b""
-            for part in table.parts() if isinstance(table, LargeTable) else [table.entries()]:
+            for part in table.parts():
                 if part:
                     text.append(comma)
                     text += [self._encode(part)[1:-1]] if isinstance(part, dict) else part
@@ -439,6 +415,6 @@ class Versions:
         """Make one change."""
         self._versions[key] = msgspec.convert(value, DataVersion)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """All versions."""
-        return {key: msgspec.to_builtins(version) for key, version in self._versions.items()}
+        return [{key: msgspec.to_builtins(version) for key, version in self._versions.items()}]

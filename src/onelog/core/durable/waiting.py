@@ -4,19 +4,19 @@ A wait names the queues it is about. It ends once: when a message arrives in one
 `ready`, if it has one, agrees), when its time is up, or, silently, when its owner's connection
 closes. Arrivals are told once per queue and tick, not per message.
 
-Deadlines are rounded up to ticks of the wheel, and one timer is set for the next tick in use, so
-that fifty thousand polls that all end early cost no timers.
+Fifty thousand polls that all end early cost no timers (`deadlines`).
 
-Invariant: an open wait is in `_queues` under each of its keys, in its slot of the wheel, and under
-its owner; a closed one is in none of them.
+Invariant: an open wait is in `_queues` under each of its keys, among the deadlines, and under its
+owner; a closed one is in none of them.
 """
 
-import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 from onelog.clock import Clock
+from onelog.core.durable.deadlines import Deadlines, Schedule
 
 log = logging.getLogger(__name__)
 
@@ -29,29 +29,18 @@ ROUND_COUNT = 500
 
 OnEnd = Callable[["Wait", bool], None]
 """Called with what has waited, and whether its time was up."""
-Schedule = Callable[[int, Callable[[], None]], None]
-"""Calls a function after so many milliseconds, in the thread of the core."""
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """One wait. `on_end` is called with it, and with whether its time was up."""
 
-    __slots__ = ("keys", "on_end", "open", "owner", "ready", "tick")
-
-    def __init__(
-        self,
-        keys: Sequence[Key],
-        on_end: OnEnd,
-        owner: Hashable,
-        ready: Callable[[], bool] | None,
-        tick: int,
-    ) -> None:
-        self.keys = keys
-        self.on_end = on_end
-        self.owner = owner
-        self.ready = ready
-        self.tick = tick
-        self.open = True
+    keys: Sequence[Key]
+    on_end: OnEnd
+    owner: Hashable
+    ready: Callable[[], bool] | None
+    due_ms: int
+    open: bool = field(init=False, default=True)
 
 
 class Waiting:
@@ -63,13 +52,11 @@ class Waiting:
         self._clock = clock
         self._schedule = schedule
         self._waits_max = waits_max
-        self._tick_ms = tick_ms
+        self._deadlines: Deadlines[Wait] = Deadlines(
+            clock, schedule, self._end_overdue, tick_ms, ROUND_COUNT
+        )
         self._queues: dict[Key, dict[Wait, None]] = {}
         self._owners: dict[Hashable, dict[Wait, None]] = {}
-        self._wheel: dict[int, dict[Wait, None]] = {}
-        self._ticks: list[int] = []
-        self._armed: int | None = None
-        self._overdue: deque[Wait] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -91,9 +78,8 @@ class Waiting:
         """Wait. None if too many do already: then the answer must go out as it is."""
         if self._count >= self._waits_max:
             return None
-        timeout_ms = max(0, min(timeout_ms, TIMEOUT_MAX_MS))
-        tick = -(-(self._clock.now_ms() + timeout_ms) // self._tick_ms)
-        wait = Wait(keys, on_end, owner, ready, tick)
+        due_ms = self._clock.now_ms() + max(0, min(timeout_ms, TIMEOUT_MAX_MS))
+        wait = Wait(keys, on_end, owner, ready, due_ms)
         for key in keys:
             waits = self._queues.get(key)
             if waits is None:
@@ -104,38 +90,13 @@ class Waiting:
             if owned is None:
                 owned = self._owners[owner] = {}
             owned[wait] = None
-        slot = self._wheel.get(tick)
-        if slot is None:
-            slot = self._wheel[tick] = {}
-            heapq.heappush(self._ticks, tick)
-            if self._armed is None or tick < self._armed:
-                self._arm(tick)
-        slot[wait] = None
+        self._deadlines.add(wait, due_ms)
         self._count += 1
         return wait
 
-    def _arm(self, tick: int) -> None:
-        self._armed = tick
-        self._schedule(max(0, tick * self._tick_ms - self._clock.now_ms()), self._time_passed)
-
-    def _time_passed(self) -> None:
-        """End what is due. A timer that an earlier one overtook finds nothing, and that is fine."""
-        now = self._clock.now_ms()
-        is_ending = bool(self._overdue)
-        while self._ticks and self._ticks[0] * self._tick_ms <= now:
-            self._overdue.extend(self._wheel.pop(heapq.heappop(self._ticks)))
-        self._armed = None
-        if self._ticks:
-            self._arm(self._ticks[0])
-        if not is_ending:
-            self._end_overdue()
-
-    def _end_overdue(self) -> None:
-        """End some of the waits whose time is up; others have their turn between."""
-        for _ in range(min(len(self._overdue), ROUND_COUNT)):
-            self._end(self._overdue.popleft(), timed_out=True)
-        if self._overdue:
-            self._schedule(0, self._end_overdue)
+    def _end_overdue(self, due: list[Wait]) -> None:
+        for wait in due:
+            self._end(wait, timed_out=True)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """A message is in the queue: end the waits for it that are ready."""
@@ -174,9 +135,7 @@ class Waiting:
         if not wait.open:
             return
         wait.open = False
-        slot = self._wheel.get(wait.tick)
-        if slot is not None:
-            slot.pop(wait, None)
+        self._deadlines.remove(wait, wait.due_ms)
         for key in wait.keys:
             waits = self._queues[key]
             del waits[wait]
@@ -196,8 +155,5 @@ class Waiting:
 
     def end_all(self) -> None:
         """The broker stops: let everyone answer what there is."""
-        while self._overdue:
-            self._end(self._overdue.popleft(), timed_out=True)
-        for slot in list(self._wheel.values()):
-            for wait in list(slot):
-                self._end(wait, timed_out=True)
+        for wait in list(self._deadlines):
+            self._end(wait, timed_out=True)

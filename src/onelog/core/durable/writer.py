@@ -17,6 +17,7 @@ Invariant: each receipt is answered exactly once. A message that cannot be store
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, cast
@@ -55,28 +56,23 @@ UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
 
 
+@dataclass(eq=False)
 class Writer:
     """Collects what is to be appended, and appends it tick by tick."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        durability: Durability,
-        waiting: Waiting,
-        stats: Stats,
-        call_soon: Callable[[Callable[[], None]], None],
-    ) -> None:
+    _store: MessageStore
+    _durability: Durability
+    _waiting: Waiting
+    _stats: Stats
+    _call_soon: Callable[[Callable[[], None]], None]
+
+    def __post_init__(self) -> None:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
         self.messages: list[NewMessage | NewRun] = []
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
-        self._store = store
-        self._durability = durability
-        self._waiting = waiting
-        self._stats = stats
-        self._call_soon = call_soon
         self._has_runs = False
         self._is_expected = False
         self._records: list[tuple[Sequence[NewMessage], OnWritten]] = []

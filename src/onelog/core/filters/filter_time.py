@@ -10,6 +10,7 @@ Invariant: as long as anybody waits, no one who came later tests a message.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from onelog.errors import BrokerBusyError
 
@@ -18,21 +19,16 @@ WAITING_MAX = 1_000
 Turn = Callable[[], None]
 
 
+@dataclass(eq=False)
 class FilterTime:
     """The time of one broker's filters. `seconds` is a clock that never goes back."""
 
-    def __init__(
-        self,
-        call_soon: Callable[[Turn], None],
-        seconds: Callable[[], float],
-        look: Callable[[str, int], None],
-        budget_ms: int,
-    ) -> None:
-        """`look` is to look at the held pulls of a queue again."""
-        self._call_soon = call_soon
-        self.seconds = seconds
-        self._look = look
-        self.budget_ms = budget_ms
+    _call_soon: Callable[[Turn], None]
+    seconds: Callable[[], float]
+    _look: Callable[[str, int], None]
+    budget_ms: int
+
+    def __post_init__(self) -> None:
         self.deadline = 0.0
         """When the time of this tick is used up, once `left` has been asked in it. A loop over
         many messages compares it with `seconds` itself, which costs less than a call."""

@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 Properties = Mapping[str, str]
@@ -139,38 +140,29 @@ def negation(node: Node) -> Node:
 
 def all_of(nodes: Sequence[Node]) -> Node:
     """`x AND y AND ...`: false as soon as one is, unknown if one is unknown."""
-    terms = [condition(node) for node in nodes]
-    tests = tuple(term.evaluate for term in terms)
-
-    def and_(properties: Properties) -> bool | None:
-        result: bool | None = True
-        for test in tests:
-            value = test(properties)
-            if value is None:
-                result = None
-            elif not value:
-                return False
-        return result
-
-    return _node(Kind.CONDITION, and_, *terms, weight=0)
+    return _joined(nodes, False)
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
     """`x OR y OR ...`: true as soon as one is, unknown if one is unknown."""
+    return _joined(nodes, True)
+
+
+def _joined(nodes: Sequence[Node], decisive: bool) -> Node:
     terms = [condition(node) for node in nodes]
     tests = tuple(term.evaluate for term in terms)
 
-    def or_(properties: Properties) -> bool | None:
-        result: bool | None = False
+    def joined(properties: Properties) -> bool | None:
+        result: bool | None = not decisive
         for test in tests:
             value = test(properties)
             if value is None:
                 result = None
-            elif value:
-                return True
+            elif value is decisive:
+                return decisive
         return result
 
-    return _node(Kind.CONDITION, or_, *terms, weight=0)
+    return _node(Kind.CONDITION, joined, *terms, weight=0)
 
 
 def is_null(node: Node) -> Node:
@@ -356,25 +348,14 @@ _DOUBLE = re.compile(
 """What `Double.valueOf` takes: a name, a decimal or a hexadecimal number."""
 
 
-def _read_int(text: str) -> int:
-    value = _read_whole(text)
-    if -INT32_MAX - 1 <= value <= INT32_MAX:
-        return value
-    raise ValueError("beyond the range of an int")
-
-
-def _read_long(text: str) -> int:
-    value = _read_whole(text)
-    if -INT64_MAX - 1 <= value <= INT64_MAX:
-        return value
-    raise ValueError("beyond the range of a long")
-
-
-def _read_whole(text: str) -> int:
+def _read_whole(most: int, text: str) -> int:
     # Python's int() would also take blanks and underscores.
     if len(text) > NUMBER_CHARACTERS_MAX or _WHOLE.fullmatch(text) is None:
         raise ValueError("not a whole number")
-    return int(text)
+    value = int(text)
+    if not -most - 1 <= value <= most:
+        raise ValueError(f"beyond {most}")
+    return value
 
 
 def _read_double(text: str) -> float:
@@ -390,7 +371,7 @@ def _read_double(text: str) -> float:
 
 
 _READ: dict[Kind, Callable[[str], int | float]] = {
-    Kind.INT: _read_int,
-    Kind.LONG: _read_long,
+    Kind.INT: partial(_read_whole, INT32_MAX),
+    Kind.LONG: partial(_read_whole, INT64_MAX),
     Kind.DOUBLE: _read_double,
 }

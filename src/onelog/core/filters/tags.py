@@ -7,19 +7,19 @@ A condition needs the message's properties.
 Invariant: a `Subscription` that exists was understood; what cannot be is a `FilterSyntaxError`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from onelog.core.filters.sql92 import EXPRESSION_CHARACTERS_MAX, Predicate, compile_sql
 from onelog.errors import FilterSyntaxError
-from onelog.message import tags_code
+from onelog.message import TAGS, decode_properties, property_bytes, tags_code
 
 __all__ = ["FilterKind", "Predicate", "Subscription", "compile_sql", "parse_tags", "subscribe"]
 
 FilterKind = Literal["TAG", "SQL92"]
 
 ALL_TAGS = "*"
+_TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _BLANK = "".join(map(chr, range(33)))
 """What Java trims."""
 
@@ -44,9 +44,12 @@ class Subscription:
         """Whether a message with this tag hash can be wanted, judged by its queue entry alone."""
         return self.codes is None or code in self.codes
 
-    def wants_properties(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message whose hash passed is wanted, judged by its properties."""
-        return self.predicate is None or self.predicate(properties)
+    def wants(self, properties: bytes) -> bool:
+        """Whether a message is wanted, judged by its encoded properties."""
+        tags = property_bytes(properties, _TAGS_NEEDLE)
+        return self.wants_code(tags_code(tags) if tags else 0) and (
+            self.predicate is None or self.predicate(decode_properties(properties))
+        )
 
 
 def subscribe(

@@ -13,11 +13,12 @@ written is kept, and written with the next tick; it keeps nothing else from bein
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.queue import QueueLeases
 from onelog.errors import OnelogError, StoreError
@@ -47,27 +48,23 @@ def place_of(key: str) -> Place:
     return group, topic, int(queue_id)
 
 
+@dataclass(eq=False)
 class LeaseJournal:
     """Collects changes, and appends them tick by tick."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        writer: Writer,
-        schedule: Schedule,
-        on_recorded: Callable[[QueueLeases], None],
-    ) -> None:
-        """`on_recorded` is called with each queue whose changes have reached the log."""
-        self._tables = tables
-        self._writer = writer
-        self._schedule = schedule
-        self._on_recorded = on_recorded
+    _tables: Tables
+    _writer: Writer
+    _schedule: Schedule
+    _on_recorded: Callable[[QueueLeases], None]
+    """Called with each queue whose changes have reached the log."""
+
+    def __post_init__(self) -> None:
         self._changed: dict[QueueLeases, None] = {}
         self._gone: dict[str, None] = {}
         self._told: list[WhenRecorded] = []
         self._tick_begun = False
         self._tried_again = False
-        writer.before_append.append(self._put_records)
+        self._writer.before_append.append(self._put_records)
 
     def changed(self, queue: QueueLeases) -> None:
         """The queue's leases changed in this tick."""

@@ -20,6 +20,7 @@ broker was down then; the message goes where its policy says, which the protocol
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,10 +32,10 @@ from onelog.core.cursors.looks import Lack
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Part, Tables, in_parts, joined
-from onelog.core.durable.waiting import Schedule, Waiting
+from onelog.core.durable.tables import Part, Tables, in_parts
+from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
 from onelog.core.leases.queue import (
@@ -77,47 +78,34 @@ def wait_topic(group: str, topic: str) -> str:
     return f"{topic}\0{group}"
 
 
+@dataclass(eq=False)
 class Leases:
     """All leases of one broker."""
 
     name = TABLE
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
-        reader: QueueReader,
-        writer: Writer,
-        waiting: Waiting,
-        clock: Clock,
-        schedule: Schedule,
-        warming: Warming,
-        when_durable: Callable[[WhenSafe], None],
-        *,
-        queue_leases_max: int = QUEUE_LEASES_MAX,
-        group_leases_max: int = GROUP_LEASES_MAX,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._writer = writer
-        self._waiting = waiting
-        self._clock = clock
-        self._warming = warming
-        self._when_durable = when_durable
-        self.policies: dict[int, Policy] = {
-            policy.number: policy for policy in (IN_PLACE, IN_ORDER)
-        }
+    _tables: Tables
+    _store: MessageStore
+    _topics: Topics
+    _groups: Groups
+    _offsets: Offsets
+    _reader: QueueReader
+    _writer: Writer
+    _waiting: Waiting
+    _clock: Clock
+    _schedule: Schedule
+    _warming: Warming
+    _when_durable: Callable[[WhenSafe], None]
+    queue_leases_max: int = QUEUE_LEASES_MAX
+    group_leases_max: int = GROUP_LEASES_MAX
+
+    def __post_init__(self) -> None:
+        self.policies: dict[int, Policy] = {each.number: each for each in (IN_PLACE, IN_ORDER)}
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
-        self._queue_leases_max = queue_leases_max
-        self._group_leases_max = group_leases_max
-        self._journal = LeaseJournal(tables, writer, schedule, self._recorded)
-        self._supply = Supply(store, reader)
-        self._deadlines: Deadlines[Handout] = Deadlines(clock, schedule, self._expire)
+        schedule = self._schedule
+        self._journal = LeaseJournal(self._tables, self._writer, schedule, self._recorded)
+        self._supply = Supply(self._store, self._reader)
+        self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
         self._freed: set[QueueLeases] = set()
@@ -125,8 +113,8 @@ class Leases:
         self._floor_ms = 0
         self._expiring = Job("ending leases")
         self._is_closed = False
-        topics.on_change.append(self._topic_changed)
-        offsets.on_move.append(self._group_moved)
+        self._topics.on_change.append(self._topic_changed)
+        self._offsets.on_move.append(self._group_moved)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -141,12 +129,8 @@ class Leases:
             queue = self._queues[place] = QueueLeases(*place)
         queue.apply(value, self.policies)
 
-    def entries(self) -> dict[str, Any]:
-        """Every lease, and every place from which a group goes on."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[Part]:
-        """The same, some at a time; after many leases comes a pause."""
+        """Every lease, and every place from which a group goes on; a pause after many leases."""
         found: dict[str, Any] = {}
         leases = 0
         for part in in_parts(self._queues):
@@ -334,7 +318,7 @@ class Leases:
 
     def _room(self, queue: QueueLeases) -> int:
         in_group = self._counts.get(queue.group, 0)
-        room = min(self._queue_leases_max - len(queue.out), self._group_leases_max - in_group)
+        room = min(self.queue_leases_max - len(queue.out), self.group_leases_max - in_group)
         if room <= 0:
             raise TooManyLeasesError(
                 f"group {queue.group} holds {in_group} messages, {len(queue.out)} of them of queue "

@@ -29,7 +29,7 @@ Invariant: `cursor` is the smallest offset that is not finished; it never passes
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -115,35 +115,30 @@ class Handout:
         return [offset for offset in self.offsets if out.get(offset) is self]
 
 
+@dataclass(slots=True, eq=False)
 class QueueLeases:
     """The leases of one group in one queue. It knows no clock and writes nothing."""
 
-    __slots__ = (
-        "_heap", "_order", "_turn", "back", "changed", "committed", "early", "group", "next", "out",
-        "queue_id", "ready", "times", "topic", "void",
-    )  # fmt: skip
-
-    def __init__(self, group: str, topic: str, queue_id: int) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next = 0
-        self.out: dict[int, Handout] = {}
-        self.ready: dict[int, int] = {}
-        """Offsets that may be had again, and when they were handed out last."""
-        self.back: dict[int, tuple[int, int]] = {}
-        """Those of them that were put to the back: before which offset, and in which turn there."""
-        self.early: dict[int, int] = {}
-        """Offsets that were acknowledged before their turn, and when they were handed out."""
-        self.times: dict[int, int] = {}
-        """How often an offset came back to its place; only those that did."""
-        self.committed: int | None = None
-        """The position that was told to the group's cursors last."""
-        self.changed: set[int] = set()
-        self.void = False
-        self._heap: list[tuple[int, int, int]] = []
-        self._order: deque[int] = deque()
-        self._turn = 0
+    group: str
+    topic: str
+    queue_id: int
+    next: int = field(init=False, default=0)
+    out: dict[int, Handout] = field(init=False, default_factory=dict)
+    ready: dict[int, int] = field(init=False, default_factory=dict)
+    """Offsets that may be had again, and when they were handed out last."""
+    back: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
+    """Those of them that were put to the back: before which offset, and in which turn there."""
+    early: dict[int, int] = field(init=False, default_factory=dict)
+    """Offsets that were acknowledged before their turn, and when they were handed out."""
+    times: dict[int, int] = field(init=False, default_factory=dict)
+    """How often an offset came back to its place; only those that did."""
+    committed: int | None = field(init=False, default=None)
+    """The position that was told to the group's cursors last."""
+    changed: set[int] = field(init=False, default_factory=set)
+    void: bool = field(init=False, default=False)
+    _heap: list[tuple[int, int, int]] = field(init=False, default_factory=list)
+    _order: deque[int] = field(init=False, default_factory=deque)
+    _turn: int = field(init=False, default=0)
 
     @property
     def cursor(self) -> int:

@@ -11,15 +11,16 @@ and `next_offset` without being in it.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onelog.core.cursors.reading import Fetched, FetchStatus, QueueReader, candidates
+from onelog.core.cursors.reading import QueueReader, candidates
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
-from onelog.message import Message, decode_properties, tags_code
+from onelog.message import Message
 from onelog.record.decode import decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
+from onelog.store.reader import Fetched, FetchStatus
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
@@ -225,11 +226,8 @@ class Supply:
 def _wants(subscription: Subscription | None, code: int, record: memoryview) -> bool:
     if subscription is None:
         return True
-    if code == FORM_CODE:
-        tags = decode_message(record).tags
-        code = tags_code(tags) if tags else 0
-    if not subscription.wants_code(code):
+    if code != FORM_CODE and not subscription.wants_code(code):
         return False
-    return subscription.predicate is None or subscription.wants_properties(
-        decode_properties(decode_message(record).properties)
-    )
+    if code != FORM_CODE and subscription.predicate is None:
+        return True
+    return subscription.wants(decode_message(record).properties)

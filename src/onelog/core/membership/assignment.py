@@ -37,22 +37,18 @@ class RequestMode:
     share: int = 0
 
 
+@dataclass(eq=False)
 class RequestModes:
     """The table of groups that do not consume by the default, which is the broker's to set."""
 
     name = "request_modes"
 
-    def __init__(
-        self,
-        tables: Tables,
-        topics: Topics,
-        groups: Groups,
-        config: Callable[[], BrokerConfig] = BrokerConfig,
-    ) -> None:
-        self._config = config
-        self._tables = tables
-        self._topics = topics
-        self._groups = groups
+    _tables: Tables
+    _topics: Topics
+    _groups: Groups
+    _config: Callable[[], BrokerConfig] = BrokerConfig
+
+    def __post_init__(self) -> None:
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def apply(self, key: str, value: Any) -> None:
@@ -63,12 +59,12 @@ class RequestModes:
         else:
             self._modes[group, topic] = msgspec.convert(value, RequestMode)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """Every mode that was set."""
-        return {
-            join_key(topic, group): msgspec.to_builtins(mode)
-            for (group, topic), mode in self._modes.items()
-        }
+        modes = self._modes.items()
+        return [
+            {join_key(topic, group): msgspec.to_builtins(mode) for (group, topic), mode in modes}
+        ]
 
     def set(self, group: str, topic: str, mode: RequestMode) -> None:
         """From now on the group, which is made if using it would make it, consumes so."""

@@ -19,12 +19,13 @@ from it on is.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
@@ -42,31 +43,24 @@ _TROUBLE_MS = 1_000
 _PAUSE_MS = 10
 
 
+@dataclass(eq=False)
 class Delay:
     """The table of delivery positions, and the deliverer."""
 
     name = "delay"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        levels_ms: tuple[int, ...],
-        warming: Warming,
-    ) -> None:
-        self._tables = tables
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._schedule = schedule
-        self._levels_ms = levels_ms
-        self._warming = warming
+    _tables: Tables
+    _store: MessageStore
+    _writer: Writer
+    _clock: Clock
+    _schedule: Schedule
+    _levels_ms: tuple[int, ...]
+    _warming: Warming
+
+    def __post_init__(self) -> None:
         self._positions: dict[int, int] = {}
         self._armed: set[int] = set()
-        self._jobs = [Job(f"delivering level {n}") for n in range(1, len(levels_ms) + 1)]
+        self._jobs = [Job(f"delivering level {n}") for n in range(1, len(self._levels_ms) + 1)]
         self._reach = 0
         self._is_handing_over = False
         self._handing_over = Job("handing over delayed messages whose log files should be deleted")
@@ -79,9 +73,9 @@ class Delay:
         else:
             self._positions[int(key)] = int(value)
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """The position of every level."""
-        return {str(level): offset for level, offset in self._positions.items()}
+        return [{str(level): offset for level, offset in self._positions.items()}]
 
     def open(self) -> None:
         """Deliver what fell due while nobody was here."""

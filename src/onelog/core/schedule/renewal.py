@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.sorted_files import Columns

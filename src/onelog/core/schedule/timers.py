@@ -21,6 +21,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -29,8 +30,8 @@ import numpy as np
 
 from onelog.clock import Clock
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Change, Tables
-from onelog.core.durable.waiting import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import Entry, Progress
@@ -71,34 +72,26 @@ _FOR_EVER = (1 << 62) - 1
 OnCounted = Callable[[dict[str, int]], None]
 
 
+@dataclass(eq=False)
 class Timers:
     """Postpones messages, delivers them in time, and takes them back."""
 
     name = "timers"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        offload: Callable[[Callable[[], None]], None],
-        warming: Warming,
-        store_host: bytes,
-    ) -> None:
+    _tables: Tables
+    _store: MessageStore
+    _writer: Writer
+    _clock: Clock
+    _schedule: Schedule
+    _offload: Callable[[Callable[[], None]], None]
+    _warming: Warming
+    _store_host: bytes
+
+    def __post_init__(self) -> None:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
-        self.queue = TimerQueue(store)
-        self.wheel = TimerWheel(store.folder / FOLDER, offload, store.barrier)
-        self._tables = tables
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._schedule = schedule
-        self._offload = offload
-        self._warming = warming
-        self._store_host = store_host
+        self.queue = TimerQueue(self._store)
+        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, self._store.barrier)
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
         self._recalling: dict[str, list[Entry]] = {}
@@ -112,7 +105,8 @@ class Timers:
         self._counting: list[OnCounted] = []
         self._counting_job = Job("counting timed messages")
         self._is_reading = False
-        self._closed = False
+        self.is_closed = False
+        """Whether nothing more is delivered."""
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -123,9 +117,9 @@ class Timers:
         self._recorded = (int(value["position"]), progress)
         self.wheel.progress = progress
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """The progress, once there is any."""
-        return {} if self._recorded is None else {_KEY: _as_json(*self._recorded)}
+        return [] if self._recorded is None else [{_KEY: _as_json(*self._recorded)}]
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -164,9 +158,9 @@ class Timers:
 
     def close(self) -> None:
         """Deliver nothing more, and leave little to do for the next start."""
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
+        self.is_closed = True
         try:
             self.collect_all()
             self.wheel.close()
@@ -174,11 +168,6 @@ class Timers:
                 self._tables.write([self._change(self.wheel.progress)])
         except StoreError as error:
             log.error("the next start has to read timed messages again: %s", error)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is delivered."""
-        return self._closed
 
     @property
     def checkpoint(self) -> tuple[int, int]:
@@ -227,13 +216,13 @@ class Timers:
         return timed_messages.scheduled(message, due_ms, deletes)
 
     def _expect_more(self) -> None:
-        if not self._collecting and not self._closed:
+        if not self._collecting and not self.is_closed:
             self._collecting = True
             self._schedule(COLLECT_MS, self._collect_soon)
 
     def _collect_soon(self) -> None:
         self._collecting = False
-        if not self._closed:
+        if not self.is_closed:
             with self._delivering:  # What fails is tried again by `watch`.
                 self.collect()
 
@@ -338,7 +327,7 @@ class Timers:
         """Wait for the next message, unless that is being done."""
         due_ms = self.wheel.next_due_ms()
         self._warm()
-        if due_ms is None or self._closed or self._is_reading:
+        if due_ms is None or self.is_closed or self._is_reading:
             return
         wake_ms = -(-due_ms // TICK_MS) * TICK_MS
         if self._armed_ms is None or wake_ms < self._armed_ms:
@@ -351,7 +340,7 @@ class Timers:
 
     def _time_passed(self, armed_ms: int) -> None:
         """Deliver what is due, unless this timer was overtaken by one for an earlier time."""
-        if self._closed or armed_ms != self._armed_ms:
+        if self.is_closed or armed_ms != self._armed_ms:
             return
         self._armed_ms = None
         with self._delivering:
@@ -495,7 +484,7 @@ class Timers:
             return part is not None
 
         def then(is_more: bool) -> None:
-            if is_more and not self._closed:
+            if is_more and not self.is_closed:
                 self._count_on(parts, counted)
                 return
             asking, self._counting = self._counting, []

@@ -24,6 +24,7 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -111,20 +112,16 @@ class _Job:
         self._ended.wait(_JOB_SECONDS_MAX)
 
 
+@dataclass(eq=False)
 class TimerWheel:
     """The pending entries of one store."""
 
-    def __init__(
-        self,
-        folder: Path,
-        offload: Callable[[Callable[[], None]], None],
-        barrier: Callable[[], Callable[[], None]],
-    ) -> None:
-        """`barrier` is the store's: a file leaves out what has left, so the log must know it."""
+    _folder: Path
+    _offload: Callable[[Callable[[], None]], None]
+    _barrier: Callable[[], Callable[[], None]]
+
+    def __post_init__(self) -> None:
         self.progress = Progress()
-        self._folder = folder
-        self._offload = offload
-        self._barrier = barrier
         self._files: list[SortedFile] = []
         self._sealed: list[_Stretch] = []
         self._open = _Stretch(0)

@@ -22,7 +22,7 @@ from typing import Any
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.warming import Warming
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.membership.members import Client, Members
 from onelog.core.transactions import half_records
@@ -65,33 +65,24 @@ def _sliced(offsets: list[int]) -> Iterator[list[int]]:
         yield offsets[at : at + _SLICE_COUNT]
 
 
+@dataclass(eq=False)
 class CheckBack:
     """Asks, and gives up in the end."""
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        store: MessageStore,
-        topics: Topics,
-        members: Members,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        warming: Warming,
-        checks_max: int,
-    ) -> None:
-        self.checks_max = checks_max
+    _transactions: Transactions
+    _store: MessageStore
+    _topics: Topics
+    _members: Members
+    _writer: Writer
+    _clock: Clock
+    _schedule: Schedule
+    _warming: Warming
+    checks_max: int
+
+    def __post_init__(self) -> None:
         self.asks: list[AskProducer] = []
         """Those of the gateways that producers are connected through."""
-        self._transactions = transactions
-        self._places = transactions.places
-        self._store = store
-        self._topics = topics
-        self._members = members
-        self._writer = writer
-        self._clock = clock
-        self._schedule = schedule
-        self._warming = warming
+        self._places = self._transactions.places
         self._round: Iterator[list[int]] | None = None
         self._leaving: list[int] = []
         self._keeping = Job("putting away transactions whose log files should be deleted")

@@ -24,12 +24,13 @@ most once.
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.tables import Change, Tables, in_parts, joined
+from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions import half_records
@@ -77,37 +78,25 @@ def _unheard(token: Any, appended: Appended | None, error: OnelogError | None) -
     """For endings that no request is about; what fails is tried again in the next round."""
 
 
-def _as_it_is(message: NewMessage) -> NewMessage:
-    return message
-
-
+@dataclass(eq=False)
 class Transactions:
     """The half messages that are open: begins them and ends them."""
 
     name = "transactions"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        topics: Topics,
-        offsets: Offsets,
-        writer: Writer,
-        clock: Clock,
-        timeout_ms: int,
-        store_host: bytes,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        """The least immunity: a younger half message is nobody's business but its producer's."""
+    _tables: Tables
+    _store: MessageStore
+    _topics: Topics
+    _offsets: Offsets
+    _writer: Writer
+    _clock: Clock
+    timeout_ms: int
+    """The least immunity: a younger half message is nobody's business but its producer's."""
+    _store_host: bytes
+
+    def __post_init__(self) -> None:
         self.places: dict[int, int] = {}
         """Open half messages, by queue offset: where each is in the log."""
-        self._tables = tables
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._writer = writer
-        self._clock = clock
-        self._store_host = store_host
         self._endings: list[_Ending] = []
         self._known_end = 0
         """Half messages from here on are not stored, or not yet safely so."""
@@ -130,12 +119,8 @@ class Transactions:
         else:
             self._recorded[int(key)] = int(value)
 
-    def entries(self) -> dict[str, Any]:
-        """The open transactions that are recorded, and up to where."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
+        """The open transactions that are recorded, and up to where; some at a time."""
         # The position of the beginning: what is recorded meanwhile is replayed, and its own after.
         position = self._position
         for part in in_parts(self._recorded):
@@ -354,13 +339,10 @@ class Transactions:
         if appended is None:
             on_stored(token, None, error)
         else:
-            self._add(appended[0])
-            on_stored(token, appended[0], error)
-
-    def _add(self, where: Appended) -> None:
-        """A half message is stored. They come in the order of their offsets."""
-        self.places[where.queue_offset] = where.log_offset
-        self._known_end = max(self._known_end, where.queue_offset + 1)
+            where = appended[0]
+            self.places[where.queue_offset] = where.log_offset
+            self._known_end = max(self._known_end, where.queue_offset + 1)
+            on_stored(token, where, error)
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -373,7 +355,7 @@ class Transactions:
         token: Any = None,
         *,
         checked: bool = False,
-        becomes: Becomes = _as_it_is,
+        becomes: Becomes = lambda message: message,
     ) -> None:
         """Deliver a message whose transaction succeeded; `checked` if that was asked for.
 

@@ -32,15 +32,16 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability
-from onelog.core.durable.tables import Change, Tables, in_parts, joined
-from onelog.core.durable.waiting import Schedule
+from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
 from onelog.core.transactions.staged import Part, StagedParts, told_as
@@ -91,24 +92,20 @@ class Committed(NamedTuple):
     again: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Query:
     """What is known of one query: its last batch, and what of it is still to be published."""
 
-    __slots__ = ("batch", "begun", "ms", "note", "one_off", "parts", "trouble", "waiting")
-
-    def __init__(
-        self, batch: int, parts: list[int], ms: int, note: str, one_off: bool = False
-    ) -> None:
-        self.batch = batch
-        self.parts = parts
-        self.ms = ms
-        self.note = note
-        self.one_off = one_off
-        self.begun: tuple[int, int] | None = None
-        """The part that was begun last, and where in its queue."""
-        self.waiting: list[tuple[OnCommitted, Any]] = []
-        self.trouble = ""
-        """What was said last about why it is not published."""
+    batch: int
+    parts: list[int]
+    ms: int
+    note: str
+    one_off: bool = False
+    begun: tuple[int, int] | None = field(init=False, default=None)
+    """The part that was begun last, and where in its queue."""
+    waiting: list[tuple[OnCommitted, Any]] = field(init=False, default_factory=list)
+    trouble: str = field(init=False, default="")
+    """What was said last about why it is not published."""
 
     def value(self, parts: list[int]) -> dict[str, Any]:
         """What the table keeps, with the parts that are still to be published."""
@@ -116,34 +113,24 @@ class _Query:
         return {**kept, "one_off": True} if self.one_off else kept
 
 
+@dataclass(eq=False)
 class PreparedBatches:
     """The table of queries, and the publishing of their batches."""
 
     name = "prepared_batches"
 
-    def __init__(
-        self,
-        tables: Tables,
-        store: MessageStore,
-        topics: Topics,
-        parts: StagedParts,
-        publisher: Publisher,
-        durability: Durability,
-        clock: Clock,
-        schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
-        warming: Warming,
-    ) -> None:
-        self._tables = tables
-        self._store = store
-        self._topics = topics
-        self._parts = parts
-        self._publisher = publisher
-        self._durability = durability
-        self._clock = clock
-        self._schedule = schedule
-        self._call_soon = call_soon
-        self._warming = warming
+    _tables: Tables
+    _store: MessageStore
+    _topics: Topics
+    _parts: StagedParts
+    _publisher: Publisher
+    _durability: Durability
+    _clock: Clock
+    _schedule: Schedule
+    _call_soon: Callable[[Callable[[], None]], None]
+    _warming: Warming
+
+    def __post_init__(self) -> None:
         self._queries: dict[str, _Query] = {}
         self._one_offs: dict[str, None] = {}
         """Those of the queries that are one-off, the oldest first."""
@@ -179,12 +166,8 @@ class PreparedBatches:
             if batch == found.batch:
                 found.begun = (int(part), int(base))
 
-    def entries(self) -> dict[str, Any]:
-        """Every query; of those that are being published, also how far."""
-        return joined(self.parts())
-
     def parts(self) -> Iterator[dict[str, Any]]:
-        """The same, some at a time."""
+        """Every query; of those that are being published, also how far."""
         for part in in_parts(self._queries):
             found: dict[str, Any] = {}
             for query, state in part:

@@ -216,9 +216,9 @@ class StagedTransactions:
         assert key == _COMMIT
         self._begun = value
 
-    def entries(self) -> dict[str, Any]:
+    def parts(self) -> list[dict[str, Any]]:
         """The commit that has begun, if there is one."""
-        return {} if self._begun is None else {_COMMIT: self._begun}
+        return [] if self._begun is None else [{_COMMIT: self._begun}]
 
     def open(self) -> None:
         """Complete the commit that a crash has cut off; before anything else is written."""

@@ -43,17 +43,16 @@ class RemotingGateway(Gateway):
         broker.hooks.members_changed.append(clients.notify_members)
         broker.hooks.channel_expired.append(_drop)
         broker.hooks.ask_producer.append(transactions.ask_producer)
-        self._house = house
         self._registrar: Registrar | None = None
 
     async def listen(self) -> None:
         """Open its port and the one for old clients, and register."""
         config = self.broker.config
-        await self._house.listen(config.port, self._session)
+        await self.house.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host
         self._registrar = Registrar(
-            self.broker, f"{host}:{config.port}", f"{host}:{config.port + 1}", self.tls
+            self.broker, f"{host}:{config.port}", f"{host}:{config.port + 1}", self.house.tls
         )
         await self._registrar.start()
 
@@ -63,7 +62,7 @@ class RemotingGateway(Gateway):
         if config.second_port is None:
             return
         try:
-            await self._house.listen(config.second_port, self._session)
+            await self.house.listen(config.second_port, self._session)
         except ListenError as error:
             if config.vip_port != -1:
                 raise

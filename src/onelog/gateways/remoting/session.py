@@ -8,7 +8,8 @@ becomes an answer through `ERROR_CODES`.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
@@ -57,11 +58,11 @@ from onelog.errors import (
 from onelog.gateways import House
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
-from onelog.message import encode_host, encode_properties
+from onelog.message import Appended, encode_host, encode_properties
 from onelog.net.connection import Buffer, Connection, is_here
-from onelog.net.remoting import RemotingSession
+from onelog.net.remoting import ServerSession
 from onelog.rocketmq.pop import Pop
-from onelog.wire.remoting.administration import from_afar, refusal
+from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
@@ -142,18 +143,12 @@ class Gateway:
     """What all sessions of one broker share."""
 
     def __init__(self, house: House, handlers: "dict[int, Handler]") -> None:
+        self.house = house
         self.broker = house.broker
         self.clock = house.clock
         self.store_host = house.store_host
-        self.offload = house.offload
-        self.look_up = house.look_up
         self.lookups = 0
-        """How many of these are not done yet."""
-        self.random = house.random
-        self.reconfigure = house.reconfigure
-        self.retain = house.retain
-        self.tls = house.tls
-        self.stalls = house.stalls
+        """How many look-ups are not done yet."""
         self.handlers = handlers
         self.far_handlers: dict[int, Handler] = {}
         """Those for peers on other machines; they hold on to it, so it is changed in place."""
@@ -172,7 +167,7 @@ class Gateway:
         self.loaded = loaded
         is_open = loaded.config.security.remote_admin
         self.far_handlers.update(
-            self.handlers if is_open else from_afar(self.handlers, _refuse_from_afar)
+            self.handlers if is_open else from_afar(self.handlers, BrokerSession.refuse_from_afar)
         )
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
@@ -191,7 +186,7 @@ def same(answer: Answer) -> Answer:
     return answer
 
 
-class BrokerSession(RemotingSession):
+class BrokerSession(ServerSession[Answer]):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
@@ -199,27 +194,12 @@ class BrokerSession(RemotingSession):
         super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX, gateway.headers)
         self.gateway = gateway
         self.broker = gateway.broker
-        self._is_warned = False
         self.is_local = is_here(connection.remote[0], connection.local[0])
         # Chosen once for all requests: those in a hurry need not ask who they are from.
-        self._handlers = gateway.handlers if self.is_local else gateway.far_handlers
+        self.handlers = gateway.handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         self.principal = Principal("", "remoting", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
-
-    def handle(self, command: Command) -> None:
-        """Answer a request."""
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            self.refuse_unknown(command)
-            return
-        try:
-            answer = handler(self, command)
-        except OnelogError as error:
-            self.fail(command, error)
-        else:
-            if answer is not None:
-                self.answer(command, answer)
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""
@@ -228,6 +208,29 @@ class BrokerSession(RemotingSession):
     def fail(self, command: Command, error: OnelogError) -> None:
         """Answer a request that went wrong."""
         self.reply(command, response_code(error), remark=str(error))
+
+    def conclude(self, command: Command, answer: Answer, error: OnelogError | None) -> None:
+        """Answer a request whose change was recorded, or was not.
+
+        A slow disk takes nothing back: it is done, as after a send that was too late.
+        """
+        if error is None or isinstance(error, FlushTimeoutError):
+            self.answer(command, answer)
+        else:
+            self.fail(command, error)
+
+    def _go_on(self, command: Command, act: Callable[[], Answer | None]) -> None:
+        """Answer with what comes of an act, later than the request came."""
+        try:
+            answer = act()
+        except OnelogError as error:
+            self.fail(command, error)
+        except Exception as error:
+            log.exception("request %d of %s failed", command.code, self.connection)
+            self.reply(command, ResponseCode.SYSTEM_ERROR, remark=type(error).__name__)
+        else:
+            if answer is not None:
+                self.answer(command, answer)
 
     def look_up(
         self,
@@ -253,22 +256,16 @@ class BrokerSession(RemotingSession):
             except Exception as error:
                 failed.append(error)
 
+        def made() -> Answer | None:
+            if failed:
+                raise failed[0]
+            return then(found[0])
+
         def end() -> None:
             gateway.lookups -= 1
-            try:
-                if failed:
-                    raise failed[0]
-                answer = then(found[0])
-            except OnelogError as error:
-                self.fail(command, error)
-            except Exception as error:
-                log.exception("request %d of %s failed", command.code, self.connection)
-                self.reply(command, ResponseCode.SYSTEM_ERROR, remark=type(error).__name__)
-            else:
-                if answer is not None:
-                    self.answer(command, answer)
+            self._go_on(command, made)
 
-        gateway.look_up(work, end)
+        gateway.house.look_up(work, end)
 
     def in_turns(
         self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
@@ -279,16 +276,8 @@ class BrokerSession(RemotingSession):
         if len(items) <= TURN_COUNT:
             return Answer()
 
-        def go_on() -> None:
-            try:
-                answer = self.in_turns(command, items[TURN_COUNT:], act)
-            except OnelogError as error:
-                self.fail(command, error)
-            else:
-                if answer is not None:
-                    self.answer(command, answer)
-
-        asyncio.get_running_loop().call_soon(go_on)
+        go_on = partial(self.in_turns, command, items[TURN_COUNT:], act)
+        asyncio.get_running_loop().call_soon(self._go_on, command, go_on)
         return None
 
     def when_warm(
@@ -301,13 +290,6 @@ class BrokerSession(RemotingSession):
         self.look_up(command, lambda: broker.message_at(SELF, log_offset), lambda _: act())
         return None
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Do not do what this peer may not want; the log has the first refusal of a connection."""
-        if not self._is_warned:
-            self._is_warned = True
-            log.warning("%s: %s", self.connection, reason)
-        raise NotPermittedError(reason)
-
     def closed(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
         self.broker.channel_closed(self)
@@ -316,6 +298,18 @@ class BrokerSession(RemotingSession):
 Handler = Callable[[BrokerSession, Command], Answer | None]
 
 
-def _refuse_from_afar(session: BrokerSession, command: Command) -> Answer:
-    """In the place of handlers that administer."""
-    session.refuse(refusal(command.code, session.connection.remote[0]))
+def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:
+    """The handler of a question that a worker can answer alone; see `BrokerSession.look_up`."""
+
+    def handle(session: BrokerSession, command: Command) -> None:
+        session.look_up(command, partial(answer, session, command), same)
+
+    return handle
+
+
+def answer_stored(
+    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
+) -> None:
+    """What a request wanted is stored, or not; for those to which that is all there is to say."""
+    session, command = token
+    session.conclude(command, Answer(), error)

@@ -25,6 +25,7 @@ from typing import Any
 import fastavro
 import msgspec
 import pyarrow as pa
+from fastavro.schema import expand_schema
 from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
@@ -82,68 +83,47 @@ def spark_fields(schema: str) -> sql.StructType:
 
 
 def _columns(schema: str) -> dict[str, Kind]:
-    parsed = json.loads(schema)
-    named: dict[str, Any] = {}
-    _collect_named(parsed, named)
-    if isinstance(parsed, dict) and parsed.get("type") in ("record", "error"):
-        inside = frozenset({parsed["name"]})
-        return {
-            each["name"]: _column(each["type"], named, inside, each["name"])
-            for each in parsed["fields"]
-        }
-    return {VALUE: _column(parsed, named, frozenset(), VALUE)}
+    # With what a name stands for in its place: names are left where records are inside themselves.
+    expanded = expand_schema(json.loads(schema))
+    if isinstance(expanded, dict) and expanded.get("type") in ("record", "error"):
+        return _fields(expanded, "")
+    return {VALUE: _column(expanded, VALUE)}
 
 
-def _collect_named(schema: Any, named: dict[str, Any]) -> None:
-    if isinstance(schema, list):
-        for each in schema:
-            _collect_named(each, named)
-    elif isinstance(schema, dict):
-        if "name" in schema and schema.get("type") in ("record", "error", "enum", "fixed"):
-            named[schema["name"]] = schema
-        for each in schema.get("fields", ()):
-            _collect_named(each["type"], named)
-        for key in ("items", "values", "type"):
-            if isinstance(schema.get(key), dict | list):
-                _collect_named(schema[key], named)
+def _fields(record: Any, prefix: str) -> dict[str, Kind]:
+    return {
+        each["name"]: _column(each["type"], f"{prefix}{each['name']}") for each in record["fields"]
+    }
 
 
-def _column(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
+def _column(schema: Any, name: str) -> Kind:
     if isinstance(schema, str):
         if schema in _PRIMITIVE:
             return _PRIMITIVE[schema](), None
-        if schema in inside:
-            raise ConfigError(
-                f"decode=avro: the field {name!r} holds records of the kind that it is in, and no "
-                "column can: decode such bodies in the query"
-            )
-        return _column(named.get(schema), named, inside, name)
+        if schema == "null":
+            raise ConfigError(f"decode=avro: the field {name!r} is null, which no column can be")
+        raise ConfigError(
+            f"decode=avro: the field {name!r} holds records of the kind that it is in, and no "
+            "column can: decode such bodies in the query"
+        )
     if isinstance(schema, list):
-        return _union(schema, named, inside, name)
-    if not isinstance(schema, dict):
-        raise ConfigError(f"decode=avro: the field {name!r} is {schema!r}, which no column can be")
+        return _union(schema, name)
     logical, kind = schema.get("logicalType"), schema["type"]
     if logical == "decimal":
         return sql.DecimalType(schema["precision"], schema.get("scale", 0)), None
     if logical in _LOGICAL:
         return _LOGICAL[logical](), _CONVERTED.get(logical)
     if kind == "array":
-        element, convert = _column(schema["items"], named, inside, f"{name}[]")
+        element, convert = _column(schema["items"], f"{name}[]")
         return sql.ArrayType(element), _of_each(convert)
     if kind == "map":
-        value, convert = _column(schema["values"], named, inside, f"{name}{{}}")
+        value, convert = _column(schema["values"], f"{name}{{}}")
         return sql.MapType(sql.StringType(), value), _pairs(convert)
-    if kind in ("record", "error"):
-        return _record(schema, named, inside, name)
-    return _column(kind, named, inside, name)
+    return _record(schema, name) if kind in ("record", "error") else _column(kind, name)
 
 
-def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
-    deeper = inside | {schema["name"]}
-    columns = {
-        each["name"]: _column(each["type"], named, deeper, f"{name}.{each['name']}")
-        for each in schema["fields"]
-    }
+def _record(schema: Any, name: str) -> Kind:
+    columns = _fields(schema, f"{name}.")
     converts = {key: convert for key, (_, convert) in columns.items() if convert is not None}
 
     def convert_all(value: Any) -> object:
@@ -156,10 +136,10 @@ def _record(schema: Any, named: dict[str, Any], inside: frozenset[str], name: st
     return kind, convert_all if converts else None
 
 
-def _union(schemas: list[Any], named: dict[str, Any], inside: frozenset[str], name: str) -> Kind:
+def _union(schemas: list[Any], name: str) -> Kind:
     others = [each for each in schemas if each != "null"]
     if len(others) == 1:
-        return _column(others[0], named, inside, name)
+        return _column(others[0], name)
     if others and set(map(str, others)) <= {"int", "long"}:
         return sql.LongType(), None
     if others and set(map(str, others)) <= {"int", "long", "float", "double"}:

@@ -13,7 +13,7 @@ from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError
 
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_]\w*)|('(?:[^'\\]|\\.)*')|(\d+)|([<>,:()]))")
+_WORD = r"[A-Za-z_]\w*"
 _SIMPLE: dict[str, type[sql.DataType]] = {
     "boolean": sql.BooleanType, "tinyint": sql.ByteType, "byte": sql.ByteType,
     "smallint": sql.ShortType, "short": sql.ShortType, "int": sql.IntegerType,
@@ -37,106 +37,62 @@ class _Reader:
 
     def schema(self) -> sql.StructType:
         """The whole text: fields, or one struct of them."""
-        start = self._at
-        if self._word() == "struct" and self._next("<"):
-            fields = self._fields(">")
-        else:
-            self._at = start
-            fields = self._fields("")
+        fields = self._fields(">" if self._try(r"(?i:struct)\s*<") else "")
         if self._text[self._at :].strip():
             raise self._complaint("nothing more")
         return sql.StructType(fields)
 
-    # -- tokens ----------------------------------------------------------------------------------
-
-    def _peek(self) -> tuple[str, int]:
-        match = _TOKEN.match(self._text, self._at)
-        return (match.group().strip(), match.end()) if match else ("", self._at)
-
-    def _next(self, wanted: str) -> bool:
-        token, end = self._peek()
-        if token != wanted or not wanted:
-            return False
-        self._at = end
-        return True
-
-    def _require(self, wanted: str) -> None:
-        if not self._next(wanted):
-            raise self._complaint(repr(wanted))
-
-    def _word(self) -> str:
-        """The next word in small letters; an empty one if something else comes."""
-        token, end = self._peek()
-        if not token or not (token[0].isalpha() or token[0] == "_"):
+    def _try(self, pattern: str) -> str:
+        """What comes next, if it looks like this; else nothing."""
+        match = re.compile(rf"\s*({pattern})").match(self._text, self._at)
+        if match is None:
             return ""
-        self._at = end
-        return token.lower()
+        self._at = match.end()
+        return match.group(1)
 
-    def _number(self) -> int:
-        token, end = self._peek()
-        if not token.isdigit():
-            raise self._complaint("a number")
-        self._at = end
-        return int(token)
+    def _take(self, pattern: str, wanted: str) -> str:
+        found = self._try(pattern)
+        if not found:
+            raise self._complaint(wanted)
+        return found
+
+    def _require(self, mark: str) -> None:
+        self._take(re.escape(mark), repr(mark))
 
     def _complaint(self, wanted: str) -> ConfigError:
         rest = self._text[self._at :].strip()
         found = f"at {rest[:30]!r}" if rest else "at its end"
         return ConfigError(f"schema: {self._text!r} has no meaning {found}: {wanted} is expected")
 
-    # -- grammar ---------------------------------------------------------------------------------
-
     def _fields(self, closing: str) -> list[sql.StructField]:
         fields: list[sql.StructField] = []
-        if closing and self._next(closing):
+        if closing and self._try(closing):
             return fields
         while True:
             fields.append(self._field())
-            if closing and self._next(closing):
-                return fields
-            if not closing and not self._peek()[0]:
+            if self._try(closing) if closing else not self._text[self._at :].strip():
                 return fields
             self._require(",")
 
     def _field(self) -> sql.StructField:
-        token, end = self._peek()
-        if token.startswith("`"):
-            name = token[1:-1].replace("``", "`")
-        elif token and (token[0].isalpha() or token[0] == "_"):
-            name = token
-        else:
-            raise self._complaint("the name of a field")
-        self._at = end
-        self._next(":")
+        name = self._take(rf"`(?:[^`]|``)+`|{_WORD}", "the name of a field")
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        self._try(":")
         kind = self._type()
         nullable, metadata = True, {}
-        while token := self._modifier():
-            if token == "not":
-                if self._word() != "null":
-                    raise self._complaint("NULL")
+        while word := self._try(r"(?i:not|comment)\b"):
+            if word.lower() == "not":
+                self._take(r"(?i:null)\b", "NULL")
                 nullable = False
             else:
-                metadata["comment"] = self._quoted()
+                quoted = self._take(r"'(?:[^'\\]|\\.)*'", "a text in quotes")
+                metadata["comment"] = re.sub(r"\\(.)", r"\1", quoted[1:-1])
         return sql.StructField(name, kind, nullable, metadata)
-
-    def _modifier(self) -> str:
-        start = self._at
-        word = self._word()
-        if word not in ("not", "comment"):
-            self._at = start
-            return ""
-        return word
-
-    def _quoted(self) -> str:
-        token, end = self._peek()
-        if not token.startswith("'"):
-            raise self._complaint("a text in quotes")
-        self._at = end
-        return re.sub(r"\\(.)", r"\1", token[1:-1])
 
     def _type(self) -> sql.DataType:
         start = self._at
-        word = self._word()
+        word = self._try(_WORD).lower()
         if word in _SIMPLE:
             return _SIMPLE[word]()
         if word in ("char", "character", "varchar"):
@@ -146,29 +102,29 @@ class _Reader:
             return sql.StringType()
         if word in _DECIMALS:
             return self._decimal()
-        if word == "array":
-            self._require("<")
-            element = self._type()
-            self._require(">")
-            return sql.ArrayType(element)
-        if word == "map":
-            self._require("<")
-            key = self._type()
-            self._require(",")
-            value = self._type()
-            self._require(">")
-            return sql.MapType(key, value)
+        if word not in ("array", "map", "struct"):
+            self._at = start
+            raise self._complaint("a type")
+        self._require("<")
         if word == "struct":
-            self._require("<")
             return sql.StructType(self._fields(">"))
-        self._at = start
-        raise self._complaint("a type")
+        first = self._type()
+        if word == "map":
+            self._require(",")
+            found: sql.DataType = sql.MapType(first, self._type())
+        else:
+            found = sql.ArrayType(first)
+        self._require(">")
+        return found
+
+    def _number(self) -> int:
+        return int(self._take(r"\d+", "a number"))
 
     def _decimal(self) -> sql.DecimalType:
         precision, scale = 10, 0
-        if self._next("("):
+        if self._try(r"\("):
             precision = self._number()
-            if self._next(","):
+            if self._try(","):
                 scale = self._number()
             self._require(")")
         if not 1 <= precision <= 38 or scale > precision:

@@ -98,7 +98,8 @@ class Selection:
 
     broker: str
     topic: str | None = None
-    """The topic of the queue that was read, which may not be the one that a record names."""
+    """The topic of the queue that was read, which may not be the one that a record names: a row's
+    topic, queue and offset are the ones that its record has there."""
     first_offset: int | None = None
     end_offset: int | None = None
     filters: RowFilters = EVERY_ROW
@@ -148,21 +149,9 @@ class RecordDecoder:
             raise ConfigError(f"schema: nothing gives the column {more[0]!r}")
 
     def decode(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        broker: str,
-        first_offset: int | None = None,
-        end_offset: int | None = None,
-        topic: str | None = None,
-        filters: RowFilters = EVERY_ROW,
-        incarnation: int = 0,
+        self, data: bytes | bytearray | memoryview, selection: Selection
     ) -> list[pa.RecordBatch]:
-        """The rows of whole records that follow each other, from `first_offset` to `end_offset`.
-
-        With `topic`, the records were read from a queue of that topic, and a row's topic, queue and
-        offset are the ones that its record has there.
-        """
+        """The rows of whole records that follow each other."""
         raw = np.frombuffer(data, np.uint8)
         if not len(raw):
             return []
@@ -170,7 +159,6 @@ class RecordDecoder:
         if layout is None:
             decode_records(data)
             raise AssertionError("these are whole records after all")
-        selection = Selection(broker, topic, first_offset, end_offset, filters, incarnation)
         return list(self.batches(layout, selection))
 
     def batches(self, layout: Layout, selection: Selection) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from onelog.errors import ConfigError
 from onelog.spark.brokers import connect
 from onelog.spark.columns import messages as columns
-from onelog.spark.columns.messages import RecordDecoder, RowFilters
+from onelog.spark.columns.messages import RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions
 from onelog.spark.read import store_files
@@ -175,22 +175,17 @@ def _pulled(
     brokers = connect(options.link)
     filters = partition.filters
     for each in partition.ranges:
+        selection = Selection(
+            each.queue.broker, each.queue.topic, each.start, each.end, filters, each.incarnation
+        )
         pulls = brokers.read(
             each,
             group=options.group,
             tags=_asked_for(filters.tags),
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        for pulled in pulls:
-            yield from decoder.decode(
-                pulled.data,
-                broker=each.queue.broker,
-                first_offset=each.start,
-                end_offset=each.end,
-                topic=each.queue.topic,
-                filters=filters,
-                incarnation=each.incarnation,
-            )
+        for records in pulls:
+            yield from decoder.decode(records, selection)
 
 
 def _asked_for(tags: frozenset[str] | None) -> Sequence[str] | None:

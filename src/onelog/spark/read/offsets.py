@@ -54,6 +54,12 @@ class Snapshot:
     extents: Mapping[Queue, Extent]
     incarnations: Incarnations = field(default_factory=dict)
 
+    @property
+    def ends(self) -> "Offsets":
+        """Where one is who has read all of it."""
+        ends = {queue: extent.end for queue, extent in self.extents.items()}
+        return Offsets(ends, self.incarnations)
+
 
 class Origin(Protocol):
     """Where messages are: brokers, or the files of a store."""
@@ -138,7 +144,7 @@ def resolve(
     if boundary.kind is Kind.EARLIEST:
         return {queue: extent.start for queue, extent in extents.items()}
     if boundary.kind is Kind.LATEST:
-        return {queue: extent.end for queue, extent in extents.items()}
+        return dict(snapshot.ends.positions)
     if boundary.kind is Kind.GROUP:
         assert group is not None
         known = origin.group_positions(group, extents)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from onelog.client.message import Queue
 from onelog.spark.read.offsets import Origin, QueueRange
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 OFFSET_MAX = (1 << 63) - 1
 _TIME_MS_MAX = 1 << 52
 
-T = TypeVar("T")
+_KINDS: dict[str, type] = {
+    "topic": str, "broker": str, "tags": str, "queue": int, "offset": int, "store_time": datetime,
+}  # fmt: skip
+_SETS = {"topic": "topics", "broker": "brokers", "tags": "tags", "queue": "queues"}
+"""By column, where a `Pruning` keeps what it may be; of the other columns it keeps limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +69,20 @@ class Pruning:
         return self
 
     def _among(self, column: str, values: Iterable[object]) -> "Pruning":
-        wanted = frozenset(values)
-        texts = frozenset(each for each in wanted if isinstance(each, str))
-        numbers = frozenset(each for each in wanted if type(each) is int)
-        if len(texts) == len(wanted):
-            if column == "topic":
-                return replace(self, topics=_both(self.topics, texts))
-            if column == "broker":
-                return replace(self, brokers=_both(self.brokers, texts))
-            if column == "tags":
-                return replace(self, tags=_both(self.tags, texts))
-        if column == "queue" and len(numbers) == len(wanted):
-            return replace(self, queues=_both(self.queues, numbers))
-        times = [each for each in wanted if isinstance(each, datetime)]
-        if column == "offset" and wanted and len(numbers) == len(wanted):
-            return self._between(column, min(numbers), max(numbers))
-        if column == "store_time" and times and len(times) == len(wanted):
-            return self._between(column, min(times), max(times))
-        return self
-
-    def _between(self, column: str, least: object, most: object) -> "Pruning":
-        at_least = self._compared(column, "GreaterThanOrEqual", least)
-        return at_least._compared(column, "LessThanOrEqual", most)
+        wanted: frozenset[Any] = frozenset(values)
+        kind = _KINDS.get(column, ())
+        if not all(isinstance(each, kind) and not isinstance(each, bool) for each in wanted):
+            return self
+        if column in _SETS:
+            before = getattr(self, _SETS[column])
+            narrower: dict[str, Any] = {
+                _SETS[column]: wanted if before is None else before & wanted
+            }
+            return replace(self, **narrower)
+        if not wanted:
+            return self
+        at_least = self._compared(column, "GreaterThanOrEqual", min(wanted))
+        return at_least._compared(column, "LessThanOrEqual", max(wanted))
 
     def _compared(self, column: str, kind: str, value: object) -> "Pruning":
         if column == "offset" and type(value) is int:
@@ -102,10 +98,6 @@ class Pruning:
                 return replace(self, store_ms_from=max(self.store_ms_from, math.floor(ms)))
             return replace(self, store_ms_until=min(self.store_ms_until, math.ceil(ms) + 1))
         return self
-
-
-def _both(before: frozenset[T] | None, now: frozenset[T]) -> frozenset[T]:
-    return now if before is None else before & now
 
 
 def pruning_of(filters: "Iterable[Filter]") -> Pruning:

@@ -629,11 +629,6 @@ def _record_starts(stretches: Sequence[_Stretch], start: int, stop: int, count: 
 
 def _first_entry(stretch: _Stretch, log_offset: int) -> int | None:
     """Where the first record of a range lies that does not lie before a log offset."""
-    low, high = stretch.range.start, stretch.range.end
-    while low < high:
-        middle = (low + high) // 2
-        if stretch.queue.entry(middle)[0] < log_offset:
-            low = middle + 1
-        else:
-            high = middle
-    return stretch.queue.entry(low)[0] if low < stretch.range.end else None
+    offsets = range(stretch.range.start, stretch.range.end)
+    place = bisect.bisect_left(offsets, log_offset, key=lambda at: stretch.queue.entry(at)[0])
+    return stretch.queue.entry(offsets[place])[0] if place < len(offsets) else None

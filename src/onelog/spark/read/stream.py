@@ -102,8 +102,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._look() if begin is None else self._look_for(begin.positions)
         if begin is None:
             # A restart with PySpark 4.0 or 4.1: the first batch takes everything.
-            ends = {queue: extent.end for queue, extent in snapshot.extents.items()}
-            return self._reach(Offsets(ends, snapshot.incarnations))
+            return self._reach(snapshot.ends)
         lost = losses(begin, snapshot)
         report(lost, fail=self._options.fail_on_data_loss)
         positions = {**begin.positions, **{each.queue: each.go_on_at for each in lost}}
@@ -117,7 +116,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if reached == begin and start is not None else self._reach(reached)
 
     def _backlog(self, positions: Mapping[Queue, int], snapshot: Snapshot) -> dict[Queue, int]:
-        ends = {queue: extent.end for queue, extent in snapshot.extents.items()}
+        ends = snapshot.ends.positions
         if self._target is not None:
             ends = {q: min(end, self._target[q]) for q, end in ends.items() if q in self._target}
         return {
@@ -132,8 +131,8 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot: Snapshot,
         limit: "ReadLimit | None",
     ) -> dict[Queue, int]:
-        if type(limit).__name__ == "ReadAllAvailable" and self._has_limits():
-            return backlog  # Trigger.Once: everything, whatever the options say.
+        if type(limit).__name__ == "ReadAllAvailable":
+            return backlog  # No limit, or Trigger.Once: everything, whatever the options say.
         rows_max = getattr(limit, "max_rows", self._options.rows_per_trigger)
         bytes_max = getattr(limit, "max_bytes", self._options.bytes_per_trigger)
         if bytes_max is not None and any(backlog.values()):
@@ -149,10 +148,6 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 rows_max = max(1, fitting if rows_max is None else min(rows_max, fitting))
         return backlog if rows_max is None else ration(backlog, rows_max)
 
-    def _has_limits(self) -> bool:
-        options = self._options
-        return options.rows_per_trigger is not None or options.bytes_per_trigger is not None
-
     def _reach(self, offsets: Offsets) -> Json:
         self._reached = offsets
         return offsets.to_json()
@@ -167,15 +162,11 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on, nothing that comes later counts."""
-        snapshot = self._look(missing_ok=self._begin is not None)
-        self._target = {queue: extent.end for queue, extent in snapshot.extents.items()}
+        self._target = self._look(missing_ok=self._begin is not None).ends.positions
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
         """What there is, for the progress reports of the query."""
-        if self._seen is None:
-            return None
-        ends = {queue: extent.end for queue, extent in self._seen.extents.items()}
-        return Offsets(ends, self._seen.incarnations).to_json()
+        return None if self._seen is None else self._seen.ends.to_json()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Who reads what of a batch."""

@@ -39,7 +39,7 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.rocketmq.names import DEFAULT_TOPIC
-from onelog.spark.brokers import Patience, patiently
+from onelog.spark.brokers import Patience, connect, patiently
 from onelog.spark.link import Link
 from onelog.spark.options import WriteOptions
 from onelog.spark.worker_memory import settle
@@ -52,7 +52,6 @@ from onelog.wire.remoting.codes import RequestCode
 ON_THE_WAY_MAX = 8
 """Parts of a task that may wait for a broker's answer."""
 EXACTLY_ONCE = "exactly-once"
-AT_LEAST_ONCE = "at-least-once"
 # A broker that is started again is away from the name servers, too, for a moment.
 _AWAY = (
     PeerClosedError,
@@ -152,19 +151,9 @@ class _OnTheWay(NamedTuple):
     answer: "Future[Staged | None]"
 
 
-_instances: dict[Link, Instance] = {}
 _deciders: dict[str, str] = {}
 """Who decides, by query, as tasks of this process found out: one question less for the next."""
 _DECIDERS_MAX = 1_000
-
-
-def _instance(link: Link) -> Instance:
-    """A client for this cluster; workers are used again, and so are their connections."""
-    found = _instances.get(link)
-    if found is None or found.is_forked:
-        found = _instances[link] = Instance(link.client_options())
-        background.run(found.start())
-    return found
 
 
 class _Task:
@@ -175,7 +164,7 @@ class _Task:
         self._batch = batch
         self._attempt = attempt
         self._partition = partition
-        self._instance = _instance(options.link)
+        self._instance = connect(options.link).instance
         self._job = _job(options, batch, self._instance, _deciders.get(batch.query))
         self._choices: dict[str, QueueChoice] = {}
         self._parts = Parts(PART_BYTES)
@@ -242,8 +231,11 @@ class _Task:
         self._on_the_way.append(_OnTheWay(queue, part, self._ask(queue, part)))
 
     def _ask(self, queue: Queue, part: bytes) -> "Future[Staged | None]":
-        stage = self._options.delivery == EXACTLY_ONCE
-        work = self._stage(queue, part) if stage else self._send(queue, part)
+        work: Coroutine[Any, Any, Staged | None] = (
+            self._job.stage(queue, part, self._batch.number, self._attempt)
+            if self._options.delivery == EXACTLY_ONCE
+            else self._send(queue, part)
+        )
         return asyncio.run_coroutine_threadsafe(work, background.loop())
 
     def _take(self) -> None:
@@ -264,9 +256,6 @@ class _Task:
             answer = self._ask(queue, part)
         if staged is not None:
             self._staged.append(staged)
-
-    async def _stage(self, queue: Queue, part: bytes) -> Staged:
-        return await self._job.stage(queue, part, self._batch.number, self._attempt)
 
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
@@ -291,7 +280,7 @@ def commit_batch(options: WriteOptions, batch: Batch, messages: Messages) -> Non
     if options.delivery != EXACTLY_ONCE:
         return
     staged = [part for each in messages if isinstance(each, TaskWritten) for part in each.staged]
-    job = _job(options, batch, _instance(options.link))
+    job = _job(options, batch, connect(options.link).instance)
     _choose_decider(job, options, batch)
     try:
         _patiently(options.link, lambda: job.commit(batch.number, staged))

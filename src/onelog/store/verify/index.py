@@ -158,7 +158,8 @@ class IndexWalk:
             if np.array_equal(rows["log"], wanted_log[part]) and np.array_equal(
                 rows["hash"], wanted_hash[part]
             ):
-                self._check_times(file, rows, stretch.store_ms[stretch.key_row[part]])
+                every = np.ones(len(rows), np.bool_)
+                self._check_times(file, rows, stretch.store_ms[stretch.key_row[part]], every)
             else:
                 loosely = True
                 self._match_loosely(log_view, stretch, file, rows)
@@ -172,9 +173,11 @@ class IndexWalk:
         if self._began and not log_view.running and (loosely or taken < len(wanted_log)):
             self.keys_missing += _count_missing(stretch, found)
 
-    def _check_times(self, file: IndexCheck, rows: Rows, store_ms: Ints) -> None:
+    def _check_times(
+        self, file: IndexCheck, rows: Rows, store_ms: Ints, chosen: npt.NDArray[np.bool_]
+    ) -> None:
         expected = np.clip((store_ms - file.first_ms) // 1000, 0, _SECONDS_MAX)
-        wrong = rows["seconds"] != expected
+        wrong = chosen & (rows["seconds"] != expected)
         if file.cursor == 1:
             wrong[:1] = False  # RocketMQ counts the first one from the end of the file before.
         for row in np.flatnonzero(wrong).tolist():
@@ -201,16 +204,7 @@ class IndexWalk:
             number = int(record[row])
             tags = tag_hash(stretch.topics[number], stretch.tags[number])
             right[row] = int(hashes[row]) == tags
-        times = np.flatnonzero(right)
-        expected = np.clip((stretch.store_ms[record] - file.first_ms) // 1000, 0, _SECONDS_MAX)
-        late = times[rows["seconds"][times] != expected[times]]
-        for row in late.tolist():
-            if file.cursor + row > 1:
-                self._findings.add(
-                    file.place(file.cursor + row),
-                    f"says {rows['seconds'][row]} s after the file's first message; it was stored "
-                    f"{expected[row]} s after it",
-                )
+        self._check_times(file, rows, stretch.store_ms[record], right)
         for row in np.flatnonzero(~right & _must_be_right(log_view, rows)).tolist():
             self._look_up(log_view, file, file.cursor + row)
 

@@ -14,8 +14,6 @@ the ordinal of V5_5_0 in RocketMQ's list, in which each release takes two places
 
 VERSION_WITH_BROKER_BODY = 37
 """V3_0_11: from here on a registration's body is a RegisterBrokerBody, before only the topics."""
-VERSION_WITH_STRICT_JSON = 401
-"""V4_9_4: clients from here on get routes in standard JSON."""
 VERSION_WITH_QUEUE_MAPPINGS = 413
 """V5_0_0: from here on a compressed registration ends with the static topics' mappings."""
 

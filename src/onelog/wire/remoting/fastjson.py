@@ -15,6 +15,7 @@ returns plain values or raises `WireError`, after work that is proportional to t
 
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -183,7 +184,7 @@ class _Parser:
         value = self._value(0)
         if self._peek():
             self._fail("something follows the value")
-        return _Resolver(value, self._allowance).resolve() if self._references else value
+        return _Resolver(value, self._allowance).resolved(value) if self._references else value
 
     def _fail(self, what: str) -> NoReturn:
         raise WireError(f"no JSON, not even fastjson's: {what} at character {self._at}")
@@ -309,6 +310,7 @@ def _unescape(found: re.Match[str]) -> str:
     return _ESCAPED.get(character, character)
 
 
+@dataclass
 class _Resolver:
     """Puts in the place of each `{"$ref":"$.path"}` what the path leads to.
 
@@ -317,23 +319,19 @@ class _Resolver:
     is counted each time, because whoever uses the value goes through it each time.
     """
 
-    def __init__(self, root: Any, allowance: Allowance) -> None:
-        self._root = root
-        self._allowance = allowance
+    _root: Any
+    _allowance: Allowance
 
-    def resolve(self) -> Any:
-        return self._resolved(self._root)
-
-    def _resolved(self, value: Any) -> Any:
+    def resolved(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._resolved(item) for item in value]
+            return [self.resolved(item) for item in value]
         if not isinstance(value, dict):
             return value
         if _is_reference(value):
             target = self._follow(value["$ref"])
             self._count(target)
             return target
-        return {key: self._resolved(item) for key, item in value.items()}
+        return {key: self.resolved(item) for key, item in value.items()}
 
     def _count(self, target: Any) -> None:
         self._allowance.take(1, len(target) if isinstance(target, str) else 0)

@@ -153,21 +153,6 @@ class FrameReader:
             raise WireError(f"a frame of {length} bytes has no room for a header")
 
 
-def encode_command(command: Command) -> list[Buffer]:
-    """A command as buffers to write one after the other; the body is passed on, not copied."""
-    return _encode(
-        command.code,
-        command.language,
-        command.version,
-        command.opaque,
-        command.flag,
-        command.remark,
-        command.ext,
-        (command.body,) if command.body else (),
-        command.serialize,
-    )
-
-
 def encode_response(
     code: int,
     opaque: int,

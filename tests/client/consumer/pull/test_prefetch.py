@@ -1,5 +1,6 @@
 """Fetching ahead, with a broker between which and the consumer somebody stands."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from onelog.client.connection.address import Address
 from onelog.client.consumer.pull.consumer import AsyncPullConsumer
+from onelog.client.consumer.push import pulling
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import NotPermittedError
+from onelog.message import Buffer
+from onelog.message import Message as Record
+from onelog.net.peer import Peer
+from onelog.record.decode import decode_records
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
@@ -32,25 +37,24 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
 class Between:
     """Stands between a consumer and the brokers, and may change what they answer to pulls."""
 
-    def __init__(self, reading: AsyncPullConsumer, change: Answered) -> None:
+    def __init__(
+        self, reading: AsyncPullConsumer, change: Answered, patch: pytest.MonkeyPatch
+    ) -> None:
         self.pulls: list[dict[str, str]] = []
-        self._change = change
-        self._ask = reading.instance.ask
-        reading.instance.ask = self.ask  # type: ignore[assignment]
+        passed_on = Peer.request
 
-    async def ask(
-        self,
-        address: Address,
-        code: RequestCode,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        **more: Any,
-    ) -> Command:
-        answer = await self._ask(address, code, ext, body, **more)
-        if code == RequestCode.PULL_MESSAGE:
-            self.pulls.append(ext or {})
-            return self._change(len(self.pulls), answer)
-        return answer
+        def request(peer: Peer, code: RequestCode, ext: Any, *more: Any) -> None:
+            if code == RequestCode.PULL_MESSAGE and peer in reading.instance.nodes._peers.values():
+                self.pulls.append(ext)
+                more = (*more[:-1], changed(len(self.pulls), more[-1]))
+            passed_on(peer, code, ext, *more)
+
+        def changed(number: int, answered: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda answer: answered(
+                change(number, answer) if isinstance(answer, Command) else answer
+            )
+
+        patch.setattr(Peer, "request", request)
 
 
 def reader(cluster: LiveCluster) -> AsyncPullConsumer:
@@ -64,23 +68,27 @@ def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
 ALL = [b"%d" % number for number in range(10)]
 
 
-async def test_a_broker_that_is_busy_is_asked_again(cluster: LiveCluster) -> None:
+async def test_a_broker_that_is_busy_is_asked_again(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def busy(pull: int, answer: Command) -> Command:
         return answer if pull > 3 else Command(ResponseCode.SYSTEM_BUSY)
 
     async with reader(cluster) as reading:
-        between = Between(reading, busy)
+        between = Between(reading, busy, monkeypatch)
         reading.assign([QUEUE])
         assert bodies(await reading.poll(20)) == ALL
         assert [pull["queueOffset"] for pull in between.pulls[:4]] == ["0"] * 4
 
 
-async def test_what_a_broker_refuses_is_told_once_and_tried_again(cluster: LiveCluster) -> None:
+async def test_what_a_broker_refuses_is_told_once_and_tried_again(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(pull: int, answer: Command) -> Command:
         return answer if pull > 1 else Command(ResponseCode.NO_PERMISSION, remark="not for you")
 
     async with reader(cluster) as reading:
-        Between(reading, refuse)
+        Between(reading, refuse, monkeypatch)
         reading.assign([QUEUE])
         with pytest.raises(NotPermittedError, match="refused PULL_MESSAGE: not for you"):
             await reading.poll(20)
@@ -90,20 +98,23 @@ async def test_what_a_broker_refuses_is_told_once_and_tried_again(cluster: LiveC
 async def test_fetching_goes_on_after_a_bug(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.client.consumer.pull.queues.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(pulling, "RETRY_SECONDS", 0.001)
+    calls = itertools.count(1)
 
-    def fail(pull: int, answer: Command) -> Command:
-        if pull < 3:
+    def fail(body: Buffer) -> list[Record]:
+        if next(calls) < 3:
             raise OSError(24, "Too many open files")
-        return answer
+        return decode_records(body)
 
+    monkeypatch.setattr(pulling, "decode_records", fail)
     async with reader(cluster) as reading:
-        Between(reading, fail)
         reading.assign([QUEUE])
         assert bodies(await reading.poll(20)) == ALL
 
 
-async def test_offsets_are_shifted_as_the_broker_says(cluster: LiveCluster) -> None:
+async def test_offsets_are_shifted_as_the_broker_says(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Queues of RocketMQ's static topics count from elsewhere than their records."""
 
     def shift(pull: int, answer: Command) -> Command:
@@ -112,12 +123,14 @@ async def test_offsets_are_shifted_as_the_broker_says(cluster: LiveCluster) -> N
         return msgspec.structs.replace(answer, ext={**answer.ext, "offsetDelta": "100"})
 
     async with reader(cluster) as reading:
-        Between(reading, shift)
+        Between(reading, shift, monkeypatch)
         reading.assign([QUEUE])
         assert [each.offset for each in await reading.poll(20)] == list(range(100, 110))
 
 
-async def test_messages_before_the_wanted_one_are_left_out(cluster: LiveCluster) -> None:
+async def test_messages_before_the_wanted_one_are_left_out(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch that is one record comes whole, also if it is asked for from its middle on."""
     async with reader(cluster) as reading:
         whole: list[Command] = []
@@ -126,19 +139,21 @@ async def test_messages_before_the_wanted_one_are_left_out(cluster: LiveCluster)
             whole.append(answer)
             return whole[0]
 
-        Between(reading, keep)
+        Between(reading, keep, monkeypatch)
         reading.assign([QUEUE])
         await reading.poll(20)
         await reading.seek(QUEUE, 7)
         assert bodies(await reading.poll(20, count=3)) == ALL[7:]
 
 
-async def test_a_slave_that_the_master_names_is_read_if_there_is_one(cluster: LiveCluster) -> None:
+async def test_a_slave_that_the_master_names_is_read_if_there_is_one(
+    cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def elsewhere(pull: int, answer: Command) -> Command:
         return msgspec.structs.replace(answer, ext={**answer.ext, "suggestWhichBrokerId": "1"})
 
     async with reader(cluster) as reading:
-        between = Between(reading, elsewhere)
+        between = Between(reading, elsewhere, monkeypatch)
         reading.assign([QUEUE])
         assert bodies(await reading.poll(20)) == ALL
         await cluster.send("orders", b"next")

@@ -142,9 +142,8 @@ async def test_brokers_that_leave_the_moving_to_members_are_obeyed(cluster: Live
     async with pulling(cluster) as member:
         await eventually(lambda: len(member.taken) == 10, "all are here")
         member.finish()
-        await member.fetching.reset(
-            {Queue("orders", "broker-a", 0): 7, Queue("elsewhere", "broker-a", 0): 3}
-        )
+        member.fetching.moved(Queue("orders", "broker-a", 0), 7)
+        member.fetching.moved(Queue("elsewhere", "broker-a", 0), 3)
         await eventually(lambda: member.numbers == [7, 8, 9], "the last three come again")
         await eventually(
             lambda: cluster.brokers[0].broker.offsets.get(GROUP, "orders", 0) == 7,

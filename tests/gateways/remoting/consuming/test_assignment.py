@@ -10,6 +10,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from tests.core.world import entries_of
 from tests.gateways.remoting.live import Client, broker, client
 
 GROUP, TOPIC = "readers", "orders"
@@ -146,7 +147,7 @@ async def test_a_mode_that_cannot_be_set_is_refused(
         answer = await set_mode(words, **changed)  # type: ignore[arg-type]
         assert answer.code == code
         assert answer.remark
-        assert server.broker.request_modes.entries() == {}
+        assert entries_of(server.broker.request_modes) == {}
 
 
 async def test_a_mode_can_be_set_before_the_group_is_there(tmp_path: Path) -> None:

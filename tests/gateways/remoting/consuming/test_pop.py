@@ -16,6 +16,7 @@ from onelog.net.peer import Peer
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from tests.core.world import entries_of
 from tests.gateways.remoting.live import bodies, client, pass_time
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popped, Popper, popping
 from tests.net.sessions import until
@@ -156,7 +157,7 @@ async def test_a_request_that_makes_no_sense_leases_nothing(
 
 async def test_a_group_that_holds_too_much_is_told_to_acknowledge(tmp_path: Path) -> None:
     async with popping(tmp_path) as (server, member):
-        server.broker.leases._queue_leases_max = 1
+        server.broker.leases.queue_leases_max = 1
         await member.send(b"0")
         await member.send(b"1")
         assert len(await member.pop()) == 1
@@ -258,7 +259,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             await member.send(b"%d" % n)
         one, two = await member.pop()
         await member.ack(one)
-        state = server.broker.leases.entries()
+        state = entries_of(server.broker.leases)
         token = two.receipt.split(" ")
 
         def forged(place: int, value: object) -> str:
@@ -287,7 +288,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             assert (answer.code, changed) == (code, changed)
         refused = await member.change(two, -1)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert server.broker.leases.entries() == state
+        assert entries_of(server.broker.leases) == state
         assert (await member.ack(two)).code == ResponseCode.SUCCESS
 
 

@@ -447,10 +447,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
 
     unsubscribe = calling(AsyncPullConsumer.unsubscribe)
 
-    def assign(self, queues: Iterable[Queue], tags: str = ALL, *, sql: str | None = None) -> None:
-        """Read these queues, and no others. Queues that were assigned before go on as they are."""
-        chosen = tuple(queues)
-        self._call(lambda: self._core.assign(chosen, tags, sql=sql))
+    assign = calling(AsyncPullConsumer.assign)
 
     @property
     def assigned(self) -> tuple[Queue, ...]:

@@ -13,21 +13,22 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from onelog.client.connection.nodes import at_once, refusal
-from onelog.client.consumer.offsets import LocalOffsets, ask_broker_of, local_path
-from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.rebalance import keep_balanced, share_of
+import msgspec
+
+from onelog.client.connection.nodes import forgiven
+from onelog.client.consumer.offsets import offset_at
+from onelog.client.consumer.push.fetching import Fetching, Membership
+from onelog.client.consumer.push.pulling import HOLD_FLAG, ProcessQueue, PulledQueue
+from onelog.client.consumer.rebalance import keep_balanced, member_offsets, share_of
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
     BrokerNotFoundError,
     FilterSyntaxError,
-    GroupNotFoundError,
-    KeyNotFoundError,
     NameserversUnreachableError,
     OnelogError,
     PeerClosedError,
@@ -35,270 +36,193 @@ from onelog.errors import (
     QueueNotAssignedError,
 )
 from onelog.jobs import Job
-from onelog.message import QueueOffset
-from onelog.record.decode import decode_records
-from onelog.record.inner_batch import unwrapped
-from onelog.wire.remoting import fields
+from onelog.net.line import Line
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+from onelog.wire.remoting.running_info import ProcessQueueInfo
 
-FETCH_COUNT = 256
-"""Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
-HOLD_MS = 15_000
-"""How long a broker may hold a request."""
-TIMEOUT_MS = 30_000
 AGAIN_SECONDS = 1.0
 """After an error; the brokers may be about to come back."""
-BUSY_SECONDS = 0.02
 
-HOLD_FLAG, SUBSCRIPTION_FLAG = 2, 4
+SUBSCRIPTION_FLAG = 4
+"""The pull says itself which messages it wants."""
 PASSING = (PeerClosedError, PeerTimeoutError, BrokerNotFoundError, NameserversUnreachableError)
 """Errors that need no attention: it is tried again until it works."""
-
-_NOTHING = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY})
-_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-_EVERY_CODE = frozenset(map(int, ResponseCode))
 
 log = logging.getLogger(__name__)
 
 
-class _Fetched:
-    """Messages of one answer, and where the queue goes on after them."""
+class WaitingMessages(ProcessQueue):
+    """The messages in hand, if they are taken in their order, and done with when they are."""
 
-    __slots__ = ("at", "messages", "next_offset")
+    __slots__ = ("_waiting",)
 
-    def __init__(self, messages: list[ReceivedMessage], next_offset: int) -> None:
-        self.messages = messages
-        self.at = 0
-        self.next_offset = next_offset
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self._waiting: deque[ReceivedMessage] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
+        """Take messages that were fetched at `next_offset`, and the one to fetch at now."""
+        first = self.next_offset
+        fresh = [each for each in messages if each.raw.queue_offset >= first]
+        self._waiting.extend(fresh)
+        self.bytes_in_hand += sum([len(message.raw.body) for message in fresh])
+        self.next_offset = max(first, next_offset)
+        return fresh
+
+    def take(self, count_max: int) -> list[ReceivedMessage]:
+        """The next messages, so many at most."""
+        waiting = self._waiting
+        taken = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
+        self.bytes_in_hand -= sum([len(message.raw.body) for message in taken])
+        return taken
+
+    @property
+    def committable(self) -> int:
+        """The offset of the next message to be taken."""
+        return self._waiting[0].raw.queue_offset if self._waiting else self.next_offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last message that waits; -1 if none does."""
+        return self._waiting[-1].raw.queue_offset if self._waiting else -1
 
 
-class Prefetch:
-    """One queue. To be made, and used, on the consumer's loop."""
+@dataclass(eq=False)
+class Prefetch(PulledQueue):
+    """One queue whose messages wait here until somebody takes them: then they are done with."""
 
-    def __init__(
-        self, queue: Queue, wanted: TopicFilter, member: Membership, ready: Callable[[], None]
-    ) -> None:
-        self.queue = queue
-        self.wanted = wanted
-        self.position: int | None = None
-        """None until it is known where to begin."""
-        self.settled: int | None = None
-        """Everything before this offset was done with when the consumer asked for more."""
-        self.committed: int | None = None
-        """What is kept of it elsewhere, as far as we know."""
-        self.error: OnelogError | None = None
-        """Why nothing is fetched, until somebody has been told."""
-        self._member = member
-        self._ready = ready
-        self._fetched: deque[_Fetched] = deque()
-        self._count = self._bytes = 0
-        self._fetch_at = 0
-        self._broker_id = 0
-        self.is_paused = False
-        self._room = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+    commits = False
+    wanted: TopicFilter = field(kw_only=True)
+    ready: Callable[[], None] = field(kw_only=True)
+    """Called when there is something to hand out or to tell."""
+    is_paused: bool = False
+    """Neither fetched nor handed out."""
+    is_begun: bool = False
+    """Whether it is known where to begin."""
+    settled: int = -1
+    """Everything before this offset was done with when the consumer asked for more; -1 unknown."""
+    error: OnelogError | None = None
+    """Why nothing is fetched, until somebody has been told."""
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is known where to begin, or does not matter any more."""
+    hands: WaitingMessages = field(init=False)
+
+    def __post_init__(self, offset: int) -> None:
+        self.hands = WaitingMessages(offset)
 
     # What the consumer does with it.
 
-    def begin(self, offset: int) -> None:
-        """Fetch from here on; what was fetched and not taken is forgotten."""
-        self.stop()
-        self._fetched.clear()
-        self._count = self._bytes = 0
-        self.position = self.settled = self._fetch_at = offset
-        self._look_for_room()
-        self._task = self._member.instance.spawn(self._fetch_on())
+    @property
+    def position(self) -> int | None:
+        """The offset of the next message to be taken; None until it is known where to begin."""
+        return self.hands.committable if self.is_begun else None
 
-    def stop(self) -> None:
+    def begin(self, offset: int) -> "Prefetch":
+        """What takes the place of this one and fetches from there on."""
+        self.drop()
+        begun = Prefetch(
+            self.queue, offset, self._member, self._owner, wanted=self.wanted, ready=self.ready,
+            is_paused=self.is_paused, is_begun=True, settled=offset, committed=self.committed,
+        )  # fmt: skip
+        begun.known.set()
+        begun.pull()
+        return begun
+
+    def drop(self) -> None:
         """Fetch nothing more."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        super().drop()
+        self.known.set()
 
     def pause(self) -> None:
         """Neither fetch nor hand out."""
         self.is_paused = True
-        self._look_for_room()
 
     def resume(self) -> None:
         """Go on."""
         self.is_paused = False
-        self._look_for_room()
-        if self._fetched:
-            self._ready()
+        self.pull()
+        if self.hands:
+            self.ready()
 
     @property
     def is_ready(self) -> bool:
         """Whether there is something to hand out."""
-        return bool(self._fetched) and not self.is_paused
+        return bool(self.hands) and not self.is_paused
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages, so many at most."""
-        taken: list[ReceivedMessage] = []
-        while self.is_ready and len(taken) < count_max:
-            fetched = self._fetched[0]
-            some = fetched.messages[fetched.at : fetched.at + count_max - len(taken)]
-            taken += some
-            fetched.at += len(some)
-            if fetched.at == len(fetched.messages):
-                self._fetched.popleft()
-                self.position = fetched.next_offset
-            else:
-                self.position = fetched.messages[fetched.at].raw.queue_offset
-        self._count -= len(taken)
-        self._bytes -= sum(len(message.raw.body) for message in taken)
-        self._look_for_room()
+        taken = self.hands.take(count_max)
+        self.pull()
         return taken
 
     # Fetching.
 
-    def _look_for_room(self) -> None:
-        settings = self._member.settings
-        if (
-            not self.is_paused
-            and self._count < settings.prefetch_count
-            and self._bytes < settings.prefetch_bytes
-        ):
-            self._room.set()
-        else:
-            self._room.clear()
+    @property
+    def _filter(self) -> TopicFilter:
+        return self.wanted
 
-    async def _fetch_on(self) -> None:
-        job = Job(f"fetching {self.queue}")
-        while True:
-            await self._room.wait()
-            with job:
-                await self._fetch()
-            if job.failed:
-                await asyncio.sleep(AGAIN_SECONDS)
+    def _has_room(self) -> bool:
+        settings, hands = self._member.settings, self.hands
+        return (
+            self.is_begun
+            and not self.is_paused
+            and len(hands) < settings.prefetch_count
+            and hands.bytes_in_hand < settings.prefetch_bytes
+        )
 
-    async def _fetch(self) -> None:
-        try:
-            self._take_answer(await self._ask())
-        except PASSING as error:
-            log.info("%s cannot be fetched now: %s", self.queue, error)
-            await self._look_around()
-        except OnelogError as error:
-            log.warning("%s cannot be fetched: %s", self.queue, error)
-            self.error = error
-            self._ready()
-            await self._look_around()
-
-    async def _look_around(self) -> None:
-        self._broker_id = 0
-        try:
-            await self._member.instance.routes.refresh(self.queue.topic)
-        except OnelogError as error:
-            log.debug("the route of %s stays as it was: %s", self.queue.topic, error)
-        await asyncio.sleep(AGAIN_SECONDS)
-
-    async def _ask(self) -> Command:
-        queue, member = self.queue, self._member
-        route = await member.instance.routes.get(queue.topic)
-        address = route.reading_address(queue.broker, broker_id=self._broker_id)
-        room = member.settings.prefetch_count - self._count
-        ext = {
-            "consumerGroup": member.group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(self._fetch_at),
-            "maxMsgNums": str(min(FETCH_COUNT, max(1, room))),
+    def _request(self) -> dict[str, str]:
+        return {
+            **super()._request(),
             "sysFlag": str(HOLD_FLAG | SUBSCRIPTION_FLAG),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": str(HOLD_MS),
             "subscription": self.wanted.expression,
-            "subVersion": str(self.wanted.version),
-            "expressionType": self.wanted.kind,
-            "bname": queue.broker,
         }
-        while True:
-            code = RequestCode.PULL_MESSAGE
-            answer = await member.instance.ask(
-                address, code, ext, timeout_ms=TIMEOUT_MS, accept=_EVERY_CODE
-            )
-            if answer.code not in _BUSY:
-                break
-            await asyncio.sleep(BUSY_SECONDS)
+
+    def _follows(self, line: Line) -> bool:
+        return False
+
+    def _take(self, answer: Command) -> None:
         if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
-            raise FilterSyntaxError(f"the filter on {queue.topic}: {answer.remark}")
-        known = (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED)
-        if answer.code not in known and answer.code not in _NOTHING:
-            raise refusal(address, code, answer)
-        return answer
-
-    def _take_answer(self, answer: Command) -> None:
-        next_offset = fields.number(answer.ext, "nextBeginOffset")
-        self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
+            raise FilterSyntaxError(f"the filter on {self.queue.topic}: {answer.remark}")
+        super()._take(answer)
         self.error = None
-        if answer.code == ResponseCode.SUCCESS:
-            messages = self._messages(answer)
-            if messages:
-                self._fetch_at = next_offset
-                self._fetched.append(_Fetched(messages, next_offset))
-                self._count += len(messages)
-                self._bytes += sum(len(message.raw.body) for message in messages)
-                self._look_for_room()
-                self._ready()
-                return
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            log.info("%s goes on at %d: %s", self.queue, next_offset, answer.remark)
-        self._fetch_at = next_offset
-        if self._fetched:
-            self._fetched[-1].next_offset = next_offset
-        else:
-            self.position = next_offset
 
-    def _messages(self, answer: Command) -> list[ReceivedMessage]:
-        records = self.wanted.wanted(unwrapped(decode_records(answer.body)))
-        delta = fields.number(answer.ext, "offsetDelta", 0)
-        if delta:
-            records = [
-                each._replace(queue_offset=QueueOffset(each.queue_offset + delta))
-                for each in records
-            ]
-        first, broker = self._fetch_at, self.queue.broker
-        # A batch in one record comes whole, also if it was asked for from its middle on.
-        return [ReceivedMessage(each, broker) for each in records if each.queue_offset >= first]
+    def _hand_over(self, messages: list[ReceivedMessage]) -> None:
+        self.ready()
+
+    def _moved(self, offset: int) -> None:
+        self.hands.next_offset = offset
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, OnelogError) and not isinstance(error, PASSING):
+            self.error = error
+            self.ready()
+        super()._fail(error)
 
     # For the tools.
 
     def info(self) -> ProcessQueueInfo:
         """How this queue stands."""
-        first = self.position or 0
-        last = self._fetched[-1].messages[-1].raw.queue_offset if self._fetched else 0
-        return ProcessQueueInfo(
-            cached_msg_count=self._count,
-            cached_msg_max_offset=last,
-            cached_msg_min_offset=first if self._fetched else 0,
-            cached_msg_size_in_mi_b=self._bytes >> 20,
-            commit_offset=self.settled or 0,
-        )
+        return msgspec.structs.replace(super().info(), commit_offset=max(0, self.settled))
 
 
-class PullQueues:
-    """The assigned queues. A `Fetching`, too, for those who ask a consumer how it stands."""
+class PullQueues(Fetching):
+    """The assigned queues; the one whose turn it is comes first."""
+
+    _queues: dict[Queue, Prefetch]
 
     def __init__(
         self, member: Membership, client_id: str | None, commit_seconds: float | None
     ) -> None:
-        settings = member.settings
-        self._member = member
+        super().__init__(member)
         self._commit_seconds = commit_seconds
         """None if nothing is committed without being asked for."""
-        self._local: LocalOffsets | None = None
-        """Where positions are kept if not with the brokers."""
-        if settings.broadcasting:
-            path = settings.offsets_path or local_path(client_id, member.group)
-            self._local = LocalOffsets(path)
-        self._queues: dict[Queue, Prefetch] = {}
-        self._known: dict[Queue, asyncio.Event] = {}
-        self._turns: list[Prefetch] = []
+        self._offsets = member_offsets(member, client_id, is_exact=True)
         self._ready = asyncio.Event()
-        self._wake = asyncio.Event()
         self._shares = False
-        self._tasks: list[asyncio.Task[None]] = []
 
     # Handing out.
 
@@ -306,14 +230,13 @@ class PullQueues:
         """What is there, so many at most; the queues take turns."""
         taken: list[ReceivedMessage] = []
         self._ready.clear()
-        for each in list(self._turns):
+        for queue, each in list(self._queues.items()):
             if len(taken) == count_max:
                 break
             if each.is_ready:
                 taken += each.take(count_max - len(taken))
-                self._turns.remove(each)
-                self._turns.append(each)
-        if any(each.is_ready for each in self._turns):
+                self._queues[queue] = self._queues.pop(queue)
+        if any(each.is_ready for each in self._queues.values()):
             self._ready.set()
         return taken
 
@@ -329,12 +252,13 @@ class PullQueues:
 
     def settle(self) -> None:
         """The consumer asks for more: it is done with what it was given before."""
-        for each in self._turns:
-            each.settled = each.position
+        for each in self._queues.values():
+            if each.is_begun:
+                each.settled = each.hands.committable
 
     def raise_error(self) -> None:
         """Raise what keeps a queue from being fetched, once."""
-        for each in self._turns:
+        for each in self._queues.values():
             error, each.error = each.error, None
             if error is not None:
                 raise error
@@ -350,11 +274,6 @@ class PullQueues:
         return found
 
     # Life.
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this consumer reads now."""
-        return tuple(sorted(self._queues))
 
     async def start(self) -> None:
         """Begin to commit."""
@@ -381,15 +300,13 @@ class PullQueues:
                 each = self._queues[queue]
                 each.wanted = wanted[queue.topic]
                 if each.position is not None:
-                    each.begin(each.position)
+                    self.seek(queue, each.position)
 
     async def stop(self) -> None:
         """Fetch nothing more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().stop()
         for each in self._queues.values():
-            each.stop()
+            each.drop()
 
     async def close(self) -> None:
         """Stop, and commit what is done with."""
@@ -398,14 +315,7 @@ class PullQueues:
         for queue in list(self._queues):
             self._remove(queue)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(self._member.instance.spawn(work))
-
     # Coming and going.
-
-    def rebalance(self) -> None:
-        """Share out anew, soon."""
-        self._wake.set()
 
     async def _rebalance(self) -> bool:
         balanced = True
@@ -424,20 +334,17 @@ class PullQueues:
         return balanced
 
     def _add(self, queue: Queue, wanted: TopicFilter) -> None:
-        self._queues[queue] = each = Prefetch(queue, wanted, self._member, self._ready.set)
-        self._turns.append(each)
-        self._known[queue] = asyncio.Event()
-        self._member.instance.spawn(self._open(each, self._known[queue]))
+        self._queues[queue] = each = Prefetch(
+            queue, 0, self._member, self, wanted=wanted, ready=self._ready.set
+        )
+        self._member.instance.spawn(self._open(each))
 
     def _remove(self, queue: Queue) -> None:
-        each = self._queues.pop(queue)
-        each.stop()
-        self._turns.remove(each)
-        self._known.pop(queue).set()
+        self._queues.pop(queue).drop()
 
-    async def _open(self, each: Prefetch, known: asyncio.Event) -> None:
+    async def _open(self, each: Prefetch) -> None:
         """Find out where to begin, unless somebody seeks a place first."""
-        while self._queues.get(each.queue) is each and each.position is None:
+        while not each.dropped:
             try:
                 committed = await self.committed(each.queue)
                 offset = await self._first(each.queue) if committed is None else committed
@@ -448,10 +355,9 @@ class PullQueues:
                     self._ready.set()
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
-            if self._queues.get(each.queue) is each and each.position is None:
-                each.committed = committed
-                each.begin(offset)
-        known.set()
+            if not each.dropped:
+                each.committed = -1 if committed is None else committed
+                self.seek(each.queue, offset)
 
     # Positions.
 
@@ -461,40 +367,28 @@ class PullQueues:
         if each.position is None:
             try:
                 async with asyncio.timeout(self._member.instance.timeout_ms / 1000):
-                    await self._known[queue].wait()
+                    await each.known.wait()
             except TimeoutError:
                 raise each.error or PeerTimeoutError(
                     f"where to begin in {queue} is not known yet: {queue.broker} has not said so"
                 ) from None
-            if each.position is None:
-                return await self.position(queue)
+            return await self.position(queue)
         return each.position
 
     def seek(self, queue: Queue, offset: int) -> None:
-        """Go on from there."""
-        self.get(queue).begin(offset)
-        self._known[queue].set()
+        """Go on from there; what was fetched and not taken is forgotten."""
+        self._queues[queue] = self.get(queue).begin(offset)
 
     async def committed(self, queue: Queue) -> int | None:
         """What is kept of a queue for the group; None if nothing is."""
-        if self._local is not None:
-            return await self._local.read(queue)
-        # Brokers say 0 for a group that is new to a young topic, unless they are told not to.
-        ext = {"consumerGroup": self._member.group, "setZeroIfNotFound": "false"}
-        try:
-            found = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        except KeyNotFoundError:
-            return None
-        offset = fields.number(found, "offset")
-        return None if offset < 0 else offset
+        return await self._offsets.read(queue)
 
     async def _first(self, queue: Queue) -> int:
         """Where a group begins that has no position yet."""
         start = self._member.settings.start
-        if isinstance(start, datetime):
-            return await self.offset_at(queue, start)
         first, last = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
-        return await self.offset_at(queue, first if start == "first" else last)
+        place = first if start == "first" else last
+        return await self.offset_at(queue, start if isinstance(start, datetime) else place)
 
     async def commit(self) -> None:
         """Keep the positions of all queues: everything that was handed out is done with."""
@@ -503,37 +397,14 @@ class PullQueues:
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         """Keep these positions; an error if a broker does not take them."""
-        if self._local is not None:
-            await self._local.write(offsets)
-        else:
-            await at_once(self._write, offsets.items())
+        await self._offsets.write(offsets)
         for queue, offset in offsets.items():
             if queue in self._queues:
                 self._queues[queue].committed = offset
 
-    async def _write(self, position: tuple[Queue, int]) -> None:
-        queue, offset = position
-        ext = {"consumerGroup": self._member.group, "commitOffset": str(offset)}
-        try:
-            await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        except GroupNotFoundError:
-            # Nobody has pulled yet. Asking for the group creates it, where pulling would.
-            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-            await self._ask(queue, code, {"group": self._member.group})
-            await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-
-    async def offset_at(self, queue: Queue, place: "datetime | RequestCode") -> int:
+    async def offset_at(self, queue: Queue, place: datetime | RequestCode) -> int:
         """The offset of the first message of a time or later, or what a request gives."""
-        ext: dict[str, str] = {}
-        code = place
-        if isinstance(place, datetime):
-            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            ext["timestamp"] = str(round(place.timestamp() * 1000))
-        assert isinstance(code, RequestCode)
-        return fields.number(await self._ask(queue, code, ext), "offset")
-
-    async def _ask(self, queue: Queue, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
-        return await ask_broker_of(self._member.instance, queue, code, ext)
+        return await offset_at(self._member.instance, queue, place)
 
     async def _keep_committing(self, seconds: float) -> None:
         job = Job(f"committing the positions of group {self._member.group}")
@@ -549,12 +420,11 @@ class PullQueues:
         news = {
             each.queue: each.settled
             for each in queues
-            if each.settled is not None and each.settled != each.committed
+            if each.settled >= 0 and each.settled != each.committed
         }
-        try:
+        what = "positions of group %s are not committed"
+        with forgiven(log, what, self._member.group, level=logging.WARNING):
             await self.write(news)
-        except OnelogError as error:
-            log.warning("positions of group %s are not committed: %s", self._member.group, error)
 
     # For those who ask how it stands.
 
@@ -571,19 +441,14 @@ class PullQueues:
         return {
             queue: each.settled
             for queue, each in self._queues.items()
-            if queue.topic == topic and each.settled is not None
+            if queue.topic == topic and each.settled >= 0
         }
 
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, in those of the queues that are assigned."""
-        for queue, offset in offsets.items():
-            if queue in self._queues:
-                self.seek(queue, offset)
+    def moved(self, queue: Queue, offset: int) -> None:
+        """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
+        if queue in self._queues:
+            self.seek(queue, offset)
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each queue stands."""
         return {queue: each.info() for queue, each in self._queues.items()}
-
-    def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        """Nothing is popped here."""
-        return {}

@@ -25,7 +25,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
 from typing import Self, Unpack, overload
@@ -36,7 +36,7 @@ from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
 from onelog.client.consumer.listening import AnyListener, L, Listening, is_coroutine, listening
-from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers, Workers
+from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers
 from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
@@ -57,7 +57,7 @@ from onelog.jobs import Job
 
 CLOSE_SECONDS = 10.0
 
-MakeWorkers = Callable[[int, Dispatch], Workers]
+MakeWorkers = Callable[[int, Dispatch], ThreadWorkers | TaskWorkers]
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,9 @@ class PushCore:
             self.group, instance, settings, self._filters, dispatch.submit, self._rates
         )
         fetching = self._fetching = self._make_fetching(member)
-        ConsumerRequests(member, fetching, _shown(self._options)).register()
+        # Tools see the options, but no secrets.
+        shown = {name: str(each) for name, each in self._options.items() if name != "credentials"}
+        ConsumerRequests(member, fetching, shown).register()
         instance.consumers[self.group] = lambda: member.describe("CONSUME_PASSIVELY")
         await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
         await instance.heartbeat()
@@ -273,11 +275,6 @@ class PushFace:
         return self._core.assigned
 
 
-def _shown(options: Mapping[str, object]) -> dict[str, str]:
-    """The options as tools show them; secrets stay here."""
-    return {name: str(value) for name, value in options.items() if name not in ("credentials",)}
-
-
 class AsyncPushConsumer(PushFace):
     """A member of a consumer group, on one event loop.
 
@@ -291,7 +288,7 @@ class AsyncPushConsumer(PushFace):
         self._workers: TaskWorkers | None = None
         self._stopped = asyncio.Event()
 
-    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+    def _make_workers(self, count: int, dispatch: Dispatch) -> TaskWorkers:
         self._workers = TaskWorkers(count, dispatch.settle)
         return self._workers
 
@@ -352,7 +349,7 @@ class PushConsumer(PushFace):
         self._is_abandoned = False
         """Whether somebody was too impatient to wait for the end."""
 
-    def _make_workers(self, count: int, dispatch: Dispatch) -> Workers:
+    def _make_workers(self, count: int, dispatch: Dispatch) -> ThreadWorkers:
         self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)
         return self._workers
 

@@ -25,8 +25,9 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
+from onelog.client.connection.nodes import end_all
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.listening import Listening, NobodyListensError, RetryLater
 from onelog.client.consumer.push.fetching import Source
@@ -181,19 +182,6 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Workers(Protocol):
-    """Those who call listeners. They give each portion back when they are through with it."""
-
-    busy: set[Portion]
-    """The portions that are being worked on."""
-
-    def put(self, portion: Portion, open_portions: int) -> None:
-        """Have a portion consumed; so many are given out, this one counted."""
-
-    async def close(self) -> None:
-        """End those that are idle, and as far as possible the others."""
-
-
 class Dispatch:
     """The loop's side of consuming."""
 
@@ -210,7 +198,7 @@ class Dispatch:
         self._in_order = in_order
         self._timeout_seconds = timeout_seconds
         self._loop = asyncio.get_running_loop()
-        self._workers: Workers | None = None
+        self._workers: ThreadWorkers | TaskWorkers | None = None
         self._open: set[Portion] = set()
         self.portion_size = 1
         """How many messages a worker is given at a time, at present."""
@@ -221,7 +209,7 @@ class Dispatch:
         self._idle: asyncio.Event | None = None
         self._is_closing = False
 
-    def begin(self, workers: Workers) -> None:
+    def begin(self, workers: "ThreadWorkers | TaskWorkers") -> None:
         """Use these workers."""
         self._workers = workers
 
@@ -478,10 +466,7 @@ class TaskWorkers:
 
     async def close(self) -> None:
         """Cancel the listeners that still run."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tuple(self._tasks))
         self._tasks.clear()
 
     async def _work(self) -> None:

@@ -9,11 +9,14 @@ Invariant: the source of every submitted message is told exactly once, by `done`
 at its end. Everything here is called on the consumer's loop and does not block.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import end_all
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import TopicFilter
@@ -95,39 +98,90 @@ class Membership:
             raise FilterSyntaxError(f"the filter on {wanted.topic}: {answer.remark}")
 
 
-class Fetching(Protocol):
-    """What a push consumer needs of its fetching side."""
+class Fetching(ABC):
+    """What a consumer needs of its fetching side, and what all kinds of that have in common."""
+
+    def __init__(self, member: Membership) -> None:
+        self._member = member
+        self._queues: dict[Queue, Any] = {}
+        self._wake = asyncio.Event()
+        """Set when the queues are to be shared out anew."""
+        self._is_stopped = False
+        self._tasks: list[asyncio.Task[None]] = []
+        """What goes on until nothing more is to be fetched."""
+        self._looking: set[str] = set()
 
     @property
     def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
+        """The queues that this member consumes now. When it pops, a queue id of -1 stands for all
+        queues of a broker."""
+        return tuple(sorted(self._queues))
 
+    @abstractmethod
     async def start(self) -> None:
         """Begin, once the first heartbeat went out; share out the queues and fetch."""
 
     def rebalance(self) -> None:
         """The members of the group, or a topic's queues, changed: share out anew, soon."""
+        self._wake.set()
 
     async def stop(self) -> None:
         """Fetch nothing more. Results of what was submitted are still taken."""
+        self._is_stopped = True
+        await end_all(self._tasks)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self._member.instance.spawn(work))
+
+    @abstractmethod
     async def commit(self) -> None:
         """Tell the brokers now how far this member is."""
 
+    @abstractmethod
     async def close(self) -> None:
         """After `stop`: commit, and give back what the brokers keep for this member."""
 
+    @abstractmethod
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
 
+    @abstractmethod
+    def moved(self, queue: Queue, offset: int) -> None:
+        """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
+
+    # Asked by queues.
+
+    def may_fetch(self) -> bool:
+        """Whether more is wanted."""
+        return not self._is_stopped
+
+    def look_around(self, topic: str) -> None:
+        """Something is wrong: the broker may have moved, or have forgotten who we are."""
+        if topic not in self._looking:
+            self._looking.add(topic)
+            self._member.instance.spawn(self._look_around(topic))
+
+    async def _look_around(self, topic: str) -> None:
+        try:
+            await self._member.instance.routes.refresh_quietly(topic)
+        finally:
+            self._looking.discard(topic)
+        await self._member.instance.heartbeat()
+
+    def is_locked(self, queue: Queue) -> bool:
+        """Whether messages of a queue may be consumed in order here."""
+        return True
+
+    # For the tools. Who pops leaves positions to the brokers; the others have no table of pops.
+
     def positions(self, topic: str) -> dict[Queue, int]:
         """How far each assigned queue of a topic is consumed."""
-
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, in those of the queues that are assigned."""
+        return {}
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each pulled queue stands, for the tools."""
+        return {}
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
         """How each popped queue stands, for the tools."""
+        return {}

@@ -13,18 +13,17 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from onelog.client.connection.instance import Instance
-from onelog.client.connection.nodes import at_once
+from onelog.client.connection.nodes import at_once, forgiven
 from onelog.client.consumer.listening import NobodyListensError, RetryLater
-from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.push.pulling import Owner, PulledQueue
-from onelog.client.consumer.push.send_back import SendBack
+from onelog.client.consumer.offsets import body_of, queue_of
+from onelog.client.consumer.push.pulling import PulledQueue
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
-from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import LockAnswer, LockRequest
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -46,25 +45,22 @@ QUICK_SECONDS = 0.002
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class OrderedQueue(PulledQueue):
     """A queue whose messages are consumed one after the other."""
 
-    def __init__(
-        self, queue: Queue, offset: int, membership: Membership, send_back: SendBack, owner: Owner
-    ) -> None:
-        super().__init__(queue, offset, membership, send_back, owner)
-        self._pending: deque[ReceivedMessage] = deque()
-        self._again: list[ReceivedMessage] = []
-        """Those of the last run that failed."""
-        self._out = 0
-        """How many messages are out of our hands: with a worker, or on their way to the dead."""
-        self._run_size = 1
-        self._run_began = 0.0
-        self._pause_seconds = SUSPEND_SECONDS
-        self._resting: asyncio.TimerHandle | None = None
-        self._has_failed = False
-        self._is_over = False
-        self._left = asyncio.Event()
+    _pending: deque[ReceivedMessage] = field(default_factory=deque)
+    _again: list[ReceivedMessage] = field(default_factory=list)
+    """Those of the last run that failed."""
+    _out: int = 0
+    """How many messages are out of our hands: with a worker, or on their way to the dead."""
+    _run_size: int = 1
+    _run_began: float = 0.0
+    _pause_seconds: float = SUSPEND_SECONDS
+    _resting: asyncio.TimerHandle | None = None
+    _has_failed: bool = False
+    _is_over: bool = False
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     # One run of messages after the other.
 
@@ -123,6 +119,7 @@ class OrderedQueue(PulledQueue):
         for message in dead:
             try:
                 if not self._member.settings.broadcasting:
+                    assert self._send_back is not None
                     await self._send_back.send_anew(message, -1)
             except OnelogError as error:
                 log.warning("%s cannot become a dead letter now: %s", message, error)
@@ -172,13 +169,13 @@ def _once_more(message: ReceivedMessage) -> ReceivedMessage:
     return ReceivedMessage(raw._replace(reconsume_times=raw.reconsume_times + 1), message.broker)
 
 
+@dataclass(eq=False)
 class QueueLocks:
     """The locks of one member."""
 
-    def __init__(self, instance: Instance, group: str) -> None:
-        self._instance = instance
-        self._group = group
-        self._granted: dict[Queue, float] = {}
+    _instance: Instance
+    _group: str
+    _granted: dict[Queue, float] = field(default_factory=dict)
 
     def is_held(self, queue: Queue) -> bool:
         """Whether a lock can be relied on."""
@@ -224,23 +221,18 @@ class QueueLocks:
         except OnelogError as error:
             log.warning("%d queues cannot be locked now: %s", len(queues), error)
             return [], []
-        return [Queue(each.topic, each.broker_name, each.queue_id) for each in locked], queues
+        return list(map(queue_of, locked)), queues
 
     async def _unlock_at(self, queues: list[Queue]) -> None:
-        try:
+        with forgiven(log, "%d queues stay locked for a minute", len(queues)):
             await self._ask(RequestCode.UNLOCK_BATCH_MQ, queues)
-        except OnelogError as error:
-            log.info("%d queues stay locked for a minute: %s", len(queues), error)
 
     async def _ask(self, code: RequestCode, queues: list[Queue]) -> Command:
         route = await self._instance.routes.get(queues[0].topic)
         body = LockRequest(
             client_id=self._instance.client_id,
             consumer_group=self._group,
-            mq_set=[
-                MessageQueue(broker_name=each.broker, queue_id=each.queue_id, topic=each.topic)
-                for each in queues
-            ],
+            mq_set=list(map(body_of, queues)),
         )
         return await self._instance.ask(route.address(queues[0].broker), code, None, body.encode())
 

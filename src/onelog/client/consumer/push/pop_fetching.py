@@ -23,15 +23,17 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from onelog.client.connection.nodes import at_once, refusal
+from onelog.client.connection.nodes import at_once, end_all, forgiven, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.offsets import BrokerOffsets, offset_at, queue_of
+from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.consumer.rebalance import Obstacles, keep_balanced
 from onelog.client.message import Queue, ReceivedMessage
@@ -41,12 +43,10 @@ from onelog.errors import (
     LeaseNotFoundError,
     OnelogError,
     RequestRefusedError,
-    WireError,
 )
 from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.names import RETRY_PREFIX
-from onelog.wire.remoting import fields
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -66,16 +66,14 @@ from onelog.wire.remoting.pop import (
     popped,
     receipt_fields,
 )
-from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+from onelog.wire.remoting.running_info import PopQueueInfo
 
-RETRY_SECONDS = (
-    10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-)  # fmt: skip
-"""When a message comes again that failed for the first, second, ... time (the Java client's)."""
 LEVEL_SECONDS = (
     0, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
 """What RocketMQ's delay levels mean, from 1 on."""
+RETRY_SECONDS = LEVEL_SECONDS[3:]
+"""When a message comes again that failed for the first, second, ... time (the Java client's)."""
 SUSPEND_SECONDS = 1.0
 """When an ordered queue goes on after a failure."""
 RETRIES_MAX = 16
@@ -104,21 +102,19 @@ _LATER = frozenset({ResponseCode.POLLING_FULL, ResponseCode.FLOW_CONTROL, Respon
 _BROKERS_STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """One message in hand."""
 
-    __slots__ = ("asking", "ends", "message", "receipt", "then", "topic")
-
-    def __init__(self, topic: str, message: ReceivedMessage, receipt: Receipt, ends: float) -> None:
-        self.topic = topic
-        self.message = message
-        self.receipt = receipt
-        self.ends = ends
-        """When it becomes visible to others, by the loop's clock."""
-        self.asking = False
-        """Whether its receipt is about to change."""
-        self.then: Callable[[Lease], None] | None = None
-        """What to do when it has."""
+    topic: str
+    message: ReceivedMessage
+    receipt: Receipt
+    ends: float
+    """When it becomes visible to others, by the loop's clock."""
+    asking: bool = False
+    """Whether its receipt is about to change."""
+    then: "Callable[[Lease], None] | None" = None
+    """What to do when it has."""
 
 
 class PopLeases:
@@ -156,32 +152,25 @@ class PopLeases:
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
         """They need not come again."""
-        for lease in self._taken(messages):
-            self._finish(lease, self._acknowledge)
+        self._settle(messages, self._acknowledge)
 
-    def failed(
-        self, messages: Iterable[ReceivedMessage], error: BaseException | None = None
-    ) -> None:
+    def failed(self, messages: Iterable[ReceivedMessage], error: BaseException | None) -> None:
         """They shall come again, or become dead letters."""
         level = error.delay_level if isinstance(error, RetryLater) else 0
-        for lease in self._taken(messages):
-            self._finish(lease, lambda each: self._spawn(self._come_again(each, level)))
+        self._settle(messages, lambda lease: self._spawn(self._come_again(lease, level)))
 
     def put_off(self, messages: Iterable[ReceivedMessage], seconds: float) -> None:
         """They were not tried, and shall come again then."""
         ms = round(seconds * 1000)
-        for lease in self._taken(messages):
-            self._finish(lease, lambda each: self._spawn(self._postpone(each, ms)))
+        self._settle(messages, lambda lease: self._spawn(self._postpone(lease, ms)))
 
-    def _taken(self, messages: Iterable[ReceivedMessage]) -> list[Lease]:
-        found = [self._held.pop(message, None) for message in messages]
-        return [lease for lease in found if lease is not None]
-
-    def _finish(self, lease: Lease, how: Callable[[Lease], None]) -> None:
-        if lease.asking:
-            lease.then = how
-        else:
-            how(lease)
+    def _settle(self, messages: Iterable[ReceivedMessage], how: Callable[[Lease], None]) -> None:
+        for message in messages:
+            lease = self._held.pop(message, None)
+            if lease is not None and lease.asking:
+                lease.then = how
+            elif lease is not None:
+                how(lease)
 
     # Prolonging.
 
@@ -275,15 +264,13 @@ class PopLeases:
 
     async def release(self, messages: Sequence[ReceivedMessage] | None = None) -> None:
         """Give back at once what no listener will get, for other members to have it."""
-        for lease in self._taken(list(self._held) if messages is None else messages):
-            self._finish(lease, lambda each: self._spawn(self._release(each)))
+        given = list(self._held) if messages is None else messages
+        self._settle(given, lambda lease: self._spawn(self._release(lease)))
         await self.flush()
 
     async def _release(self, lease: Lease) -> None:
-        try:
+        with forgiven(log, "%r comes again when its lease ends", lease.message):
             await self._change(lease, 0)
-        except OnelogError as error:
-            log.info("%r comes again when its lease ends: %s", lease.message, error)
 
     # Acknowledging.
 
@@ -318,12 +305,12 @@ class PopLeases:
             body = encode_batch(self._group, topic, [each.receipt for each in together])
             try:
                 await self._ask(leases[0], RequestCode.BATCH_ACK_MESSAGE, None, body)
-                leases = [each for each in leases if not fits_batch(each.receipt)]
             except LeaseNotFoundError as error:
                 log.info("messages of %s come again, although they are done: %s", topic, error)
-                leases = [each for each in leases if not fits_batch(each.receipt)]
             except _UnknownRequestError:
                 self._without_batches.add(broker)
+            if broker not in self._without_batches:
+                leases = [each for each in leases if not fits_batch(each.receipt)]
         await at_once(self._acknowledge_one, leases)
 
     async def _acknowledge_one(self, lease: Lease) -> None:
@@ -365,38 +352,30 @@ class _UnknownRequestError(RequestRefusedError):
     """A broker that is too old."""
 
 
+@dataclass(eq=False)
 class PopQueue:
     """One assigned queue, or all of one broker: the source of what was popped from there."""
 
-    def __init__(
-        self, queue: Queue, leases: PopLeases, count_max: int, put_off_seconds: float
-    ) -> None:
-        self.queue = queue
-        self.dropped = False
-        self.in_hand = 0
-        self.last_pop_ms = 0
-        self.wanted = True
-        """Whether it is still assigned."""
-        self._leases = leases
-        self._count_max = count_max
-        self._put_off_seconds = put_off_seconds
-        self._room = asyncio.Event()
-        self._room.set()
+    queue: Queue
+    _leases: PopLeases
+    _count_max: int
+    _put_off_seconds: float
+    dropped: bool = False
+    in_hand: int = 0
+    last_pop_ms: int = 0
+    wanted: bool = True
+    """Whether it is still assigned."""
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def room(self) -> None:
         """Wait until more may be asked for."""
-        await self._room.wait()
-
-    def took(self, messages: Sequence[ReceivedMessage]) -> None:
-        """So much more is in hand."""
-        self.in_hand += len(messages)
-        if self.in_hand >= self._count_max:
+        while self.in_hand >= self._count_max:
             self._room.clear()
+            await self._room.wait()
 
     def _finished(self, messages: Sequence[ReceivedMessage]) -> None:
         self.in_hand -= len(messages)
-        if self.in_hand < self._count_max:
-            self._room.set()
+        self._room.set()
 
     # As a `Source`.
 
@@ -405,15 +384,14 @@ class PopQueue:
         self._leases.done(messages)
         self._finished(messages)
 
-    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException | None) -> None:
         """A listener raised."""
         self._leases.failed(messages, error)
         self._finished(messages)
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
         """A listener has had them for too long: let somebody else try."""
-        self._leases.failed(messages)
-        self._finished(messages)
+        self.failed(messages, None)
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
         """No listener begins with them: one before them failed, or this is the end."""
@@ -421,24 +399,22 @@ class PopQueue:
         self._finished(messages)
 
 
-class PopFetching:
+class PopFetching(Fetching):
     """A push consumer's fetching side in POP mode. To be made on the consumer's loop."""
 
-    def __init__(self, membership: Membership) -> None:
-        settings = membership.settings
+    _queues: dict[Queue, PopQueue]
+
+    def __init__(self, member: Membership) -> None:
+        settings = member.settings
         if isinstance(settings.start, datetime):
             raise ConfigError("with pop a group starts at 'first' or 'last', and not at a time")
-        self._membership = membership
-        self._instance = membership.instance
-        self._group = membership.group
-        self._leases = PopLeases(membership)
-        self._queues: dict[Queue, PopQueue] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(member)
+        self._instance = member.instance
+        self._group = member.group
+        self._leases = PopLeases(member)
+        self._popping: set[asyncio.Task[None]] = set()
         self._keeping: asyncio.Task[None] | None = None
-        self._sharing: asyncio.Task[None] | None = None
-        self._share_now = asyncio.Event()
         self._obstacles = Obstacles()
-        self._stopping = False
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
         self._put_off_seconds = SUSPEND_SECONDS if settings.orderly else 0.0
@@ -448,27 +424,15 @@ class PopFetching:
 
     # As a `Fetching`.
 
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """What this member pops from; a queue id of -1 stands for all queues of a broker."""
-        return tuple(sorted(self._queues))
-
     async def start(self) -> None:
         """Begin; `RequestRefusedError` if a broker does not know POP."""
         balanced = await self._share_all()
         self._keeping = self._instance.spawn(self._leases.keep())
-        self._sharing = self._instance.spawn(
-            keep_balanced(self._group, self._share_now, self._share_all, balanced)
-        )
-
-    def rebalance(self) -> None:
-        """Ask soon which queues are ours."""
-        self._share_now.set()
+        self._spawn(keep_balanced(self._group, self._wake, self._share_all, balanced))
 
     async def stop(self) -> None:
         """Ask for nothing more. What brokers were asked for already is given back when it comes."""
-        self._stopping = True
-        await _cancelled([self._sharing])
+        await super().stop()
         for queue in self._queues.values():
             queue.wanted = False
 
@@ -483,31 +447,22 @@ class PopFetching:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._instance.timeout_ms / 1000):
                     await self._leases.release()
-        await _cancelled([self._keeping, *self._tasks])
+        await end_all([self._keeping, *self._popping])
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages each of the brokers' queues has that nobody of the group was given."""
         mine = {(queue.topic, queue.broker) for queue in self._queues}
-        routes = [await self._instance.routes.get(topic) for topic in self._membership.filters]
-        places = [
-            (route, queue)
+        routes = [await self._instance.routes.get(topic) for topic in self._member.filters]
+        queues = [
+            queue
             for route in routes
             for queue in route.read_queues
             if (queue.topic, queue.broker) in mine
         ]
-        counts = await at_once(self._behind, places)
-        return {queue: count for (_, queue), count in zip(places, counts, strict=True)}
+        return dict(zip(queues, await at_once(self._behind, queues), strict=True))
 
-    def positions(self, topic: str) -> dict[Queue, int]:
-        """None: brokers know themselves what they leased to whom."""
-        return {}
-
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
+    def moved(self, queue: Queue, offset: int) -> None:
         """Nothing: the broker, which has the positions, has moved them."""
-
-    def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
-        """Nothing is pulled."""
-        return {}
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
         """How each popped queue stands."""
@@ -524,29 +479,24 @@ class PopFetching:
 
     async def _share_all(self) -> bool:
         """Share out now; False if that could not be done for everything."""
-        balanced = True
-        for topic in list(self._membership.filters):
-            try:
-                self._take(topic, await self._share(topic))
-                self._obstacles.settle(topic)
-            except RequestRefusedError:
-                raise
-            except OnelogError as error:
-                balanced = False
-                self._obstacles.tell(topic, error)
-        for queue in list(self._queues):
-            if queue.topic not in self._membership.filters:
-                self._drop(queue)
+        topics = tuple(self._member.filters)
+        balanced = await self._obstacles.share_out(topics, self._share, RequestRefusedError)
+        for queue in [each for each in self._queues if each.topic not in topics]:
+            self._drop(queue)
         return balanced
 
-    async def _share(self, topic: str) -> list[Queue]:
+    async def _share(self, topic: str) -> bool:
+        self._take(topic, await self._share_of(topic))
+        return True
+
+    async def _share_of(self, topic: str) -> list[Queue]:
         route = await self._instance.routes.get(topic)
         brokers = sorted({queue.broker for queue in route.read_queues})
         told = await self._told(route, random.sample(brokers, len(brokers)))
         if told is None and (kept := [each for each in self._queues if each.topic == topic]):
             return kept
         mine = [
-            Queue(topic, each.message_queue.broker_name, each.message_queue.queue_id)
+            queue_of(each.message_queue)._replace(topic=topic)
             for each in (told.message_queue_assignments if told is not None else ())
             if each.mode == "POP"
         ]
@@ -584,7 +534,7 @@ class PopFetching:
         return None
 
     def _take(self, topic: str, mine: list[Queue]) -> None:
-        if self._stopping:
+        if self._is_stopped:
             return
         for queue in [each for each in self._queues if each.topic == topic and each not in mine]:
             self._drop(queue)
@@ -593,8 +543,8 @@ class PopFetching:
                 source = PopQueue(queue, self._leases, self._count_max, self._put_off_seconds)
                 self._queues[queue] = source
                 task = self._instance.spawn(self._pop_on(source))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._popping.add(task)
+                task.add_done_callback(self._popping.discard)
 
     def _drop(self, queue: Queue) -> None:
         """Ask for nothing more there. What comes yet is ours by lease, and is consumed."""
@@ -618,7 +568,7 @@ class PopFetching:
             found = await self._pop(source)
         except BrokerNotFoundError as error:
             log.warning("%s", error)
-            await self._refresh(source.queue.topic)
+            await self._instance.routes.refresh_quietly(source.queue.topic)
             await asyncio.sleep(AGAIN_SECONDS)
         except OnelogError as error:
             log.warning("nothing popped from %s: %s", source.queue, error)
@@ -627,20 +577,18 @@ class PopFetching:
             if found:
                 await self._hand_over(source, found)
 
-    async def _refresh(self, topic: str) -> None:
-        with contextlib.suppress(OnelogError):
-            await self._instance.routes.refresh(topic)
-
     async def _pop(self, source: PopQueue) -> list[Popped]:
         topic, broker, queue_id = source.queue
-        wanted = self._membership.filters.get(topic)
+        wanted = self._member.filters.get(topic)
         if wanted is None:
             return []
-        settings = self._membership.settings
+        settings = self._member.settings
+        # In a retry topic there is what this group has given back: it wants all of that.
+        from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
         request = PopRequest(
             self._group, topic, queue_id, min(COUNT_MAX, self._count_max), settings.invisible_ms,
             POLL_MS, time.time_ns() // 1_000_000,
-            FROM_LAST if settings.start == "last" and not _is_retry(topic) else FROM_FIRST,
+            FROM_LAST if from_last else FROM_FIRST,
             wanted.expression, wanted.kind, settings.orderly,
             # A request that is sent again after its answer was lost gets the same messages.
             f"{self._instance.client_id}-{next(self._attempts)}" if settings.orderly else None,
@@ -654,7 +602,7 @@ class PopFetching:
         )  # fmt: skip
         if answer.code == ResponseCode.SUCCESS:
             found = popped(request, broker, answer.ext, answer.body)
-            self._membership.rates.pulled(topic, time.monotonic() - began, len(found))
+            self._member.rates.pulled(topic, time.monotonic() - began, len(found))
             return found
         if answer.code in _LATER:
             await asyncio.sleep(BUSY_SECONDS)
@@ -663,60 +611,31 @@ class PopFetching:
     async def _hand_over(self, source: PopQueue, found: list[Popped]) -> None:
         topic, broker, _ = source.queue
         messages = self._leases.hold(topic, broker, found)
-        if self._stopping:
+        if self._is_stopped:
             await self._leases.release(messages)
             return
-        wanted = self._membership.filters.get(topic)
+        wanted = self._member.filters.get(topic)
         if wanted is not None and wanted.tags:
             kept = set(map(id, wanted.wanted([each.raw for each in messages])))
             self._leases.done([each for each in messages if id(each.raw) not in kept])
             messages = [each for each in messages if id(each.raw) in kept]
         if not messages:
             return
-        source.took(messages)
-        if self._membership.settings.orderly:
+        source.in_hand += len(messages)
+        if self._member.settings.orderly:
             # One queue after the other, each in its order.
             for _, some in itertools.groupby(messages, lambda message: message.raw.queue_id):
-                self._membership.submit(source, list(some))
+                self._member.submit(source, list(some))
         else:
-            self._membership.submit(source, messages)
+            self._member.submit(source, messages)
 
     # Lag.
 
-    async def _behind(self, place: tuple[Route, Queue]) -> int:
-        route, queue = place
-        address = route.address(queue.broker)
-        ext = {"topic": queue.topic, "queueId": str(queue.queue_id)}
-        last = await self._instance.ask(address, RequestCode.GET_MAX_OFFSET, ext)
-        end = _offset(last.ext)
-        answer = await self._instance.ask(
-            address,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            {**ext, "consumerGroup": self._group},
-            accept=frozenset({ResponseCode.QUERY_NOT_FOUND}),
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            return max(0, end - _offset(answer.ext))
-        if self._membership.settings.start == "last":
-            return 0
-        first = await self._instance.ask(address, RequestCode.GET_MIN_OFFSET, ext)
-        return max(0, end - _offset(first.ext))
-
-
-def _is_retry(topic: str) -> bool:
-    """Whether messages wait there that this group has given back: it wants all of them."""
-    return topic.startswith(RETRY_PREFIX)
-
-
-def _offset(ext: dict[str, str]) -> int:
-    try:
-        return fields.number(ext, "offset")
-    except OnelogError as error:
-        raise WireError(str(error)) from None
-
-
-async def _cancelled(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    ended = [task for task in tasks if task is not None]
-    for task in ended:
-        task.cancel()
-    await asyncio.gather(*ended, return_exceptions=True)
+    async def _behind(self, queue: Queue) -> int:
+        end = await offset_at(self._instance, queue, RequestCode.GET_MAX_OFFSET)
+        position = await BrokerOffsets(self._instance, self._group).read(queue)
+        if position is None:
+            if self._member.settings.start == "last":
+                return 0
+            position = await offset_at(self._instance, queue, RequestCode.GET_MIN_OFFSET)
+        return max(0, end - position)

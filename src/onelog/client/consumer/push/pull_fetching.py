@@ -9,17 +9,11 @@ is in there is pulled, unless fetching has stopped.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from onelog.client.connection.nodes import at_once
-from onelog.client.consumer.offsets import (
-    BrokerOffsets,
-    ConsumerOffsets,
-    LocalOffsets,
-    ask_broker_of,
-    local_path,
-)
-from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.offsets import LocalOffsets, offset_at
+from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.orderly import LOCK_SECONDS, OrderedQueue, QueueLocks
 from onelog.client.consumer.push.pulling import PulledQueue
 from onelog.client.consumer.push.send_back import SendBack
@@ -28,14 +22,14 @@ from onelog.client.consumer.rebalance import (
     Obstacles,
     first_offset,
     keep_balanced,
+    member_offsets,
     share_of,
 )
 from onelog.client.message import Queue
 from onelog.errors import OnelogError
 from onelog.jobs import Job
-from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.running_info import PopQueueInfo, ProcessQueueInfo
+from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 COMMIT_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
@@ -43,37 +37,20 @@ SETTLE_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-class PullFetching:
+class PullFetching(Fetching):
     """The queues of one member that pulls."""
 
+    _queues: dict[Queue, PulledQueue]
+
     def __init__(self, member: Membership, client_id: str | None = None) -> None:
+        super().__init__(member)
         settings = member.settings
-        self._member = member
-        self._queues: dict[Queue, PulledQueue] = {}
         self._send_back = SendBack(member.instance, member.group, settings.retries_max)
-        self._offsets: ConsumerOffsets
-        if settings.broadcasting:
-            path = settings.offsets_path or local_path(client_id, member.group)
-            self._offsets = LocalOffsets(path)
-        else:
-            self._offsets = BrokerOffsets(member.instance, member.group)
-        self._locks = QueueLocks(member.instance, member.group) if self._needs_locks else None
-        self._wake = asyncio.Event()
-        self._is_stopped = False
+        self._offsets = member_offsets(member, client_id)
+        needs_locks = settings.orderly and not settings.broadcasting
+        self._locks = QueueLocks(member.instance, member.group) if needs_locks else None
         self._leaving: list[Queue] = []
-        self._looking: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
         self._obstacles = Obstacles()
-
-    @property
-    def _needs_locks(self) -> bool:
-        settings = self._member.settings
-        return settings.orderly and not settings.broadcasting
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
-        return tuple(sorted(self._queues))
 
     # Life.
 
@@ -82,20 +59,10 @@ class PullFetching:
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.load()
         balanced = await self._rebalance()
-        spawn = self._member.instance.spawn
-        self._tasks = [
-            spawn(keep_balanced(self._member.group, self._wake, self._rebalance, balanced)),
-            spawn(self._keep_committing()),
-        ]
+        self._spawn(keep_balanced(self._member.group, self._wake, self._rebalance, balanced))
+        self._spawn(self._keep_committing())
         if self._locks is not None:
-            self._tasks.append(spawn(self._keep_locked(self._locks)))
-
-    async def stop(self) -> None:
-        """Pull nothing more."""
-        self._is_stopped = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._spawn(self._keep_locked(self._locks))
 
     async def close(self) -> None:
         """Commit, and let other members have the queues."""
@@ -107,33 +74,17 @@ class PullFetching:
         if self._locks is not None:
             await self._locks.unlock([*queues, *self._leaving])
 
-    def may_pull(self) -> bool:
-        """Whether more is wanted."""
-        return not self._is_stopped
-
     # Sharing out.
-
-    def rebalance(self) -> None:
-        """Share out anew, soon."""
-        self._wake.set()
 
     async def _rebalance(self) -> bool:
         """Share out now; False if that could not be done for everything."""
-        balanced = True
         topics = tuple(self._member.filters)
-        for topic in topics:
-            try:
-                wanted = await share_of(self._member, topic)
-                balanced &= await self._assign(topic, wanted)
-                self._obstacles.settle(topic)
-            except OnelogError as error:
-                balanced = False
-                self._obstacles.tell(topic, error)
-        gone = [queue for queue in self._queues if queue.topic not in topics]
-        await self._release(gone)
+        balanced = await self._obstacles.share_out(topics, self._share)
+        await self._release([queue for queue in self._queues if queue.topic not in topics])
         return balanced
 
-    async def _assign(self, topic: str, wanted: list[Queue]) -> bool:
+    async def _share(self, topic: str) -> bool:
+        wanted = await share_of(self._member, topic)
         gone = [each for each in self._queues if each.topic == topic and each not in wanted]
         await self._release(gone)
         missing = [each for each in wanted if each not in self._queues]
@@ -158,7 +109,7 @@ class PullFetching:
 
     def _add(self, queue: Queue, offset: int) -> None:
         kind = OrderedQueue if self._member.settings.orderly else PulledQueue
-        added = kind(queue, offset, self._member, self._send_back, self)
+        added = kind(queue, offset, self._member, self, self._send_back)
         self._queues[queue] = added
         log.info("group %s consumes %s from %d on", self._member.group, queue, offset)
         added.pull()
@@ -212,21 +163,6 @@ class PullFetching:
             self._offsets.write_soon({queue: offset})
             self._add(queue, offset)
 
-    def look_around(self, topic: str) -> None:
-        """The broker may have moved, or have forgotten who we are."""
-        if topic not in self._looking:
-            self._looking.add(topic)
-            self._member.instance.spawn(self._look_around(topic))
-
-    async def _look_around(self, topic: str) -> None:
-        try:
-            await self._member.instance.routes.refresh(topic)
-        except OnelogError as error:
-            log.debug("the route of %s stays as it was: %s", topic, error)
-        finally:
-            self._looking.discard(topic)
-        await self._member.instance.heartbeat()
-
     # Positions.
 
     async def commit(self) -> None:
@@ -244,10 +180,10 @@ class PullFetching:
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
         queues = list(self._queues.values())
-        instance, code = self._member.instance, RequestCode.GET_MAX_OFFSET
-        ends = await at_once(lambda each: ask_broker_of(instance, each.queue, code), queues)
+        instance, last = self._member.instance, RequestCode.GET_MAX_OFFSET
+        ends = await at_once(lambda each: offset_at(instance, each.queue, last), queues)
         return {
-            each.queue: max(0, fields.number(end, "offset") - each.hands.committable)
+            each.queue: max(0, end - each.hands.committable)
             for each, end in zip(queues, ends, strict=True)
         }
 
@@ -255,20 +191,11 @@ class PullFetching:
         """How far each assigned queue of a topic is consumed."""
         return _positions(each for each in self._queues.values() if each.queue.topic == topic)
 
-    async def reset(self, offsets: Mapping[Queue, int]) -> None:
-        """Go on from these offsets, in those of the queues that are assigned."""
-        for queue, offset in offsets.items():
-            self.moved(queue, offset)
-
     # For the tools.
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
         """How each queue stands."""
         return {queue: self._queues[queue].info() for queue in self.assigned}
-
-    def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        """Nothing is popped here."""
-        return {}
 
 
 def _positions(queues: Iterable[PulledQueue]) -> dict[Queue, int]:

@@ -16,13 +16,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import ClassVar
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import refusal
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.fetching import Membership
+from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.send_back import SendBack
+from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError, WireError
 from onelog.message import Message as Record
@@ -53,6 +55,15 @@ RESET_REMARK = "OFFSET_RESET"
 """What brokers say when an administrator has moved the group."""
 
 log = logging.getLogger(__name__)
+
+
+def pulled_records(answer: Command) -> list[Record]:
+    """The messages of an answer to a pull, one by one, at the offsets of the queue."""
+    records = unwrapped(decode_records(answer.body))
+    delta = fields.number(answer.ext, "offsetDelta", 0)
+    if not delta:
+        return records
+    return [each._replace(queue_offset=QueueOffset(each.queue_offset + delta)) for each in records]
 
 
 class ProcessQueue:
@@ -128,45 +139,35 @@ class ProcessQueue:
         return self._order[-1] - self.committable if self._sizes else 0
 
 
-class Owner(Protocol):
-    """Who has the queues of a member."""
-
-    def moved(self, queue: Queue, offset: int) -> None:
-        """The broker sends this consumer elsewhere in the queue."""
-
-    def look_around(self, topic: str) -> None:
-        """Something is wrong: the broker may have moved, or have forgotten who we are."""
-
-    def may_pull(self) -> bool:
-        """Whether more is wanted."""
-
-    def is_locked(self, queue: Queue) -> bool:
-        """Whether messages of a queue may be consumed in order here."""
-
-
+@dataclass(eq=False)
 class PulledQueue:
     """One queue of this member: a source of messages."""
 
-    def __init__(
-        self, queue: Queue, offset: int, membership: Membership, send_back: SendBack, owner: Owner
-    ) -> None:
-        self.queue = queue
+    commits: ClassVar[bool] = True
+    """Whether pulls tell the broker how far this consumer is."""
+    queue: Queue
+    offset: InitVar[int]
+    _member: Membership
+    _owner: Fetching
+    _send_back: SendBack | None = None
+    """None for those who do not give messages back."""
+    hands: ProcessQueue = field(init=False)
+    dropped: bool = False
+    committed: int = -1
+    """What the broker was told last."""
+    pulled_ms: int = 0
+    consumed_ms: int = 0
+    _broker_id: int = 0
+    _address: Address | None = None
+    _is_pulling: bool = False
+    _following: Following | None = None
+    _is_failing: bool = False
+    _began: float = 0.0
+    _later: asyncio.TimerHandle | None = None
+    _returning: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self, offset: int) -> None:
         self.hands = ProcessQueue(offset)
-        self.dropped = False
-        self.committed = -1
-        """What the broker was told last."""
-        self.pulled_ms = self.consumed_ms = 0
-        self._member = membership
-        self._send_back = send_back
-        self._owner = owner
-        self._broker_id = 0
-        self._address: Address | None = None
-        self._is_pulling = False
-        self._following: Following | None = None
-        self._is_failing = False
-        self._began = 0.0
-        self._later: asyncio.TimerHandle | None = None
-        self._returning: set[asyncio.Task[None]] = set()
 
     # Pulling.
 
@@ -174,10 +175,11 @@ class PulledQueue:
         """Pull, unless that is being done, too much is in hand, or the queue is dropped."""
         if self._is_pulling or self.dropped or self._later is not None:
             return
-        if not self._has_room() or not self._owner.may_pull():
+        if not self._has_room() or not self._owner.may_fetch():
             return
         route = self._member.instance.routes.known(self.queue.topic)
         if route is None or self.queue.broker not in route.brokers:
+            self._owner.look_around(self.queue.topic)
             self._pull_later(RETRY_SECONDS)
             return
         address = route.reading_address(self.queue.broker, broker_id=self._broker_id)
@@ -200,13 +202,17 @@ class PulledQueue:
             and (settings.orderly or hands.span < settings.prefetch_span)
         )
 
+    @property
+    def _filter(self) -> TopicFilter | None:
+        return self._member.filters.get(self.queue.topic)
+
     def _request(self) -> dict[str, str]:
         queue, member = self.queue, self._member
         flags, offset = HOLD_FLAG, 0
-        if not member.settings.broadcasting and not self._broker_id:
+        if self.commits and not member.settings.broadcasting and not self._broker_id:
             flags |= COMMIT_FLAG
             offset = self.committed = self.hands.committable
-        wanted = member.filters.get(queue.topic)
+        wanted = self._filter
         count = member.settings.prefetch_count - len(self.hands)
         return {
             "consumerGroup": member.group,
@@ -244,7 +250,7 @@ class PulledQueue:
             return
         try:
             self._take(answer)
-        except OnelogError as error:
+        except Exception as error:
             self._fail(error)
             return
         self.pull()
@@ -258,7 +264,7 @@ class PulledQueue:
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             offset = fields.number(answer.ext, "nextBeginOffset")
             log.info("%s goes on at %d: %s", self.queue, offset, answer.remark)
-            self._owner.moved(self.queue, offset)
+            self._moved(offset)
             return
         elif code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
             self._pull_later(BUSY_SECONDS)
@@ -269,20 +275,17 @@ class PulledQueue:
         self._is_failing = False
         self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
 
+    def _moved(self, offset: int) -> None:
+        self._owner.moved(self.queue, offset)
+
     def _found(self, answer: Command) -> None:
-        records = unwrapped(decode_records(answer.body))
+        records = pulled_records(answer)
         now = time.perf_counter()
         self._member.rates.pulled(self.queue.topic, now - self._began, len(records))
         self.pulled_ms = time.time_ns() // 1_000_000
-        wanted = self._member.filters.get(self.queue.topic)
+        wanted = self._filter
         if wanted is not None:
             records = wanted.wanted(records)
-        delta = fields.number(answer.ext, "offsetDelta", 0)
-        if delta:
-            records = [
-                each._replace(queue_offset=QueueOffset(each.queue_offset + delta))
-                for each in records
-            ]
         broker = self.queue.broker
         messages = [ReceivedMessage(record, broker) for record in records]
         fresh = self.hands.add(messages, fields.number(answer.ext, "nextBeginOffset"))
@@ -295,7 +298,7 @@ class PulledQueue:
     # Following, where the broker is on this very loop: nothing is asked for, and nothing decoded.
 
     def _follows(self, line: Line) -> bool:
-        wanted = self._member.filters.get(self.queue.topic)
+        wanted = self._filter
         if wanted is not None and not wanted.is_everything:
             return False
         self._following = line.follow(
@@ -318,14 +321,15 @@ class PulledQueue:
         self._hand_over([message])
         self.pulled_ms = record.store_ms
         self._member.rates.pulled(self.queue.topic, 0.0, 1)
-        if self._has_room() and self._owner.may_pull():
+        if self._has_room() and self._owner.may_fetch():
             return True
         self._following, self._is_pulling = None, False
         return False
 
-    def _fail(self, error: OnelogError) -> None:
+    def _fail(self, error: Exception) -> None:
         level = logging.DEBUG if self._is_failing else logging.WARNING
-        log.log(level, "%s cannot be pulled now: %s", self.queue, error)
+        bug = None if isinstance(error, OnelogError) else error
+        log.log(level, "%s cannot be pulled now: %s", self.queue, error, exc_info=bug)
         self._is_failing = True
         self._broker_id = 0
         self._pull_later(RETRY_SECONDS)
@@ -388,6 +392,7 @@ class PulledQueue:
         tried = 0
         while not self.dropped:
             try:
+                assert self._send_back is not None
                 await self._send_back(message, delay_level)
             except OnelogError as error:
                 seconds = GIVE_BACK_SECONDS[min(tried, len(GIVE_BACK_SECONDS) - 1)]

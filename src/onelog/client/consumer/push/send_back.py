@@ -9,6 +9,7 @@ Invariant: a message is given back once for each time it failed, or an error say
 
 import logging
 import random
+from dataclasses import dataclass
 
 from onelog.client.connection.instance import Instance
 from onelog.client.message import ReceivedMessage
@@ -32,13 +33,13 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+@dataclass(eq=False)
 class SendBack:
     """Gives messages back for one group."""
 
-    def __init__(self, instance: Instance, group: str, retries_max: int | None) -> None:
-        self._instance = instance
-        self._group = group
-        self._retries_max = retries_max
+    _instance: Instance
+    _group: str
+    _retries_max: int | None
 
     async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Give one back; level 0 leaves the delay to the broker, -1 makes it a dead letter."""

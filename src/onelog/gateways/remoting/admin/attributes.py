@@ -10,7 +10,6 @@ Invariant: what `alter` adds has known names and allowed values only.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onelog.core.catalog.topics import alter_attributes
 from onelog.errors import InvalidRequestError
 from onelog.wire.remoting.fields import INT64_MAX
 
@@ -77,18 +76,22 @@ def alter(
     known: Mapping[str, Attribute], current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str]:
     """The attributes after the changes. `current` is None for what is created just now."""
-    altered: dict[str, str | None] = {}
+    altered = dict(current or {})
+    seen: set[str] = set()
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]
         if sign not in ("+", "-"):
             raise InvalidRequestError(f"wrong format key: {signed}")
-        if name in altered:
+        if name in seen:
             raise InvalidRequestError(f"alter duplication key. key: {name}")
+        seen.add(name)
         _check_change(known, current, sign, name)
         if sign == "+":
             known[name].check(name, value)
-        altered[name] = value if sign == "+" else None
-    return alter_attributes(current or {}, altered)
+            altered[name] = value
+        else:
+            altered.pop(name, None)
+    return altered
 
 
 def _check_change(

@@ -17,7 +17,6 @@ from onelog.core.stats import Statistic
 from onelog.errors import (
     ConfigError,
     NotPermittedError,
-    OnelogError,
     WireError,
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
@@ -204,7 +203,7 @@ def _troubles(state: State) -> dict[str, str]:
 
 def _stalls(gateway: Gateway) -> dict[str, str]:
     """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
-    stalls = gateway.stalls
+    stalls = gateway.house.stalls
     return {
         "onelogStallsTotal": str(stalls.count),
         "onelogStallsTotalMs": str(stalls.total_ms),
@@ -258,7 +257,7 @@ def update_config(session: BrokerSession, command: Command) -> Answer | None:
         log.info("%s changed settings: %s", session.connection, changes)
         session.answer(command, Answer())
 
-    session.gateway.reconfigure(changes, changed)
+    session.gateway.house.reconfigure(changes, changed)
     return None
 
 
@@ -276,19 +275,12 @@ def _properties(body: Buffer) -> dict[str, str]:
 
 def delete_expired_files(session: BrokerSession, command: Command) -> None:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
-    session.gateway.retain(True, partial(_retained, session, command))
+    session.gateway.house.retain(True, partial(session.conclude, command, Answer()))
 
 
 def clean_expired_queues(session: BrokerSession, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
-    session.gateway.retain(False, partial(_retained, session, command))
-
-
-def _retained(session: BrokerSession, command: Command, error: OnelogError | None) -> None:
-    if error is None:
-        session.answer(command, Answer())
-    else:
-        session.fail(command, error)
+    session.gateway.house.retain(False, partial(session.conclude, command, Answer()))
 
 
 # -- its place in the cluster --------------------------------------------------------------------

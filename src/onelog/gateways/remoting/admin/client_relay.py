@@ -103,31 +103,6 @@ def _failed(remark: str) -> Answer:
     return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
-class _StatusRound:
-    """Members of a group that were asked for their offsets, until the last of them is heard."""
-
-    def __init__(self, session: BrokerSession, command: Command, open_count: int) -> None:
-        self._session = session
-        self._command = command
-        self._open_count = open_count
-        self._offsets: dict[str, dict[MessageQueue, int]] = {}
-
-    def answered(self, member: Member, result: Command | OnelogError) -> None:
-        """One of them answered, or will not."""
-        client_id = member.client.client_id
-        try:
-            if not isinstance(result, Command):
-                raise result
-            if result.code == ResponseCode.SUCCESS and result.body:
-                status = ConsumerStatus.decode(result.body)
-                self._offsets[client_id] = status.message_queue_table
-        except OnelogError as error:
-            log.warning("%s does not tell its offsets: %s", client_id, error)
-        self._open_count -= 1
-        if not self._open_count:
-            self._session.answer(self._command, _status(self._offsets))
-
-
 def _status(offsets: dict[str, dict[MessageQueue, int]]) -> Answer:
     return Answer(body=ConsumerStatus(consumer_table=offsets).encode())
 
@@ -151,15 +126,26 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
             asked.append((member, client.channel))
     if not asked:
         return _status({})
-    status_round = _StatusRound(session, command, len(asked))
+    offsets: dict[str, dict[MessageQueue, int]] = {}
+    open_count = len(asked)
+
+    def answered(member: Member, result: Command | OnelogError) -> None:
+        nonlocal open_count
+        client_id = member.client.client_id
+        try:
+            if not isinstance(result, Command):
+                raise result
+            if result.code == ResponseCode.SUCCESS and result.body:
+                offsets[client_id] = ConsumerStatus.decode(result.body).message_queue_table
+        except OnelogError as error:
+            log.warning("%s does not tell its offsets: %s", client_id, error)
+        open_count -= 1
+        if not open_count:
+            session.answer(command, _status(offsets))
+
+    code, ext = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
     for member, channel in asked:
-        channel.request(
-            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-            {"topic": topic, "group": group},
-            b"",
-            STATUS_TIMEOUT_MS,
-            partial(status_round.answered, member),
-        )
+        channel.request(code, ext, b"", STATUS_TIMEOUT_MS, partial(answered, member))
     return None
 
 

@@ -9,11 +9,12 @@ import logging
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from onelog.core.access import SELF
 from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.durable.tables import DataVersion
 from onelog.core.membership.members import LiveGroup
 from onelog.errors import (
     ConsumersOfflineError,
@@ -30,7 +31,7 @@ from onelog.gateways.remoting.bodies import (
     subscription_body,
 )
 from onelog.gateways.remoting.names import usable_group
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
 from onelog.rocketmq.names import check_group
 from onelog.rocketmq.tables import (
     delay_body,
@@ -102,16 +103,13 @@ def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
     return replace(group_from_body(body), attributes=attributes)
 
 
-def all_groups(session: BrokerSession, command: Command) -> None:
+@by_worker
+def all_groups(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    found = session.broker.admin.groups(session.principal)
-    session.look_up(command, lambda: _all_groups(command.ext, *found), same)
-
-
-def _all_groups(ext: dict[str, str], known: DataVersion, groups: list[GroupConfig]) -> Answer:
+    known, groups = session.broker.admin.groups(session.principal)
     version = version_body(known)
     configs = {config.name: config for config in groups}
-    names = page(configs, ext, "groupSeq", "maxGroupNum", version)
+    names = page(configs, command.ext, "groupSeq", "maxGroupNum", version)
     table = SubscriptionGroupTable(
         data_version=version,
         subscription_group_table={name: group_body(configs[name]) for name in names},
@@ -221,19 +219,15 @@ def topics_of_group(session: BrokerSession, command: Command) -> Answer:
 # -- lag -----------------------------------------------------------------------------------------
 
 
-def consume_stats(session: BrokerSession, command: Command) -> None:
+@by_worker
+def consume_stats(session: BrokerSession, command: Command) -> Answer:
     """GET_CONSUME_STATS: in topicList, else in topic, else wherever the group has a position."""
     ext = command.ext
     topics = [topic for topic in ext.get("topicList", "").split(";") if topic.strip()]
     topic = ext.get("topic", "").strip() or None
     group = fields.text(ext, "consumerGroup")
-    broker = session.broker
-
-    def find() -> Answer:
-        stats = broker.admin.consume_stats(session.principal, group, topic, topics)
-        return Answer(body=_stats_body(broker, stats).encode())
-
-    session.look_up(command, find, same)
+    stats = session.broker.admin.consume_stats(session.principal, group, topic, topics)
+    return Answer(body=_stats_body(session.broker, stats).encode())
 
 
 def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
@@ -251,14 +245,11 @@ def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
     )
 
 
-def all_consume_stats(session: BrokerSession, command: Command) -> None:
+@by_worker
+def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
-    ordered_only = fields.flag(command.ext, "isOrder")
-    session.look_up(command, lambda: _all_consume_stats(session, ordered_only), same)
-
-
-def _all_consume_stats(session: BrokerSession, ordered_only: bool) -> Answer:
     broker, who = session.broker, session.principal
+    ordered_only = fields.flag(command.ext, "isOrder")
     found = broker.admin.all_consume_stats(who, ordered_only=ordered_only)
     _, groups = broker.admin.groups(who)
     by_group: dict[str, list[WireStats]] = {group.name: [] for group in groups}
@@ -325,12 +316,7 @@ def _tell_old_members(
 def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
     return ResetOffsetList(
         offset_table=[
-            QueuePosition(
-                broker_name=queue.broker_name,
-                offset=offset,
-                queue_id=queue.queue_id,
-                topic=queue.topic,
-            )
+            QueuePosition(offset=offset, **msgspec.structs.asdict(queue))
             for queue, offset in table.items()
         ]
     )
@@ -351,10 +337,10 @@ def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
     return session.in_turns(command, topics, clone)
 
 
-def all_offsets(session: BrokerSession, command: Command) -> None:
+@by_worker
+def all_offsets(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
-    found = session.broker.admin.positions(session.principal)
-    session.look_up(command, lambda: Answer(body=offsets_body(*found).encode()), same)
+    return Answer(body=offsets_body(*session.broker.admin.positions(session.principal)).encode())
 
 
 def delay_offsets(session: BrokerSession, command: Command) -> Answer:

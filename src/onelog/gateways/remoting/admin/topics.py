@@ -10,8 +10,6 @@ import msgspec
 
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import TopicConfig
-from onelog.core.durable.tables import DataVersion as Version
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -25,7 +23,7 @@ from onelog.gateways.remoting.bodies import (
     queue_body,
     subscription_body,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, same
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
 from onelog.record.entries import ENTRY
 from onelog.rocketmq.names import check_topic
 from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
@@ -121,16 +119,13 @@ def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | No
 # -- listing -------------------------------------------------------------------------------------
 
 
-def all_topics(session: BrokerSession, command: Command) -> None:
+@by_worker
+def all_topics(session: BrokerSession, command: Command) -> Answer:
     """GET_ALL_TOPIC_CONFIG."""
-    found = session.broker.admin.topics(session.principal)
-    session.look_up(command, lambda: _all_topics(command.ext, *found), same)
-
-
-def _all_topics(ext: dict[str, str], known: Version, topics: list[TopicConfig]) -> Answer:
+    known, topics = session.broker.admin.topics(session.principal)
     version = version_body(known)
     configs = {config.name: config for config in topics}
-    names = page(configs, ext, "topicSeq", "maxTopicNum", version)
+    names = page(configs, command.ext, "topicSeq", "maxTopicNum", version)
     table = TopicTable(
         data_version=version,
         mapping_data_version=DataVersion(),
@@ -163,15 +158,11 @@ def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
 # -- what is in them -----------------------------------------------------------------------------
 
 
-def topic_stats(session: BrokerSession, command: Command) -> None:
+@by_worker
+def topic_stats(session: BrokerSession, command: Command) -> Answer:
     """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
-    topic = fields.text(command.ext, "topic")
-    config = session.broker.topic(session.principal, topic)
-    session.look_up(command, lambda: _topic_stats(session, config), same)
-
-
-def _topic_stats(session: BrokerSession, config: TopicConfig) -> Answer:
-    broker, topic = session.broker, config.name
+    broker, topic = session.broker, fields.text(command.ext, "topic")
+    config = broker.topic(session.principal, topic)
     stats = broker.admin.topic_stats(session.principal, topic)
     table = TopicStatsTable(
         offset_table={
@@ -188,13 +179,10 @@ def _topic_stats(session: BrokerSession, config: TopicConfig) -> Answer:
     return Answer(created, table.encode())
 
 
-def consume_time_spans(session: BrokerSession, command: Command) -> None:
+@by_worker
+def consume_time_spans(session: BrokerSession, command: Command) -> Answer:
     """QUERY_CONSUME_TIME_SPAN. A time that there is not, because there is no message, is -1."""
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
-    session.look_up(command, lambda: _time_spans(session, group, topic), same)
-
-
-def _time_spans(session: BrokerSession, group: str, topic: str) -> Answer:
     broker = session.broker
     spans = ConsumeTimeSpans(
         consume_time_span_set=[
@@ -223,7 +211,8 @@ def correction_offsets(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=CorrectionOffsets(correction_offsets=least).encode())
 
 
-def queue_entries(session: BrokerSession, command: Command) -> None:
+@by_worker
+def queue_entries(session: BrokerSession, command: Command) -> Answer:
     """QUERY_CONSUME_QUEUE: entries of a queue as they are on disk."""
     ext, admin, who = command.ext, session.broker.admin, session.principal
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
@@ -234,26 +223,22 @@ def queue_entries(session: BrokerSession, command: Command) -> None:
     if group is not None:
         subscription = admin.subscription(who, group, topic)
         filter_data = _filter_data(group, topic, subscription)
-
-    def find() -> Answer:
-        found = admin.queue_entries(who, topic, queue_id, index, count)
-        if found is None:
-            raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
-        if not found.min_offset <= index < found.max_offset:
-            return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
-        entries = QueueEntries(
-            filter_data=filter_data,
-            max_queue_index=found.max_offset,
-            min_queue_index=found.min_offset,
-            queue_data=[
-                QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
-                for at, size, code in ENTRY.iter_unpack(found.data)
-            ],
-            subscription_data=None if subscription is None else subscription_body(subscription),
-        )
-        return Answer(body=entries.encode())
-
-    session.look_up(command, find, same)
+    found = admin.queue_entries(who, topic, queue_id, index, count)
+    if found is None:
+        raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
+    if not found.min_offset <= index < found.max_offset:
+        return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
+    entries = QueueEntries(
+        filter_data=filter_data,
+        max_queue_index=found.max_offset,
+        min_queue_index=found.min_offset,
+        queue_data=[
+            QueueEntry(physic_offset=at, physic_size=size, tags_code=code)
+            for at, size, code in ENTRY.iter_unpack(found.data)
+        ],
+        subscription_data=None if subscription is None else subscription_body(subscription),
+    )
+    return Answer(body=entries.encode())
 
 
 def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from typing import get_args
 
 from onelog.core.broker import Broker
 from onelog.core.cursors.forms import records_of
@@ -40,15 +41,8 @@ SUBSCRIPTIONS_MAX = 2_000
 SQL_CHARACTERS_MAX = 64_000
 """Of all SQL-92 filters in one heartbeat."""
 
-_CONSUME_TYPES: dict[str | None, ConsumeType] = {
-    "CONSUME_ACTIVELY": "CONSUME_ACTIVELY",
-    "CONSUME_PASSIVELY": "CONSUME_PASSIVELY",
-    "CONSUME_POP": "CONSUME_POP",
-}
-_MESSAGE_MODELS: dict[str | None, MessageModel] = {
-    "CLUSTERING": "CLUSTERING",
-    "BROADCASTING": "BROADCASTING",
-}
+_CONSUME_TYPES: dict[str | None, ConsumeType] = {each: each for each in get_args(ConsumeType)}
+_MESSAGE_MODELS: dict[str | None, MessageModel] = {each: each for each in get_args(MessageModel)}
 
 
 # -- membership --------------------------------------------------------------------------------

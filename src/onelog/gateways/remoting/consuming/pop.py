@@ -12,7 +12,6 @@ from onelog.core.cursors.fetch import Limits, Result
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.lending import Leased
 from onelog.errors import (
-    FlushTimeoutError,
     InvalidReceiptError,
     LeaseNotFoundError,
     OnelogError,
@@ -23,6 +22,8 @@ from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.pop import (
+    COUNT_MAX,
+    FROM_LAST,
     ORDERED_QUEUE,
     BatchAck,
     QueueInfo,
@@ -35,11 +36,6 @@ from onelog.wire.remoting.pop import (
     retry_mark,
     start_offset_info,
 )
-
-COUNT_MAX = 32
-FROM_LAST = 1
-"""The init mode of a group that wants to start at the newest message."""
-
 
 # -- popping -----------------------------------------------------------------------------------
 
@@ -190,17 +186,7 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     session.broker.acknowledge(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
     )
-    session.broker.when_leases_safe(partial(_tell, session, command, Answer()))
-
-
-def _tell(
-    session: BrokerSession, command: Command, answer: Answer, error: OnelogError | None
-) -> None:
-    # A slow disk takes nothing back: the message is done, as after a send that was too late.
-    if error is None or isinstance(error, FlushTimeoutError):
-        session.answer(command, answer)
-    else:
-        session.fail(command, error)
+    session.broker.when_leases_safe(partial(session.conclude, command, Answer()))
 
 
 def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Receipt, int]:
@@ -238,7 +224,7 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Answer(remark=remark)
-    session.broker.when_leases_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
@@ -267,7 +253,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(receipt.revive_queue),
         }
     )
-    session.broker.when_leases_safe(partial(_tell, session, command, answer))
+    session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

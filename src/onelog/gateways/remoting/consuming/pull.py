@@ -4,11 +4,11 @@ import functools
 from collections.abc import Sequence
 
 from onelog.core.cursors.fetch import Cursor, Result, allowed
-from onelog.core.cursors.reading import FetchStatus
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import OnelogError
 from onelog.gateways.remoting.names import is_legal_group, usable_group
 from onelog.gateways.remoting.session import BrokerSession, Handler
+from onelog.store.reader import FetchStatus
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command

@@ -5,11 +5,8 @@ every recall with a handle in good form; here one of a message that is not sched
 refused, and yes means that it will not be delivered.
 """
 
-from typing import Any
-
 from onelog.core.access import SELF
 from onelog.errors import (
-    FlushTimeoutError,
     OnelogError,
     RecallError,
     TopicNotFoundError,
@@ -58,11 +55,8 @@ def _recalled(
     token: tuple[BrokerSession, Command, str], _: Appended | None, error: OnelogError | None
 ) -> None:
     session, command, unique_key = token
-    if error is None or isinstance(error, FlushTimeoutError):
-        ext: dict[str, Any] = {"msgId": unique_key, "MSG_REGION": session.gateway.region}
-        session.answer(command, Answer(ext))
-    else:
-        session.fail(command, error)
+    ext = {"msgId": unique_key, "MSG_REGION": session.gateway.region}
+    session.conclude(command, Answer(ext), error)
 
 
 HANDLERS: dict[int, Handler] = {RequestCode.RECALL_MESSAGE: recall_message}

@@ -35,6 +35,7 @@ from onelog.gateways.remoting.session import (
     BrokerSession,
     Gateway,
     Handler,
+    answer_stored,
     response_code,
 )
 from onelog.message import (
@@ -165,7 +166,9 @@ def _may_have_reserved(properties: bytes) -> bool:
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
     config = session.broker.find_topic(SELF, header.topic) or _create_topic(session, header)
-    return session.gateway.random.randrange(config.write_queues) if config.write_queues else -1
+    return (
+        session.gateway.house.random.randrange(config.write_queues) if config.write_queues else -1
+    )
 
 
 def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
@@ -333,7 +336,7 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
             usable_group(session.broker, fields.text(ext, "group")),
             offset,
             fields.int32(ext, "delayLevel"),
-            _sent_back,
+            answer_stored,
             (session, command),
             retries_max=times if times >= 0 else None,
             unit_mode=fields.flag(ext, "unitMode"),
@@ -341,16 +344,6 @@ def send_back(session: BrokerSession, command: Command) -> Answer | None:
         )
 
     return session.when_warm(command, offset, act)
-
-
-def _sent_back(
-    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
-) -> None:
-    session, command = token
-    if error is None or isinstance(error, FlushTimeoutError):
-        session.answer(command, Answer())
-    else:
-        session.fail(command, error)
 
 
 # -- ids ---------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from functools import partial
 from onelog.core.membership.members import Client
 from onelog.core.publish import Intent
 from onelog.core.transactions.checkback import Check
-from onelog.errors import FlushTimeoutError, InvalidRequestError, MessageError, OnelogError
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
-from onelog.message import UNIQUE_KEY, Appended, NewMessage, SysFlag, message_id, property_value
+from onelog.errors import InvalidRequestError, MessageError
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, answer_stored
+from onelog.message import UNIQUE_KEY, NewMessage, SysFlag, message_id, property_value
 from onelog.record.encode import encode
 from onelog.rocketmq.intents import intent_of
 from onelog.wire.remoting import fields
@@ -42,7 +42,15 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
             end = partial(broker.commit_half, intent_of=partial(_intent, session))
 
         def act() -> None:
-            end(who, group, half_offset, log_offset, _ended, (session, command), checked=checked)
+            end(
+                who,
+                group,
+                half_offset,
+                log_offset,
+                answer_stored,
+                (session, command),
+                checked=checked,
+            )
 
         return session.when_warm(command, log_offset, act)
     if outcome == _UNKNOWN:
@@ -71,19 +79,9 @@ def resume_check(session: BrokerSession, command: Command) -> None:
             raise InvalidRequestError(str(error)) from None
 
     def resume(_: object) -> None:
-        admin.resume_check(session.principal, wanted, _ended, (session, command))
+        admin.resume_check(session.principal, wanted, answer_stored, (session, command))
 
     session.look_up(command, find, resume)
-
-
-def _ended(
-    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
-) -> None:
-    session, command = token
-    if error is None or isinstance(error, FlushTimeoutError):
-        session.answer(command, Answer())
-    else:
-        session.fail(command, error)
 
 
 def ask_producer(client: Client, check: Check) -> bool:

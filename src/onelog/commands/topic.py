@@ -1,0 +1,259 @@
+"""`onelog topic`: list, describe, create, change and delete topics."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal
+
+import typer
+
+from onelog.client.admin.cluster import BrokerSet
+from onelog.client.admin.topics import (
+    Route,
+    TopicChange,
+    TopicDescription,
+    TopicKind,
+    TopicName,
+    TopicStatus,
+)
+from onelog.commands import options
+from onelog.commands.options import option
+from onelog.commands.session import Session, Shown, confirm, connected, with_options
+from onelog.commands.terminal import attributes_text, show_count, show_text, table
+from onelog.errors import InvalidRequestError
+
+app = typer.Typer()
+
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+Permission = Literal["rw", "r", "w"]
+PERMISSION_BITS: dict[Permission | None, int | None] = {"rw": 6, "r": 4, "w": 2, None: None}
+"""What clients may do with a topic, as RocketMQ says it."""
+
+CHANGE = {
+    "queues": option(int | None, None, "Queues for writing and reading.", min=1, max=65_535),
+    "read_queues": option(int | None, None, "Queues for reading.", min=0, max=65_535),
+    "write_queues": option(int | None, None, "Queues for writing.", min=0, max=65_535),
+    "perm": option(Permission | None, None, "What clients may do: read, write, both."),
+    "attribute": (options.Attributes, None),
+}
+"""The options that say what to set on a topic."""
+
+
+def _change(
+    *,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: Permission | None,
+    attribute: list[str] | None,
+) -> TopicChange:
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise InvalidRequestError("--queues is for both: name either it or the two others")
+    return TopicChange(
+        read_queues=queues if read_queues is None else read_queues,
+        write_queues=queues if write_queues is None else write_queues,
+        perm=PERMISSION_BITS[perm],
+        attributes=options.parse_attributes(attribute),
+    )
+
+
+@app.command("list")
+@connected
+async def list_topics(
+    session: Session,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="Also retry, dead letter and system topics.")
+    ] = False,
+    cluster: options.Cluster = None,
+) -> None:
+    """List topics."""
+    names = [
+        each
+        for each in await session.admin.topics.names(cluster)
+        if every or each.kind is TopicKind.USER
+    ]
+    session.show(*show_names(names))
+
+
+@app.command("describe")
+@connected
+async def describe_topic(session: Session, topic: Topic) -> None:
+    """Show settings, queues and consumer groups of a topic."""
+    description = await session.admin.topics.describe(topic)
+    session.show(*show_description(description, session.utc))
+    session.complain(description.failures)
+
+
+@app.command("route")
+@connected
+async def route_topic(session: Session, topic: Topic) -> None:
+    """Show the brokers that have a topic, as clients are told."""
+    session.show(*show_route(await session.admin.topics.route(topic)))
+
+
+@app.command("status")
+@connected
+async def topic_status(
+    session: Session, topic: Topic, follow: options.Follow = False, interval: options.Interval = 2.0
+) -> None:
+    """Show what each queue of a topic holds."""
+    await session.present(
+        lambda: session.admin.topics.status(topic),
+        lambda status: show_status(status, session.utc),
+        every=interval if follow else None,
+    )
+
+
+@app.command("create")
+@connected
+@with_options("change", CHANGE, _change)
+async def create_topic(
+    session: Session,
+    topic: Topic,
+    change: TopicChange,
+    order: Annotated[bool, typer.Option("--order", help="Keep queues where they are.")] = False,
+    cluster: options.Cluster = None,
+    broker: options.Broker = None,
+    if_missing: options.IfMissing = False,
+) -> None:
+    """Create a topic: 8 queues on each broker of the cluster, unless told otherwise."""
+    change = replace(change, order=order or None)
+    work = session.admin.topics.create(topic, change, cluster=cluster, broker=broker)
+    await session.create("topic", topic, work, if_missing)
+
+
+@app.command("update")
+@connected
+@with_options("change", CHANGE, _change)
+async def update_topic(
+    session: Session,
+    topic: Topic,
+    change: TopicChange,
+    order: Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Keep queues where they are.")
+    ] = None,
+    broker: options.Broker = None,
+) -> None:
+    """Change settings of a topic; what is not named stays as it is."""
+    change = replace(change, order=order)
+    if change == TopicChange():
+        raise InvalidRequestError("nothing to change: name a setting, such as --queues 16")
+    brokers = await session.admin.topics.update(topic, change, broker=broker)
+    session.show_done("topic", topic, "changed", brokers)
+
+
+@app.command("delete")
+@connected
+async def delete_topic(
+    session: Session, topic: Topic, cluster: options.Cluster = None, yes: options.Yes = False
+) -> None:
+    """Delete a topic and the messages in it."""
+    status = await session.admin.topics.status(topic)
+    count = sum(queue.count for queue in status.queues)
+    confirm(f"Delete topic {topic} with {count:,} messages?", yes)
+    brokers = await session.admin.topics.delete(topic, cluster=cluster)
+    session.show(
+        {"topic": topic, "deleted_on": list(brokers), "messages": count},
+        f"{topic}: deleted on {', '.join(brokers)}",
+    )
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+_PERMISSIONS = ((4, "r"), (2, "w"), (1, "inherited"))
+
+
+def show_perm(perm: int) -> str:
+    """Permission bits in letters."""
+    return " ".join(name for bit, name in _PERMISSIONS if perm & bit) or "none"
+
+
+def show_names(names: Sequence[TopicName]) -> Shown:
+    """Topics, one per line."""
+    document = [{"topic": each.name, "kind": each.kind.value} for each in names]
+    return document, table(f"topics: {show_count(len(names))}", "topic", "kind", rows=document)
+
+
+def show_route(route: Route) -> Shown:
+    """A route, a broker per line."""
+    brokers = [
+        {
+            "broker": each.brokers.name,
+            "cluster": each.brokers.cluster,
+            "addresses": {str(number): str(a) for number, a in each.brokers.members},
+            "read_queues": each.read_queues,
+            "write_queues": each.write_queues,
+            "perm": each.perm,
+        }
+        for each in route.brokers
+    ]
+    made = table(
+        f"route of {show_text(route.topic)}",
+        "broker", "cluster", ">read queues", ">write queues", "permission", "addresses",
+        rows=(
+            {**document, "permission": show_perm(each.perm), "addresses": _addresses(each.brokers)}
+            for document, each in zip(brokers, route.brokers, strict=True)
+        ),
+    )  # fmt: skip
+    if route.order:
+        made.caption = f"ordered: {show_text(route.order)}"
+    return {"topic": route.topic, "order": route.order, "brokers": brokers}, made
+
+
+def _addresses(brokers: BrokerSet) -> str:
+    return ", ".join(
+        f"{address} ({'master' if number == 0 else f'slave {number}'})"
+        for number, address in brokers.members
+    )
+
+
+def show_status(status: TopicStatus, utc: bool) -> Shown:
+    """What queues hold, one per line, with a total."""
+    queues = [
+        {
+            "broker": queue.broker,
+            "queue": queue.queue_id,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+            "messages": queue.count,
+            "updated_ms": queue.updated_ms,
+        }
+        for queue in status.queues
+    ]
+    total = sum(queue.count for queue in status.queues)
+    newest = max((queue.updated_ms for queue in status.queues), default=0)
+    made = table(
+        f"{show_text(status.topic)}: {status.put_rate:,.1f} messages/s come in",
+        "broker", ">queue", ">min offset", ">max offset", "#messages",
+        ("last message", "updated_ms"),
+        rows=queues,
+        footer={
+            "broker": "total", "queue": len(queues), "messages": total, "last message": newest,
+        },
+        utc=utc,
+    )  # fmt: skip
+    document: dict[str, Any] = {"topic": status.topic, "messages": total}
+    return {**document, "put_rate": status.put_rate, "queues": queues}, made
+
+
+def show_description(description: TopicDescription, utc: bool) -> Shown:
+    """All about a topic."""
+    route, route_table = show_route(description.route)
+    status, status_table = show_status(description.status, utc)
+    settings = [asdict(each) for each in description.settings]
+    settings_table = table(
+        "settings", "broker", ">read queues", ">write queues", ("permission", "perm"),
+        ("ordered", "order"), "attributes",
+        rows=(
+            {
+                **each, "perm": show_perm(each["perm"]),
+                "attributes": attributes_text(each["attributes"]),
+            }
+            for each in settings
+        ),
+    )  # fmt: skip
+    document = {**route, **status, "settings": settings, "groups": list(description.groups)}
+    groups = ", ".join(map(show_text, description.groups)) or "none"
+    return document, route_table, settings_table, status_table, f"consumer groups: {groups}"
