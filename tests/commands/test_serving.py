@@ -19,6 +19,7 @@ from onelog.net.peer import Peer
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import ClusterInfo, TopicRouteData
+from tests.complaints import complaints
 from tests.gateways.remoting.live import Client, bodies
 from tests.ports import free_port
 
@@ -63,14 +64,10 @@ class Program:
         raise AssertionError(f"it ended: {self.child.stderr.read()}")
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Stop it; the answer is its exit code and what it wrote to stderr.
-
-        That a busy machine has held up its event loop is left out.
-        """
+        """Stop it; the answer is its exit code and what it complained of."""
         self.child.send_signal(number)
         _, err = self.child.communicate(timeout=60)
-        held = r".*the event loop (?:was|is) held.*\n(?:  .*\n)*"
-        return self.child.returncode, re.sub(held, "", err)
+        return self.child.returncode, complaints(err)
 
 
 @pytest.fixture
