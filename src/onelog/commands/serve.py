@@ -87,9 +87,7 @@ def up(
     ] = None,
     kafka_port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of Kafka's clients (of the first broker); 0 for none.", show_default="9092"
-        ),
+        typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     config: ConfigFile = None,
@@ -113,4 +111,6 @@ def up(
     else:
         extra = ["--config", str(config)] if config else []
         extra += [word for item in set_ or [] for word in ("--set", item)]
+        if kafka_port is not None:
+            extra += ["--set", f"kafka.port={kafka_port}"]
         serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)

@@ -196,8 +196,6 @@ def _served(server: "BrokerServer") -> list[tuple[str, str]]:
 async def supervise(loaded: Loaded, data: Path, count: int, extra: list[str], began: float) -> None:
     """Run a name server in this process, and brokers in others."""
     first = loaded.config.broker.port
-    is_kafka_asked_for = loaded.sources["kafka.port"] != "default"
-    kafka = loaded.config.kafka.port if is_kafka_asked_for else 0
     async with _nameserver(loaded) as (shown, address), asyncio.TaskGroup() as group:
         lines = [("name server", shown)]
         started = []
@@ -209,9 +207,6 @@ async def supervise(loaded: Loaded, data: Path, count: int, extra: list[str], be
                 *("--nameservers", address, "--data", str(data / name), "--number", str(number)),
                 *extra,
             ]
-            if number or is_kafka_asked_for:
-                # Each is a Kafka cluster of its own, so only the first one is found unasked.
-                arguments += ["--set", f"kafka.port={kafka + number if kafka else 0}"]
             child = Child(name, arguments)
             started.append(child)
             group.create_task(child.keep_running())
