@@ -178,13 +178,16 @@ def test_bad_settings_are_named(tmp_path: Path, arguments: list[str], says: str)
 
 
 async def test_several_brokers_are_supervised(tmp_path: Path, programs: list[Program]) -> None:
-    names, first = free_port(), free_port()
+    names, first, kafka = free_port(), free_port(), free_port()
     program = Program(
         *("up", "--data", str(tmp_path), "--nameserver-port", str(names)),
-        *("--broker-port", str(first), "--brokers", "2", *SMALL),
+        *("--broker-port", str(first), "--kafka-port", str(kafka), "--brokers", "2", *SMALL),
     )
     programs.append(program)
     program.wait_for("^ready in")
+    for port in (kafka, kafka + 1):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
     asker = await connected(names)
     info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
     assert sorted(info.cluster_addr_table["DefaultCluster"]) == ["broker-a", "broker-b"]
