@@ -29,7 +29,7 @@ def server(
             # From its first transaction on it spins on a whole core (its issue 10966), until the
             # run ends: let the others go first.
             for pid in running.broker_pids:
-                os.setpriority(os.PRIO_PGRP, pid, 10)
+                os.setpriority(os.PRIO_PGRP, pid, 19)
         yield running
 
 
