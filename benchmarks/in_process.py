@@ -24,13 +24,13 @@ from typing import cast
 
 import uvloop
 
+from onelog.config import SETTINGS as KNOWN
 from onelog.config import load
 from onelog.server import running_broker
 
 SETTINGS: dict[str, str | int] = {
     "broker.port": 0,
     "broker.vip_port": 0,
-    "kafka.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 256 << 20,
     "store.disk_clean_percent": 97,
@@ -221,6 +221,8 @@ async def main(folder: Path) -> None:
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    if "kafka.port" in KNOWN:
+        settings["kafka.port"] = 0
     async with running_broker(load(overrides=settings)) as server:
         _, client = await loop.create_connection(Client, "127.0.0.1", server.config.broker.port)
         for topic in ("sends", "batches"):
