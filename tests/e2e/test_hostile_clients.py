@@ -211,5 +211,6 @@ async def test_idle_connections_and_deaf_consumers_cost_little_and_others_are_se
             f"{other.count} messages, the slowest in {other.slowest_ms:.0f} ms"
         )
         assert watched.bugs() == []
-        assert more < MIB + 2 * count * LEFT_BYTES_MAX
+        # What the allocator keeps of requests that waited for a tick; a connection has 16 KiB.
+        assert more < 4 * MIB + 2 * count * LEFT_BYTES_MAX
     assert watched.status == 0
