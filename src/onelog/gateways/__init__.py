@@ -4,15 +4,16 @@ A gateway is a class that takes a `House`, and has `listen`, `refresh` and `clos
 them all. Gateways do not import each other: what two of them need is here, or in the core.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from onelog.clock import Clock
 from onelog.config import Loaded
 from onelog.core.broker import Broker
-from onelog.errors import ConfigError, OnelogError
+from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.net.connection import Connection, Session
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
@@ -22,6 +23,19 @@ Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 Changed = Callable[[ConfigError | None], None]
 """Called when settings were changed, or with the reason why not."""
 MakeSession = Callable[[Connection], Session]
+
+LOOKUPS_MAX = 1_000
+"""Questions to the disk that may wait at a time."""
+
+_Code = TypeVar("_Code")
+_Found = TypeVar("_Found")
+
+
+def code_of(
+    error: OnelogError, codes: Mapping[type[OnelogError], _Code], otherwise: _Code
+) -> _Code:
+    """The code of an error; one that is not among them has that of its nearest parent."""
+    return next((codes[kind] for kind in type(error).__mro__ if kind in codes), otherwise)
 
 
 @dataclass(slots=True)
@@ -35,7 +49,7 @@ class House:
     store_host: bytes
     """The address that clients reach this broker at, as records keep it."""
     offload: Offload
-    look_up: Offload
+    run_lookup: Offload
     """The same, for what computes, too: few at a time."""
     random: Random
     reconfigure: Callable[[dict[str, str], Changed], None]
@@ -48,6 +62,31 @@ class House:
     tls: Tls
     stalls: Stalls
     """How often the event loop was held."""
+    lookups: int = field(init=False, default=0)
+
+    def look_up(
+        self, find: Callable[[], _Found], told: Callable[[Callable[[], _Found]], None]
+    ) -> None:
+        """Find something in a worker, which may have to wait for the disk and changes nothing.
+
+        `told` is called in the loop, with a function that returns it or raises what went wrong.
+        """
+        if self.lookups >= LOOKUPS_MAX:
+            raise BrokerBusyError(f"{self.lookups} look-ups wait for the disk: try again later")
+        self.lookups += 1
+        found: Future[_Found] = Future()
+
+        def work() -> None:
+            try:
+                found.set_result(find())
+            except Exception as error:
+                found.set_exception(error)
+
+        def end() -> None:
+            self.lookups -= 1
+            told(found.result)
+
+        self.run_lookup(work, end)
 
 
 class Gateway(Protocol):

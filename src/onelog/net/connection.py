@@ -13,6 +13,7 @@ more than `write_bytes_max` wait for it; what waits here, either way, is told to
 import asyncio
 import ipaddress
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,51 @@ class Session(Protocol):
 
     def connection_lost(self) -> None:
         """The connection is gone, for whatever reason. Called once."""
+
+
+class Frames(Protocol):
+    """Cuts what arrives into frames."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """What was not handled yet."""
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+
+
+class FramedSession(ABC):
+    """A session whose requests are frames; it tells how much of one waits for the rest."""
+
+    _reader: Frames
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self._unread = 0
+
+    @abstractmethod
+    def _handle_read(self) -> None:
+        """Handle the frames that are whole, as far as the connection lets it."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._reader.feed(data)
+        self._handle_read()
+        unread = self._reader.unread_bytes
+        if unread or self._unread:
+            self._keep(unread, unread != self._unread + len(data))
+
+    def writable(self) -> None:
+        """The peer reads again: go on with the requests that were put off."""
+        self._handle_read()
+        self._keep(self._reader.unread_bytes, True)
+
+    def _keep(self, unread: int, anew: bool) -> None:
+        """So many bytes wait for the rest of their frame; `anew`: it is another than before."""
+        self._unread = unread
+        backlog = self.connection.unread
+        if backlog is not None:
+            backlog.keep(self.connection, unread, anew)
 
 
 class _Gone:

@@ -12,12 +12,12 @@ with reading, its further requests stay unread.
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from onelog.errors import NotPermittedError, OnelogError, PeerClosedError, PeerTimeoutError
-from onelog.net.connection import Buffer, Connection
+from onelog.net.connection import Buffer, Connection, FramedSession
 from onelog.wire.remoting.administration import refusal
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import (
@@ -69,9 +69,10 @@ class _Asked(Unanswered):
         self._tell(answer)
 
 
-class RemotingSession(ABC):
+class RemotingSession(FramedSession):
     """One peer that speaks remoting."""
 
+    _reader: FrameReader
     language = "JAVA"
     """What our requests say that we are written in."""
 
@@ -82,9 +83,8 @@ class RemotingSession(ABC):
         header_bytes_max: int = FRAME_BYTES_MAX,
         headers: CompactHeaders | None = None,
     ) -> None:
-        self.connection = connection
+        super().__init__(connection)
         self._reader = FrameReader(frame_bytes_max, header_bytes_max, headers)
-        self._unread = 0
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -173,26 +173,6 @@ class RemotingSession(ABC):
         self.connection.send(frame)
 
     # Called by the connection.
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
-        self._reader.feed(data)
-        self._handle_read()
-        unread = self._reader.unread_bytes
-        if unread or self._unread:
-            self._keep(unread, unread != self._unread + len(data))
-
-    def writable(self) -> None:
-        """The peer reads again: go on with the requests that were put off."""
-        self._handle_read()
-        self._keep(self._reader.unread_bytes, True)
-
-    def _keep(self, unread: int, anew: bool) -> None:
-        """So many bytes wait for the rest of their frame; `anew`: it is another than before."""
-        self._unread = unread
-        backlog = self.connection.unread
-        if backlog is not None:
-            backlog.keep(self.connection, unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone."""

@@ -10,14 +10,13 @@ from unittest import mock
 import pytest
 
 import onelog
-from onelog import errors
+from onelog import errors, gateways
 from onelog.clock import SystemClock
 from onelog.core.access import SELF
 from onelog.errors import OnelogError, PeerClosedError, StoreClosedError
 from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.gateways.remoting.session import (
     ERROR_CODES,
-    LOOKUPS_MAX,
     BrokerSession,
     response_code,
 )
@@ -336,18 +335,18 @@ async def test_whatever_is_on_disk_only_is_read_by_a_worker_first(
 
 async def test_a_question_that_a_worker_cannot_answer_gets_its_error(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
-        assert remoting(server).lookups == 0
+        assert server.house.lookups == 0
         answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=10**6)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "outside" in str(answer.remark)
         with mock.patch.object(server.store, "message_at", side_effect=KeyError("a bug")):
             answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError")
-        assert remoting(server).lookups == 0
+        assert server.house.lookups == 0
 
 
 async def test_questions_to_the_disk_have_a_limit(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
-        remoting(server).lookups = LOOKUPS_MAX
+        server.house.lookups = gateways.LOOKUPS_MAX
         answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
         assert answer.code == ResponseCode.SYSTEM_BUSY

@@ -47,6 +47,7 @@ from onelog.errors import (
     UnsupportedAssignorError,
     WireError,
 )
+from onelog.gateways import code_of
 from onelog.wire.kafka.codes import ErrorCode
 
 ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
@@ -100,7 +101,4 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
 
 def error_code(error: OnelogError) -> ErrorCode:
     """The code that tells a client of this error."""
-    for kind in type(error).__mro__:
-        if kind in ERROR_CODES:
-            return ERROR_CODES[kind]
-    return ErrorCode.UNKNOWN_SERVER_ERROR
+    return code_of(error, ERROR_CODES, ErrorCode.UNKNOWN_SERVER_ERROR)

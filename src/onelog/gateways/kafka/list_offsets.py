@@ -37,7 +37,7 @@ def list_offsets(session: KafkaSession, request: Request) -> Fields | None:
 
     if all(each < 0 and each != MAX_TIMESTAMP for each in times):
         return find()
-    session.look_up(request, find, lambda found: found)
+    session.look_up(request, find)
     return None
 
 

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from onelog.core.access import Principal
 from onelog.errors import (
-    BrokerBusyError,
     NotPermittedError,
     OnelogError,
     WireError,
@@ -27,7 +26,7 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.names import TopicIds
 from onelog.message import encode_host
-from onelog.net.connection import Connection, is_here
+from onelog.net.connection import Connection, FramedSession, is_here
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.frame import FrameReader, encode_answer, read_fields, read_header
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
-LOOKUPS_MAX = 1_000
-"""Questions to the disk that may wait at a time."""
 NODE_ID = 0
 """This broker, among the brokers that Kafka's clients are told of: it is the only one."""
 LEADER_EPOCH = 0
@@ -77,7 +74,6 @@ class Gateway:
         self.handlers: dict[int, Handler] = {int(key): each for key, each in handlers.items()}
         self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
         """What is served of each API; what is advertised, a client may use."""
-        self.lookups = 0
         self.ids = TopicIds(house.broker)
         self.fetch_sessions = FetchSessions(house.random)
 
@@ -87,20 +83,21 @@ class Gateway:
         return self.broker.config.client_host, self.house.loaded.config.kafka.port
 
 
-class KafkaSession:
+class KafkaSession(FramedSession):
     """One client. It is also the channel that the core knows it by."""
 
+    _reader: FrameReader
+
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
-        self.connection = connection
+        super().__init__(connection)
+        self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
         self.gateway = gateway
         self.broker = gateway.broker
         host, port = connection.remote
         self.host = host
         self.principal = Principal("", "kafka", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
-        self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
         self._pending: deque[Request] = deque()
-        self._unread = 0
         self.is_local = is_here(connection.remote[0], connection.local[0])
 
     def require_administrator(self) -> None:
@@ -114,27 +111,16 @@ class KafkaSession:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
-        self._reader.feed(data)
-        self._handle_read()
-        unread = self._reader.unread_bytes
-        if unread or self._unread:
-            self._keep(unread, unread != self._unread + len(data))
-
     def writable(self) -> None:
         """The peer reads again: go on with the answers and requests that were put off."""
         self._send_ready()
-        self._handle_read()
-        self._keep(self._reader.unread_bytes, True)
+        super().writable()
 
     def _keep(self, unread: int, anew: bool) -> None:
         """So many bytes wait for the rest of their request; `anew`: it is another than before."""
         if unread > 2 * self.broker.config.frame_bytes_max:
             raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
-        self._unread = unread
-        if self.connection.unread is not None:
-            self.connection.unread.keep(self.connection, unread, anew)
+        super()._keep(unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
@@ -199,42 +185,19 @@ class KafkaSession:
         if was_full and len(pending) < PENDING_MAX:
             self._handle_read()
 
-    def look_up(
-        self,
-        request: Request,
-        find: Callable[[], _Found],
-        then: Callable[[_Found], Fields],
-    ) -> None:
-        """Answer with what `then` makes of what `find` finds, which may have to wait for the disk.
+    def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
+        """Answer with what `find` finds in a worker."""
 
-        `find` runs in a worker, and changes nothing. `then` runs in the loop.
-        """
-        gateway = self.gateway
-        if gateway.lookups >= LOOKUPS_MAX:
-            raise BrokerBusyError(f"{gateway.lookups} look-ups wait for the disk: try again later")
-        gateway.lookups += 1
-        found: list[_Found] = []
-        failed: list[Exception] = []
-
-        def work() -> None:
+        def told(found: Callable[[], Fields]) -> None:
             try:
-                found.append(find())
-            except Exception as error:
-                failed.append(error)
-
-        def end() -> None:
-            gateway.lookups -= 1
-            try:
-                if failed:
-                    raise failed[0]
-                self.answer(request, then(found[0]))
+                self.answer(request, found())
             except OnelogError as error:
                 self.refuse(request, error)
             except Exception:
                 log.exception("request %d of %s failed", request.key, self.connection)
                 self.connection.abort()
 
-        gateway.house.look_up(work, end)
+        self.gateway.house.look_up(find, told)
 
 
 Handler = Callable[[KafkaSession, Request], Fields | None]

@@ -70,7 +70,7 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
         ]
         return {"results": [{"error_code": 0, "log_dir": str(state.folder), "topics": topics}]}
 
-    session.look_up(request, find, lambda found: found)
+    session.look_up(request, find)
 
 
 HANDLERS: dict[ApiKey, Handler] = {

@@ -57,7 +57,7 @@ from onelog.errors import (
     TransactionNotFoundError,
     WireError,
 )
-from onelog.gateways import House
+from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import Appended, encode_host, encode_properties
@@ -120,10 +120,7 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
 
 def response_code(error: OnelogError) -> ResponseCode:
     """The code that tells a client of this error."""
-    for kind in type(error).__mro__:
-        if kind in ERROR_CODES:
-            return ERROR_CODES[kind]
-    return ResponseCode.SYSTEM_ERROR
+    return code_of(error, ERROR_CODES, ResponseCode.SYSTEM_ERROR)
 
 
 class Answer(NamedTuple):
@@ -137,8 +134,6 @@ class Answer(NamedTuple):
 
 TURN_COUNT = 100
 """Things that are done one after the other before others have their turn."""
-LOOKUPS_MAX = 1_000
-"""Questions to the disk that may wait at a time."""
 
 _Found = TypeVar("_Found")
 
@@ -151,8 +146,6 @@ class Gateway:
         self.broker = house.broker
         self.clock = house.clock
         self.store_host = house.store_host
-        self.lookups = 0
-        """How many look-ups are not done yet."""
         self.handlers = handlers
         self.far_handlers: dict[int, Handler] = {}
         """Those for peers on other machines; they hold on to it, so it is changed in place."""
@@ -247,29 +240,7 @@ class BrokerSession(ServerSession[Answer]):
         `find` runs in a worker: it may read the store and tables that are copied at once, and
         changes nothing. `then` runs in the loop.
         """
-        gateway = self.gateway
-        if gateway.lookups >= LOOKUPS_MAX:
-            raise BrokerBusyError(f"{gateway.lookups} look-ups wait for the disk: try again later")
-        gateway.lookups += 1
-        found: list[_Found] = []
-        failed: list[Exception] = []
-
-        def work() -> None:
-            try:
-                found.append(find())
-            except Exception as error:
-                failed.append(error)
-
-        def made() -> Answer | None:
-            if failed:
-                raise failed[0]
-            return then(found[0])
-
-        def end() -> None:
-            gateway.lookups -= 1
-            self._go_on(command, made)
-
-        gateway.house.look_up(work, end)
+        self.gateway.house.look_up(find, lambda found: self._go_on(command, lambda: then(found())))
 
     def in_turns(
         self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]

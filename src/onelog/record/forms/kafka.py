@@ -272,7 +272,11 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _zigzag(number: int) -> bytes:
-    value = (number << 1) ^ (number >> 63)
+    return encode_uvarint((number << 1) ^ (number >> 63))
+
+
+def encode_uvarint(value: int) -> bytes:
+    """A number that is not negative, as a varint."""
     if value < 0x80:
         return bytes((value,))
     pieces = bytearray()

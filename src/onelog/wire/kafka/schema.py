@@ -29,6 +29,7 @@ from importlib import resources
 from typing import Any
 
 from onelog.errors import WireError
+from onelog.record.forms.kafka import encode_uvarint
 
 Fields = dict[str, Any]
 """A request or an answer, or a structure inside one."""
@@ -137,18 +138,6 @@ def uvarint(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 28:
             raise WireError("a varint has more than five bytes")
-
-
-def encode_uvarint(value: int) -> bytes:
-    """The inverse of `uvarint`."""
-    if value < 0x80:
-        return bytes((value,))
-    pieces = bytearray()
-    while value >= 0x80:
-        pieces.append(value & 0x7F | 0x80)
-        value >>= 7
-    pieces.append(value)
-    return bytes(pieces)
 
 
 def _take(data: memoryview, at: int, size: int) -> tuple[memoryview, int]:
