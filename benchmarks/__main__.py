@@ -18,6 +18,7 @@ SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
     "kafka": "benchmarks.kafka",
+    "kafka-growth": "benchmarks.kafka_growth",
     "transactions": "benchmarks.transactions",
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",

@@ -86,15 +86,20 @@ Measured = dict[str, list[Figures]]
 
 def run(options: Options) -> list[Row]:
     """The suite."""
+    try:
+        return _rows(*_measure(options, compiled(options.folder)))
+    except (ChildError, JavaFailedError, JavaMissingError) as error:
+        return [not_run("Kafka", str(error))]
+
+
+def compiled(folder: Path) -> Path:
+    """The client."""
     if shutil.which("gcc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
-        return [not_run("Kafka", "the client needs gcc and librdkafka-dev: apt-get install them")]
-    client = options.folder / "kafka_client"
+        raise ChildError("the client needs gcc and librdkafka-dev: apt-get install them")
+    client = folder / "kafka_client"
     flags = ("-O2", "-o", str(client), str(SOURCE), "-lrdkafka", "-lpthread")
     subprocess.run(["gcc", *flags], check=True, timeout=120)
-    try:
-        return _rows(*_measure(options, client))
-    except (JavaFailedError, JavaMissingError) as error:
-        return [not_run("Kafka", str(error))]
+    return client
 
 
 def _measure(
@@ -108,9 +113,9 @@ def _measure(
         with SERVERS[name](options.folder / f"{name}-{number}", False) as peer:
             _turn(peer, client, found[name], single[name], share)
         with SERVERS[name](options.folder / f"{name}-flush-{number}", True) as peer:
-            _create(peer, "flushed", 1)
-            _drive(client, peer, "produce", "flushed", 1024, FLUSHED_MESSAGES // 10, 0, *PRODUCER)
-            run = _drive(
+            create(peer, "flushed", 1)
+            drive(client, peer, "produce", "flushed", 1024, FLUSHED_MESSAGES // 10, 0, *PRODUCER)
+            run = drive(
                 client, peer, "produce", "flushed", 1024, FLUSHED_MESSAGES // share, 0,
                 *PRODUCER[1:], "acks=-1",
             )  # fmt: skip
@@ -125,34 +130,33 @@ def _turn(
     peer: Peer, client: Path, found: Measured, single: dict[str, list[float]], share: int
 ) -> None:
     """One life of a server."""
-    _create(peer, "warm", 4)
-    _drive(client, peer, "produce", "warm", 100, 4_000_000 // share, 0, *PRODUCER)
-    _drive(client, peer, "consume", "warm", 4, 4_000_000 // share, 0, *CONSUMER)
+    create(peer, "warm", 4)
+    drive(client, peer, "produce", "warm", 100, 4_000_000 // share, 0, *PRODUCER)
+    drive(client, peer, "consume", "warm", 4, 4_000_000 // share, 0, *CONSUMER)
     for partitions, size in CELLS:
         topic, messages = f"t{partitions}x{size}", MESSAGES[size] // share
-        _create(peer, topic, partitions)
-        run = _drive(client, peer, "produce", topic, size, messages, 0, *PRODUCER)
+        create(peer, topic, partitions)
+        run = drive(client, peer, "produce", topic, size, messages, 0, *PRODUCER)
         found[f"produce {partitions} {size}"].append(run)
-        run = _drive(
-            client, peer, "consume", topic, partitions, messages, messages // 20, *CONSUMER
-        )
+        run = drive(client, peer, "consume", topic, partitions, messages, messages // 20, *CONSUMER)
         found[f"consume {partitions} {size}"].append(run)
     single["memory"].append(anonymous_bytes(peer.pids) / 2**20)
-    _create(peer, "latency", 1)
-    seen = _drive(client, peer, "latency", "latency", RATE, LATENCY_S, 3, "acks=1", "linger.ms=1")
+    create(peer, "latency", 1)
+    seen = drive(client, peer, "latency", "latency", RATE, LATENCY_S, 3, "acks=1", "linger.ms=1")
     for name in ("p50_us", "p99_us"):
         single[name].append(seen.told[name])
-    _create(peer, "perf", 1)
+    create(peer, "perf", 1)
     rate = producer_performance(peer.bootstrap, "perf", PERF_MESSAGES // share, 100)
     single["perf"].append(rate)
 
 
-def _create(peer: Peer, topic: str, partitions: int) -> None:
+def create(peer: Peer, topic: str, partitions: int) -> None:
+    """Make a topic."""
     admin = AdminClient({"bootstrap.servers": peer.bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
-def _drive(client: Path, peer: Peer, mode: str, topic: str, *words: float | str) -> Figures:
+def drive(client: Path, peer: Peer, mode: str, topic: str, *words: float | str) -> Figures:
     """Run the client once, and look at the broker while it counts."""
     command = [str(client), mode, peer.bootstrap, topic, *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
