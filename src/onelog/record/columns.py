@@ -7,6 +7,7 @@ Invariant: `find_records` finds records where, and only where, `decode_records` 
 checksums of bodies are not looked at here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
@@ -135,6 +136,30 @@ class Layout:
         return odd
 
 
+def joined(layouts: Sequence[Layout]) -> Layout:
+    """The records of all, one behind the other."""
+    if len(layouts) == 1:
+        return layouts[0]
+    starts = np.cumsum([0, *(len(each.raw) for each in layouts[:-1])])
+    placed = list(zip(layouts, starts, strict=True))
+    return Layout(
+        np.concatenate([each.raw for each in layouts]),
+        np.concatenate([each.at + start for each, start in placed]),
+        np.concatenate([each.end + start for each, start in placed]),
+        np.concatenate([each.head for each in layouts]),
+        np.concatenate([each.sys_flag for each in layouts]),
+        np.concatenate([each.body_at + start for each, start in placed]),
+        np.concatenate([each.topic_at + start for each, start in placed]),
+        np.concatenate([each.name_at + start for each, start in placed]),
+        np.concatenate([each.properties_at + start for each, start in placed]),
+    )
+
+
+def heads_at(raw: Bytes, at: Ints) -> npt.NDArray[np.void]:
+    """The fronts of the records at these places."""
+    return fixed(raw, at, _HEAD_AS_BYTES)
+
+
 def _field(head: npt.NDArray[np.void], name: str) -> Ints:
     found: Ints = head.view(_HEAD)[name].astype(np.int64)
     return found
@@ -230,7 +255,7 @@ def lay_out(raw: Bytes, at: Ints) -> tuple[Layout, Mask]:
     The places must be ascending, with at least the smallest record's bytes behind each. Only of a
     whole record does the layout mean anything.
     """
-    head = fixed(raw, at, _HEAD_AS_BYTES)
+    head = heads_at(raw, at)
     size, magic, sys_flag = (_field(head, name) for name in ("size", "magic", "sys_flag"))
     is_v1 = magic == MAGIC_V1
     end = at + size

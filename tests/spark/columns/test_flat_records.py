@@ -31,7 +31,7 @@ def laid_out(data: bytes) -> Layout:
 def flat(data: bytes, topic: str | None = None, *, with_bodies: bool = True) -> list[Message]:
     layout = laid_out(data)
     unusual = needs_flattening(layout, topic, with_bodies)
-    layout = flatten(layout, unusual, topic, with_bodies, fail)
+    layout = flatten(layout, unusual, topic, with_bodies, True, fail)
     return [
         message
         for at, end in zip(layout.at.tolist(), layout.end.tolist(), strict=True)
@@ -57,7 +57,7 @@ def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> N
 @given(records(any_messages()))
 def test_flat_records_need_nothing_more(data: bytes) -> None:
     layout = laid_out(data)
-    layout = flatten(layout, needs_flattening(layout, None, True), None, True, fail)
+    layout = flatten(layout, needs_flattening(layout, None, True), None, True, True, fail)
     assert not needs_flattening(layout, None, True).any()
 
 
@@ -119,6 +119,6 @@ def test_the_rest_stays_when_what_is_damaged_is_left_out() -> None:
     good = encoded(NewMessage("t", 0, b"good"), 1)
     layout = laid_out(good + encoded(NewMessage("t", 0, b"bad", sys_flag=1), 2) + good)
     told: list[WireError] = []
-    left = flatten(layout, needs_flattening(layout, None, True), None, True, told.append)
+    left = flatten(layout, needs_flattening(layout, None, True), None, True, True, told.append)
     assert bodies(left).to_pylist() == [b"good", b"good"]
     assert len(told) == 1

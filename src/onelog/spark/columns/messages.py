@@ -27,6 +27,7 @@ from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
 from onelog.record.columns import Ints, Layout, Mask, find_records, integers
 from onelog.record.decode import decode_records
+from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
 from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
@@ -66,6 +67,9 @@ INCARNATION = "_incarnation"
 this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
 ALL = tuple(name for name in _TYPES if name != INCARNATION)
 """The columns there are, in the order in which a table has them."""
+
+_OF_PROPERTIES = frozenset({"key", "tags", "properties", "message_id"})
+"""The columns that are made of properties."""
 
 OnCorruption = Literal["fail", "skip"]
 
@@ -143,6 +147,7 @@ class RecordDecoder:
         self.skipped = 0
         self._bodies = bodies
         self._needs_bodies = bodies is not None or "body" in names
+        self._needs_properties = not _OF_PROPERTIES.isdisjoint(names)
         for name in names:
             _require_type(arrow_schema, name)
         if bodies is None and (more := [each for each in arrow_schema.names if each not in names]):
@@ -169,9 +174,11 @@ class RecordDecoder:
             layout = layout.rows(wanted)
         unusual = needs_flattening(layout, selection.topic, self._needs_bodies)
         if unusual.any():
+            with_properties = self._needs_properties or selection.filters.tags is not None
             layout = flatten(
-                layout, unusual, selection.topic, self._needs_bodies, self.skip_or_raise
-            )
+                layout, unusual, selection.topic, self._needs_bodies, with_properties,
+                self.skip_or_raise,
+            )  # fmt: skip
         layout = _select(layout, selection)
         for rows in _chunks(layout):
             batch = self._batch(layout.rows(rows), selection)
@@ -258,7 +265,7 @@ def _select(layout: Layout, selection: Selection) -> Layout:
 def _chunks(layout: Layout) -> Iterator[slice]:
     """Runs of rows, each up to the limits of a batch."""
     total = len(layout)
-    size_until = np.cumsum(layout.end - layout.at)
+    size_until = np.cumsum(layout.topic_at - layout.body_at + layout.end - layout.name_at)
     start = 0
     while start < total:
         before = int(size_until[start - 1]) if start else 0
@@ -269,7 +276,14 @@ def _chunks(layout: Layout) -> Iterator[slice]:
 
 
 def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
-    """Whose body has the CRC that its record claims."""
+    """Whose body has the CRC that its record claims; those of a Kafka batch have it together."""
+    is_own: Mask = (layout.sys_flag & FORM_MASK) == 0
+    whole: Mask
+    if not is_own.all():
+        whole = ~is_own
+        if is_own.any():
+            whole[is_own] = _body_is_whole(layout.rows(is_own), bodies.filter(pa.array(is_own)))
+        return whole
     count = len(bodies)
     if bodies.nbytes <= count * _COPIED_BODY_BYTES_MAX:
         found = np.fromiter(map(crc32, bodies.to_pylist()), np.int64, count)
@@ -279,7 +293,7 @@ def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
         view = memoryview(content)
         slices = itertools.pairwise(places)
         found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.int64, count)
-    whole: Mask = (found & CRC_MASK) == layout.body_crc
+    whole = (found & CRC_MASK) == layout.body_crc
     return whole
 
 
