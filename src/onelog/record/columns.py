@@ -108,9 +108,11 @@ class Layout:
     @property
     def store_ms(self) -> Ints:
         """When the broker stored it."""
-        if (self.sys_flag & SysFlag.BORN_HOST_V6).any():
-            return integers(self.raw, self.store_host_at - 8, ">i8")
-        return _field(self.head, "store_ms")
+        found = _field(self.head, "store_ms")
+        moved: Mask = (self.sys_flag & SysFlag.BORN_HOST_V6) != 0
+        if moved.any():
+            found[moved] = integers(self.raw, self.store_host_at[moved] - 8, ">i8")
+        return found
 
     @property
     def store_host_at(self) -> Ints:

@@ -30,10 +30,8 @@ def one_by_one(batch: bytes) -> list[Row]:
     ]
 
 
-def all_at_once(batch: bytes) -> list[Row]:
-    found = find_fields(batch)
-    if found is None:
-        return []
+def all_at_once(*batches: bytes) -> list[Row]:
+    found = find_fields(batches)
     raw = found.raw.tobytes()
     keys = zip(found.has_key.tolist(), found.key_at.tolist(), found.key_end.tolist(), strict=True)
     values = zip(
@@ -59,14 +57,21 @@ def test_the_fields_are_those_that_are_read_one_by_one(
     assert all_at_once(batch) == one_by_one(batch)
 
 
+@given(st.lists(LISTS, max_size=4))
+def test_those_of_several_batches_follow_each_other(lists: list[list[Neutral]]) -> None:
+    batches = [kafka.from_neutral(messages) for messages in lists]
+    assert all_at_once(*batches) == [row for batch in batches for row in one_by_one(batch)]
+
+
 def test_all_have_the_time_of_their_arrival_if_the_batch_says_so() -> None:
     batch = bytearray(kafka.from_neutral([Neutral(None, b"x", (), 5), Neutral(None, b"y", (), 7)]))
     batch[kafka.ATTRIBUTES_AT + 1] |= Attribute.APPEND_TIME
-    assert [row[1] for row in all_at_once(bytes(batch))] == [7, 7]
+    other = kafka.from_neutral([Neutral(None, b"z", (), 9)])
+    assert [row[1] for row in all_at_once(other, bytes(batch), other)] == [9, 7, 7, 9]
 
 
 def test_how_a_transaction_ended_is_no_message() -> None:
-    assert find_fields(kafka.control_batch(1, 0, 5, commit=True)) is None
+    assert all_at_once(kafka.control_batch(1, 0, 5, commit=True)) == []
 
 
 def read(batch: bytes, how: object) -> list[Row] | str:

@@ -38,8 +38,9 @@ def stored(parts: list[NewMessage]) -> bytes:
     records = []
     offset = 40
     for number, part in enumerate(parts):
-        host = {"born_host": IPV6} if number % 3 == 2 else {}
-        records.append(encoded(part._replace(**host), offset, 1_000 * number))
+        if number % 3 == 2:
+            part = part._replace(born_host=IPV6)
+        records.append(encoded(part, offset, 1_000 * number))
         offset += part.inner_count
     return b"".join(records)
 

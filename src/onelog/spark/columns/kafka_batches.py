@@ -1,17 +1,19 @@
-"""The messages of a stored Kafka batch as rows, without an object for each.
+"""The messages of stored Kafka batches as rows, without an object for each.
 
 What `flat_records` makes of a batch one message at a time, here all become at once: a layout whose
-bodies lie in the batch as they are, and whose fronts and properties are written behind it.
+bodies lie in the batches as they are, and whose fronts and properties are written behind them.
 
 Invariant: the rows are those of `in_rocketmq_form`. What it does to keys and headers that are no
 plain texts, and to null bodies, is left to it: such batches are not taken.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onelog.errors import WireError
 from onelog.message import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, Message
 from onelog.record.columns import Bytes, Ints, Layout, Mask, heads_at
 from onelog.record.forms.kafka_columns import Fields, find_fields
@@ -19,43 +21,76 @@ from onelog.record.layout import HEADS
 from onelog.spark.columns.pieces import pieces
 
 _KEY_BYTES_MAX = PROPERTIES_BYTES_MAX // 2
+_END = pa.scalar(b"\x02")
 _QUEUE_OFFSET, _SYS_FLAG, _BORN_MS = slice(20, 28), slice(36, 40), slice(40, 48)
 """Where the front of a record has what is not the same in all rows."""
 
 
-def rows_of(record: Message, front: Bytes, sys_flag: int, with_properties: bool) -> Layout | None:
-    """The messages of a record that holds a batch; None if they have to be taken one by one.
+class Front(NamedTuple):
+    """A record that holds a batch, how it begins, and what its rows have for a sysFlag."""
 
-    `front` is how the record begins, and `sys_flag` what the rows say instead of its own.
-    """
-    try:
-        found = find_fields(record.body)
-    except WireError as error:
-        raise WireError(f"the record at log offset {record.log_offset}: {error}") from None
-    if found is None or (with_properties and not _is_plain(found)):
+    record: Message
+    start: Bytes
+    sys_flag: int
+
+    def is_like(self, other: "Front") -> bool:
+        """Whether the rows of both can stand in one layout."""
+        return self.record.topic == other.record.topic and self.hosts == other.hosts
+
+    @property
+    def hosts(self) -> int:
+        """The bits that say how long the addresses in it are."""
+        return self.sys_flag >> 4 & 3
+
+
+class Wanted(NamedTuple):
+    """What somebody looks at, beside bodies and heads."""
+
+    names: bool
+    """Of topics."""
+    any: bool
+    """Property."""
+    keys: bool
+    ids: bool
+
+
+def rows_of(fronts: Sequence[Front], wanted: Wanted) -> Layout | None:
+    """The messages of records that are like each other; None if they are to be taken one by one."""
+    name, hosts = fronts[0].record.topic.encode(), fronts[0].hosts
+    found = find_fields([front.record.body for front in fronts], name + b"\0\0")
+    if wanted.any and not _is_plain(found):
         return None
-    count, name = len(found.key_at), record.topic.encode()
-    fronts = np.tile(front[: HEADS[record.sys_flag >> 4 & 3].size], (count, 1))
-    fronts[:, _QUEUE_OFFSET] = _big(found.offset_delta + record.queue_offset)
-    fronts[:, _SYS_FLAG] = np.frombuffer(sys_flag.to_bytes(4, "big", signed=True), np.uint8)
-    fronts[:, _BORN_MS] = _big(found.time_ms)
-    if with_properties:
-        tails, tail_at = _tails(record, found, name)
+    count, width = len(found.batch), HEADS[hosts].size
+    heads = np.stack([front.start[:width] for front in fronts])[found.batch]
+    first = np.array([front.record.queue_offset for front in fronts], np.int64)
+    flags = np.array([front.sys_flag for front in fronts], np.int64)[found.batch]
+    heads[:, _QUEUE_OFFSET] = _big(found.offset_delta + first[found.batch], 8)
+    heads[:, _SYS_FLAG] = _big(flags, 4)
+    heads[:, _BORN_MS] = _big(found.time_ms, 8)
+    size = len(found.raw)
+    parts, at = [found.raw], np.zeros(count, np.int64)
+    if hosts or wanted.ids:  # Else nobody looks for anything in heads that is not in `Layout.head`.
+        parts.append(heads.reshape(-1))
+        at = size + np.arange(count) * width
+        size += heads.size
+    if wanted.names or wanted.keys or wanted.ids:
+        ids = [f"{UNIQUE_KEY}\x01{front.record.message_id}-" for front in fronts]
+        tails, tail_at = _tails(found, name, wanted, ids)
+        parts.append(tails)
+        name_at, end = tail_at[:-1] + size, tail_at[1:] + size
     else:
-        tail = np.frombuffer(name + b"\0\0", np.uint8)
-        tails, tail_at = np.tile(tail, count), np.arange(count + 1) * len(tail)
-    raw = np.concatenate([found.raw, fronts.reshape(-1), tails])
-    at = len(found.raw) + np.arange(count) * fronts.shape[1]
-    tail_at += len(found.raw) + fronts.size
+        name_at, end = np.full((2, count), len(found.raw))
+        name_at -= len(name) + 2
     return Layout(
-        raw, at, tail_at[1:], heads_at(raw, at), np.full(count, sys_flag, np.int64),
-        found.value_at, found.value_end, tail_at[:-1], tail_at[:-1] + len(name),
+        np.concatenate(parts) if len(parts) > 1 else found.raw, at, end,
+        heads_at(heads.reshape(-1), np.arange(count) * width), flags, found.value_at,
+        found.value_end, name_at, name_at + len(name),
     )  # fmt: skip
 
 
-def _big(numbers: Ints) -> Bytes:
-    """Each number as eight bytes."""
-    found: Bytes = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
+def _big(numbers: Ints, width: int) -> Bytes:
+    """Each number as so many bytes."""
+    found: Bytes = numbers.astype(f">i{width}").view(np.uint8).reshape(-1, width)
     return found
 
 
@@ -83,30 +118,37 @@ def _keys(found: Fields, rows: Mask) -> pa.Array:
     return pieces(found.raw, found.key_at[rows], found.key_end[rows])
 
 
-def _tails(record: Message, found: Fields, name: bytes) -> tuple[Bytes, Ints]:
+def _tails(found: Fields, name: bytes, wanted: Wanted, ids: list[str]) -> tuple[Bytes, Ints]:
     """Topics and properties, with the length between them; and where each begins, and ends."""
-    count = len(found.key_at)
-    id_ = f"{UNIQUE_KEY}\x01{record.message_id}-".encode()
-    numbers = pa.array(found.offset_delta).cast(pa.string()).cast(pa.binary())
-    parts = [pa.scalar(id_), numbers, pa.scalar(b"\x02")]
-    if found.has_key.all():
-        parts = [pa.scalar(f"{KEYS}\x01".encode()), _keys(found, found.has_key), parts[2], *parts]
-    elif found.has_key.any():
-        given = _joined(pa.scalar(f"{KEYS}\x01".encode()), _keys(found, found.has_key), parts[2])
-        places = pa.array(np.cumsum(found.has_key) - 1, mask=~found.has_key)
-        parts = [pc.fill_null(given.take(places), b""), *parts]
-    properties = _joined(*parts)
-    sizes = np.diff(np.frombuffer(properties.buffers()[1], np.int32, count + 1))
+    count = len(found.batch)
+    parts: list[pa.Array | pa.Scalar] = []
+    if wanted.keys and found.has_key.any():
+        keys = [pa.scalar(f"{KEYS}\x01".encode()), _keys(found, found.has_key), _END]
+        if found.has_key.all():
+            parts += keys
+        else:
+            places = pa.array(np.cumsum(found.has_key) - 1, mask=~found.has_key)
+            parts.append(pc.fill_null(_joined(keys).take(places), b""))
+    if wanted.ids:
+        of_batches = pa.array([each.encode() for each in ids]).take(pa.array(found.batch))
+        numbers = pa.array(found.offset_delta).cast(pa.string()).cast(pa.binary())
+        parts += [of_batches, numbers, _END]
+    sizes = sum((_sizes(part, count) for part in parts), np.zeros(count, np.int64))
     lengths = pa.Array.from_buffers(
         pa.binary(), count,
         [None, pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 2),
          pa.py_buffer(sizes.astype(">u2"))],
     )  # fmt: skip
-    whole = _joined(pa.scalar(name), lengths, properties)
-    _, bounds, content = whole.buffers()
-    places = np.frombuffer(bounds, np.int32, count + 1).astype(np.int64)
-    return np.frombuffer(content, np.uint8, int(places[-1])), places
+    whole = _joined([pa.scalar(name), lengths, *parts])
+    ends = np.concatenate([[0], np.cumsum(sizes + len(name) + 2)])
+    return np.frombuffer(whole.buffers()[2], np.uint8, int(ends[-1])), ends
 
 
-def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+def _sizes(part: pa.Array | pa.Scalar, count: int) -> Ints:
+    if isinstance(part, pa.Scalar):
+        return np.full(count, len(part.as_py()), np.int64)
+    return np.diff(np.frombuffer(part.buffers()[1], np.int32, count + 1)).astype(np.int64)
+
+
+def _joined(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, b"")

@@ -31,6 +31,7 @@ from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
 from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
+from onelog.spark.columns.kafka_batches import Wanted
 from onelog.spark.columns.properties import PropertyColumns, as_text
 
 _log = logging.getLogger(__name__)
@@ -67,9 +68,6 @@ INCARNATION = "_incarnation"
 this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
 ALL = tuple(name for name in _TYPES if name != INCARNATION)
 """The columns there are, in the order in which a table has them."""
-
-_OF_PROPERTIES = frozenset({"key", "tags", "properties", "message_id"})
-"""The columns that are made of properties."""
 
 OnCorruption = Literal["fail", "skip"]
 
@@ -147,7 +145,12 @@ class RecordDecoder:
         self.skipped = 0
         self._bodies = bodies
         self._needs_bodies = bodies is not None or "body" in names
-        self._needs_properties = not _OF_PROPERTIES.isdisjoint(names)
+        self._needs = Wanted(
+            names="topic" in names,
+            any=not {"key", "tags", "properties", "message_id"}.isdisjoint(names),
+            keys=not {"key", "properties"}.isdisjoint(names),
+            ids=not {"message_id", "properties"}.isdisjoint(names),
+        )
         for name in names:
             _require_type(arrow_schema, name)
         if bodies is None and (more := [each for each in arrow_schema.names if each not in names]):
@@ -174,11 +177,14 @@ class RecordDecoder:
             layout = layout.rows(wanted)
         unusual = needs_flattening(layout, selection.topic, self._needs_bodies)
         if unusual.any():
-            with_properties = self._needs_properties or selection.filters.tags is not None
+            needs = self._needs
+            if selection.filters.tags is not None:
+                needs = needs._replace(any=True)
+            if selection.topic is not None:
+                needs = needs._replace(names=False)
             layout = flatten(
-                layout, unusual, selection.topic, self._needs_bodies, with_properties,
-                self.skip_or_raise,
-            )  # fmt: skip
+                layout, unusual, selection.topic, self._needs_bodies, needs, self.skip_or_raise
+            )
         layout = _select(layout, selection)
         for rows in _chunks(layout):
             batch = self._batch(layout.rows(rows), selection)
