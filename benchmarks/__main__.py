@@ -17,6 +17,8 @@ from benchmarks.table import Options, Row, keep, machine_facts, show
 SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
+    "kafka": "benchmarks.kafka",
+    "kafka-growth": "benchmarks.kafka_growth",
     "transactions": "benchmarks.transactions",
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",

@@ -8,6 +8,7 @@ Invariant: everything Kafka writes is below the folder that it was given, and it
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -77,11 +78,36 @@ def _classpath(profile: str, spark_version: str = "") -> str:
     return kept.read_text().strip()
 
 
+def producer_performance(bootstrap: str, topic: str, count: int, body_bytes: int) -> float:
+    """Have kafka-producer-perf-test write so many random messages; how many in a second."""
+    said = _run(
+        [
+            *("java", "-Xmx512m", _QUIET, "-cp", _classpath("broker")),
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", topic, "--num-records", str(count), "--record-size", str(body_bytes)),
+            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}"),
+            *("acks=1", "linger.ms=5", "batch.size=65536"),
+        ]
+    )
+    return float(re.findall(r"([\d.]+) records/sec", said)[-1])
+
+
+def _run(command: list[str]) -> str:
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=FILL_TIMEOUT_S, check=False
+    )
+    if ended.returncode != 0:
+        raise JavaFailedError(f"{command} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    return ended.stdout
+
+
 class KafkaPeer:
     """Kafka in KRaft mode, alone; its topics have four partitions."""
 
-    def __init__(self, folder: Path, heap: str = "1g") -> None:
+    def __init__(self, folder: Path, heap: str = "1g", *, flush: bool = False) -> None:
+        """With `flush`, each batch is on the disk before it is acknowledged."""
         self._folder = folder
+        self._flush = flush
         self._controller_port, self._broker_port = free_ports()
         self.bootstrap = f"127.0.0.1:{self._broker_port}"
         self._java = ["java", f"-Xmx{heap}", _QUIET, f"-Duser.home={folder}", "-cp"]
@@ -92,7 +118,8 @@ class KafkaPeer:
         """The broker's process."""
         return [] if self._child is None else [self._child.pid]
 
-    def __enter__(self) -> Self:
+    def prepare(self) -> None:
+        """Write the settings, and format the folder."""
         self._java.append(_classpath("broker"))
         self._folder.mkdir(parents=True, exist_ok=True)
         settings = self._folder / "server.properties"
@@ -103,18 +130,37 @@ class KafkaPeer:
                 data=self._folder / "data",
                 partitions=PARTITIONS,
             )
+            + ("log.flush.interval.messages=1\n" if self._flush else "")
         )
         tool = "kafka.tools.StorageTool"
         identity = self._run(tool, "random-uuid").strip()
         self._run(tool, "format", "-t", identity, "-c", str(settings))
-        log = self._folder / "kafka.log"
-        self._child = spawn([*self._java, "kafka.Kafka", str(settings)], log)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "kafka.log"
+
+    def launch(self) -> None:
+        """Start it; it is not ready yet when this returns."""
+        settings = self._folder / "server.properties"
+        self._child = spawn([*self._java, "kafka.Kafka", str(settings)], self._log)
+
+    def __enter__(self) -> Self:
+        self.prepare()
+        self.launch()
         try:
             wait_until(self._is_listening, "Kafka", 120)
         except ChildError as error:
-            self.__exit__(None, None, None)
-            raise ChildError(f"{error}\n{log_tail(log)}") from None
+            self.close()
+            raise ChildError(f"{error}\n{log_tail(self._log)}") from None
         return self
+
+    def close(self) -> None:
+        """Stop it and remove what it wrote."""
+        if self._child is not None:
+            stop(self._child)
+            self._child = None
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
 
     def __exit__(
         self,
@@ -122,31 +168,14 @@ class KafkaPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._child is not None:
-            stop(self._child)
-            self._child = None
-        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        self.close()
 
     def fill(self, topic: str, count: int, body_bytes: int) -> None:
         """Have Kafka's own producer write so many random messages."""
-        self._run(
-            "org.apache.kafka.tools.ProducerPerformance",
-            *("--topic", topic, "--num-records", str(count), "--record-size", str(body_bytes)),
-            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={self.bootstrap}"),
-            *("acks=1", "linger.ms=5", "batch.size=65536"),
-        )
+        producer_performance(self.bootstrap, topic, count, body_bytes)
 
     def _run(self, main: str, *arguments: str) -> str:
-        ended = subprocess.run(
-            [*self._java, main, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=FILL_TIMEOUT_S,
-            check=False,
-        )
-        if ended.returncode != 0:
-            raise JavaFailedError(f"{main} ended with {ended.returncode}: {ended.stderr[-2000:]}")
-        return ended.stdout
+        return _run([*self._java, main, *arguments])
 
     def _is_listening(self) -> bool:
         if self._child is not None and self._child.poll() is not None:

@@ -45,6 +45,7 @@ class OnelogPeer:
         settings: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         may_stall: bool = False,
+        kafka: bool = False,
     ) -> None:
         """Unless it `may_stall`, it is an error when its event loop was held for long."""
         self.folder = folder
@@ -54,6 +55,9 @@ class OnelogPeer:
         self._own_nameserver = nameservers is None
         self.nameservers = nameservers or f"127.0.0.1:{self._nameserver_port}"
         self.broker_address = f"127.0.0.1:{self._broker_port}"
+        # Next to the broker's replication port, which belongs to the pair that was found free.
+        self._kafka_port = self._broker_port + 2 if kafka else 0
+        self.bootstrap = f"127.0.0.1:{self._kafka_port}"
         self._environment = {
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,
@@ -76,6 +80,7 @@ class OnelogPeer:
             arguments = ["up", "--data", str(self._data)]
             arguments += ["--nameserver-port", str(self._nameserver_port)]
             arguments += ["--broker-port", str(self._broker_port)]
+            arguments += ["--kafka-port", str(self._kafka_port)]
         else:
             self._environment["ONELOG_BROKER_STORE_PATH"] = str(self._data)
             arguments = ["broker", "--port", str(self._broker_port)]

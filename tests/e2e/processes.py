@@ -120,13 +120,13 @@ def stalls_in(log: Path) -> list[str]:
 def free_ports() -> tuple[int, int]:
     """A port for a name server and one for a broker.
 
-    A broker also takes the two ports around its own: VIP (port - 2) and replication (port + 1).
+    A broker also takes some around its own: VIP (- 2), replication (+ 1) and Kafka (+ 2).
     Picked below the range from which the system serves outgoing connections.
     """
     for _ in range(1000):
         nameserver = random.randrange(20_000, 31_000)
         broker = nameserver + 5
-        if all(_is_free(port) for port in (nameserver, broker - 2, broker, broker + 1)):
+        if all(_is_free(port) for port in (nameserver, *range(broker - 2, broker + 3))):
             return nameserver, broker
     raise ChildError("found no free ports")
 

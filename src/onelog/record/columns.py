@@ -7,6 +7,7 @@ Invariant: `find_records` finds records where, and only where, `decode_records` 
 checksums of bodies are not looked at here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
@@ -107,9 +108,11 @@ class Layout:
     @property
     def store_ms(self) -> Ints:
         """When the broker stored it."""
-        if (self.sys_flag & SysFlag.BORN_HOST_V6).any():
-            return integers(self.raw, self.store_host_at - 8, ">i8")
-        return _field(self.head, "store_ms")
+        found = _field(self.head, "store_ms")
+        moved: Mask = (self.sys_flag & SysFlag.BORN_HOST_V6) != 0
+        if moved.any():
+            found[moved] = integers(self.raw, self.store_host_at[moved] - 8, ">i8")
+        return found
 
     @property
     def store_host_at(self) -> Ints:
@@ -133,6 +136,30 @@ class Layout:
         odd |= (end - properties_at > 2) & (raw[end - 1] == 0)
         odd |= (self.queue_offset < 0) | (self.queue_id < 0)
         return odd
+
+
+def joined(layouts: Sequence[Layout]) -> Layout:
+    """The records of all, one behind the other."""
+    if len(layouts) == 1:
+        return layouts[0]
+    starts = np.cumsum([0, *(len(each.raw) for each in layouts[:-1])])
+    placed = list(zip(layouts, starts, strict=True))
+    return Layout(
+        np.concatenate([each.raw for each in layouts]),
+        np.concatenate([each.at + start for each, start in placed]),
+        np.concatenate([each.end + start for each, start in placed]),
+        np.concatenate([each.head for each in layouts]),
+        np.concatenate([each.sys_flag for each in layouts]),
+        np.concatenate([each.body_at + start for each, start in placed]),
+        np.concatenate([each.topic_at + start for each, start in placed]),
+        np.concatenate([each.name_at + start for each, start in placed]),
+        np.concatenate([each.properties_at + start for each, start in placed]),
+    )
+
+
+def heads_at(raw: Bytes, at: Ints) -> npt.NDArray[np.void]:
+    """The fronts of the records at these places."""
+    return fixed(raw, at, _HEAD_AS_BYTES)
 
 
 def _field(head: npt.NDArray[np.void], name: str) -> Ints:
@@ -230,7 +257,7 @@ def lay_out(raw: Bytes, at: Ints) -> tuple[Layout, Mask]:
     The places must be ascending, with at least the smallest record's bytes behind each. Only of a
     whole record does the layout mean anything.
     """
-    head = fixed(raw, at, _HEAD_AS_BYTES)
+    head = heads_at(raw, at)
     size, magic, sys_flag = (_field(head, name) for name in ("size", "magic", "sys_flag"))
     is_v1 = magic == MAGIC_V1
     end = at + size

@@ -11,10 +11,12 @@ from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.flat_records import flatten, needs_flattening
+from onelog.spark.columns.kafka_batches import Wanted
 from onelog.spark.columns.pieces import bodies
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
+EVERYTHING = Wanted(names=True, any=True, keys=True, ids=True)
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 
@@ -31,7 +33,7 @@ def laid_out(data: bytes) -> Layout:
 def flat(data: bytes, topic: str | None = None, *, with_bodies: bool = True) -> list[Message]:
     layout = laid_out(data)
     unusual = needs_flattening(layout, topic, with_bodies)
-    layout = flatten(layout, unusual, topic, with_bodies, fail)
+    layout = flatten(layout, unusual, topic, with_bodies, EVERYTHING, fail)
     return [
         message
         for at, end in zip(layout.at.tolist(), layout.end.tolist(), strict=True)
@@ -57,7 +59,7 @@ def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> N
 @given(records(any_messages()))
 def test_flat_records_need_nothing_more(data: bytes) -> None:
     layout = laid_out(data)
-    layout = flatten(layout, needs_flattening(layout, None, True), None, True, fail)
+    layout = flatten(layout, needs_flattening(layout, None, True), None, True, EVERYTHING, fail)
     assert not needs_flattening(layout, None, True).any()
 
 
@@ -119,6 +121,8 @@ def test_the_rest_stays_when_what_is_damaged_is_left_out() -> None:
     good = encoded(NewMessage("t", 0, b"good"), 1)
     layout = laid_out(good + encoded(NewMessage("t", 0, b"bad", sys_flag=1), 2) + good)
     told: list[WireError] = []
-    left = flatten(layout, needs_flattening(layout, None, True), None, True, told.append)
+    left = flatten(
+        layout, needs_flattening(layout, None, True), None, True, EVERYTHING, told.append
+    )
     assert bodies(left).to_pylist() == [b"good", b"good"]
     assert len(told) == 1

@@ -157,7 +157,7 @@ def test_many_rows_leave_in_batches_of_ten_thousand() -> None:
 
 
 def test_large_rows_leave_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_BATCH_BYTES_MAX", 1000)
+    monkeypatch.setattr(columns, "_BATCH_BYTES_MAX", 800)
     small, large = NewMessage("t", 0, b"x" * 300), NewMessage("t", 0, b"x" * 5000)
     data = b"".join(encoded(each) for each in (small, small, small, large, small))
     assert [each.num_rows for each in decoder("body").decode(data, Selection("b"))] == [2, 1, 1, 1]

@@ -137,12 +137,19 @@ def records(data: bytes | memoryview, *, bytes_max: int = UNPACKED_BYTES_MAX) ->
     batch = read_head(data)
     if batch.is_control:
         return []
+    raw, append_ms = unpacked(data, batch, bytes_max)
+    return list(_records(raw, batch.records, batch.base_ms, append_ms))
+
+
+def unpacked(
+    data: bytes | memoryview, batch: Batch, bytes_max: int = UNPACKED_BYTES_MAX
+) -> tuple[bytes, int | None]:
+    """The records of a batch, one behind the other; and the time of all, if they have the same."""
     packed = data[HEAD.size : batch.size]
     raw = _unpacked(packed, batch.attributes & Attribute.CODEC, bytes_max)
     if not 0 < batch.records <= len(raw) // _RECORD_BYTES_MIN:
         raise WireError(f"a batch of {len(raw)} bytes cannot hold {batch.records} records")
-    append_ms = batch.max_ms if batch.attributes & Attribute.APPEND_TIME else None
-    return list(_records(raw, batch.records, batch.base_ms, append_ms))
+    return raw, batch.max_ms if batch.attributes & Attribute.APPEND_TIME else None
 
 
 def _unpacked(packed: bytes | memoryview, codec: int, bytes_max: int) -> bytes:
@@ -157,13 +164,13 @@ def _records(raw: bytes, count: int, base_ms: int, append_ms: int | None) -> Ite
     at = 0
     try:
         for number in range(count):
-            size, at = _varint(raw, at)
+            size, at = varint(raw, at)
             end = at + size
-            time_delta, at = _varint(raw, at + 1)
-            offset_delta, at = _varint(raw, at)
+            time_delta, at = varint(raw, at + 1)
+            offset_delta, at = varint(raw, at)
             key, at = _bytes(raw, at)
             value, at = _bytes(raw, at)
-            header_count, at = _varint(raw, at)
+            header_count, at = varint(raw, at)
             if not 0 <= header_count <= len(raw) - at:
                 raise WireError(f"record {number} claims {header_count} headers")
             headers: list[Header] = []
@@ -244,7 +251,7 @@ def _sized(value: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _bytes(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(raw, at)
+    size, at = varint(raw, at)
     if size < 0:
         return None, at
     end = at + size
@@ -253,7 +260,7 @@ def _bytes(raw: bytes, at: int) -> tuple[bytes | None, int]:
     return raw[at:end], end
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def varint(raw: bytes, at: int) -> tuple[int, int]:
     """A zig-zag varint, and the place behind it."""
     byte = raw[at]
     at += 1
@@ -264,11 +271,11 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
         byte = raw[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
+        if byte < 0x80 and value < 1 << 64:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:
-            raise WireError("a varint of a record batch has more than ten bytes")
+            raise WireError("a varint of a record batch has more than 64 bits")
 
 
 def _zigzag(number: int) -> bytes:

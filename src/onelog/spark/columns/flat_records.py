@@ -3,7 +3,8 @@
 A body is decompressed; an inner batch, and what is of another form than RocketMQ's, become a record
 for each of their messages; and a record that was read from a queue of another topic than its own
 (see `store.dispatch`) gets the place that it has there. All keep the log offset, the store time and
-the hosts of the record that they come from.
+the hosts of the record that they come from. Those of a Kafka batch whose checksum was looked at
+keep its form in their sysFlag: they have no checksum of their own.
 
 Invariant: what comes out has no compressed body (where bodies matter) and nothing to unwrap, and is
 in the order of what went in.
@@ -17,20 +18,24 @@ from isal.isal_zlib import crc32
 
 from onelog.errors import WireError
 from onelog.message import Message, QueueOffset, SysFlag
-from onelog.record.columns import Layout, Mask, find_records
+from onelog.record.columns import Bytes, Layout, Mask, find_records, joined
 from onelog.record.compression import unpacked_body
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import FORM_MASK, Form, form_of
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.inner_batch import unwrapped
 from onelog.record.layout import CRC_MASK
+from onelog.spark.columns.kafka_batches import Front, Wanted, rows_of
 from onelog.store.dispatch import Target, targets
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
 _COMPRESSED = SysFlag.COMPRESSED.value
 _LEFT = ~(_BATCH | _COMPRESSED | 0x700)
 """What stays of a sysFlag: neither the marks of a batch nor those of a compressed body."""
+
+_TOGETHER_BYTES_MAX = 4 << 20
+"""More batches than that are not taken together: what they unpack to is held in memory."""
 
 OnDamage = Callable[[WireError], None]
 """Told of a record that cannot be rewritten; raises, or has the record left out."""
@@ -48,26 +53,114 @@ def needs_flattening(layout: Layout, topic: str | None, with_bodies: bool) -> Ma
 
 
 def flatten(
-    layout: Layout, unusual: Mask, topic: str | None, with_bodies: bool, on_damage: OnDamage
+    layout: Layout,
+    unusual: Mask,
+    topic: str | None,
+    with_bodies: bool,
+    wanted: Wanted,
+    on_damage: OnDamage,
 ) -> Layout:
-    """The same messages, in records that are all plain."""
+    """The same messages, in records that are all plain, with the properties that are wanted."""
+    flat = _Flat(topic, with_bodies, wanted, on_damage)
     view = layout.raw.data
-    records: list[bytes | memoryview] = []
     rows = zip(layout.at.tolist(), layout.end.tolist(), unusual.tolist(), strict=True)
     for at, end, is_unusual in rows:
         if not is_unusual:
-            records.append(view[at:end])
-            continue
+            flat.add_plain(view[at:end])
+        else:
+            flat.add(layout.raw[at:end], at)
+    return flat.layout() or layout.rows(slice(0, 0))
+
+
+class _Flat:
+    """What was rewritten so far. Kafka batches that follow each other are taken together."""
+
+    def __init__(
+        self, topic: str | None, with_bodies: bool, wanted: Wanted, on_damage: OnDamage
+    ) -> None:
+        self._topic = topic
+        self._with_bodies = with_bodies
+        self._wanted = wanted
+        self._on_damage = on_damage
+        self._parts: list[Layout] = []
+        self._records: list[bytes | memoryview] = []
+        self._batches: list[Front] = []
+        self._batch_bytes = 0
+
+    def add_plain(self, record: memoryview) -> None:
+        """A record that stays as it is."""
+        if self._batches:
+            self._end_batches()
+        self._records.append(record)
+
+    def add(self, raw: Bytes, at: int) -> None:
+        """A record that has to be rewritten; what is damaged is reported."""
         try:
-            records += list(_flat(decode_message(view, at), topic, with_bodies))
+            message = decode_message(raw.data)
+            if form_of(message.sys_flag) == Form.KAFKA and self._topic in (None, message.topic):
+                _check_crc(message)
+                self._add_batch(Front(message, raw, message.sys_flag & _LEFT))
+            else:
+                self._end_batches()
+                self._records += list(_flat(message, self._topic, self._with_bodies))
         except WireError as error:
-            on_damage(error)
+            self._on_damage(error)
         except struct.error as error:
-            on_damage(WireError(f"no message at byte {at} can be in the place it says: {error}"))
-    raw = np.frombuffer(b"".join(records), np.uint8)
-    found = find_records(raw)
+            complaint = f"no message at byte {at} can be in the place it says: {error}"
+            self._on_damage(WireError(complaint))
+
+    def _add_batch(self, front: Front) -> None:
+        if self._batches and (
+            self._batch_bytes > _TOGETHER_BYTES_MAX or not front.is_like(self._batches[0])
+        ):
+            self._end_batches()
+        self._batches.append(front)
+        self._batch_bytes += len(front.start)
+
+    def _end_batches(self) -> None:
+        batches, self._batches, self._batch_bytes = self._batches, [], 0
+        if not batches:
+            return
+        try:
+            found = rows_of(batches, self._wanted)
+        except WireError:
+            found = None
+        if found is not None:
+            self._end_records()
+            self._parts.append(found)
+        elif len(batches) > 1:
+            for each in batches:
+                self._batches = [each]
+                self._end_batches()
+        else:
+            self._add_one_by_one(batches[0].record)
+
+    def _add_one_by_one(self, message: Message) -> None:
+        try:
+            self._records += list(_flat(message, self._topic, self._with_bodies))
+        except WireError as error:
+            self._on_damage(error)
+        except struct.error as error:
+            complaint = f"no message at log offset {message.log_offset} can be as it says: {error}"
+            self._on_damage(WireError(complaint))
+
+    def _end_records(self) -> None:
+        self._parts += _laid_out(self._records)
+        self._records = []
+
+    def layout(self) -> Layout | None:
+        """All of it; None if there is nothing."""
+        self._end_batches()
+        self._end_records()
+        return joined(self._parts) if self._parts else None
+
+
+def _laid_out(records: list[bytes | memoryview]) -> list[Layout]:
+    if not records:
+        return []
+    found = find_records(np.frombuffer(b"".join(records), np.uint8))
     assert found is not None, "records were rewritten as something else"
-    return found
+    return [found]
 
 
 def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[bytes]:
@@ -89,10 +182,7 @@ def _messages(message: Message, with_bodies: bool) -> list[Message]:
     is_batch = message.sys_flag & _BATCH == _BATCH
     if not (is_foreign or is_batch or with_bodies):
         return [message]
-    if crc32(message.body) & CRC_MASK != message.body_crc:
-        raise WireError(
-            f"the body of the record at log offset {message.log_offset} has another CRC"
-        )
+    _check_crc(message)
     if is_foreign:
         return in_rocketmq_form(message)
     if is_batch:
@@ -101,6 +191,13 @@ def _messages(message: Message, with_bodies: bool) -> list[Message]:
         return [message._replace(body=memoryview(unpacked_body(message)))]
     except WireError as error:
         raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
+
+
+def _check_crc(message: Message) -> None:
+    if crc32(message.body) & CRC_MASK != message.body_crc:
+        raise WireError(
+            f"the body of the record at log offset {message.log_offset} has another CRC"
+        )
 
 
 def _places(message: Message, topic: str | None) -> list[Target]:

@@ -27,9 +27,11 @@ from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
 from onelog.record.columns import Ints, Layout, Mask, find_records, integers
 from onelog.record.decode import decode_records
+from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
 from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
+from onelog.spark.columns.kafka_batches import Wanted
 from onelog.spark.columns.properties import PropertyColumns, as_text
 
 _log = logging.getLogger(__name__)
@@ -143,6 +145,12 @@ class RecordDecoder:
         self.skipped = 0
         self._bodies = bodies
         self._needs_bodies = bodies is not None or "body" in names
+        self._needs = Wanted(
+            names="topic" in names,
+            any=not {"key", "tags", "properties", "message_id"}.isdisjoint(names),
+            keys=not {"key", "properties"}.isdisjoint(names),
+            ids=not {"message_id", "properties"}.isdisjoint(names),
+        )
         for name in names:
             _require_type(arrow_schema, name)
         if bodies is None and (more := [each for each in arrow_schema.names if each not in names]):
@@ -169,8 +177,13 @@ class RecordDecoder:
             layout = layout.rows(wanted)
         unusual = needs_flattening(layout, selection.topic, self._needs_bodies)
         if unusual.any():
+            needs = self._needs
+            if selection.filters.tags is not None:
+                needs = needs._replace(any=True)
+            if selection.topic is not None:
+                needs = needs._replace(names=False)
             layout = flatten(
-                layout, unusual, selection.topic, self._needs_bodies, self.skip_or_raise
+                layout, unusual, selection.topic, self._needs_bodies, needs, self.skip_or_raise
             )
         layout = _select(layout, selection)
         for rows in _chunks(layout):
@@ -258,7 +271,7 @@ def _select(layout: Layout, selection: Selection) -> Layout:
 def _chunks(layout: Layout) -> Iterator[slice]:
     """Runs of rows, each up to the limits of a batch."""
     total = len(layout)
-    size_until = np.cumsum(layout.end - layout.at)
+    size_until = np.cumsum(layout.topic_at - layout.body_at + layout.end - layout.name_at)
     start = 0
     while start < total:
         before = int(size_until[start - 1]) if start else 0
@@ -269,7 +282,14 @@ def _chunks(layout: Layout) -> Iterator[slice]:
 
 
 def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
-    """Whose body has the CRC that its record claims."""
+    """Whose body has the CRC that its record claims; those of a Kafka batch have it together."""
+    is_own: Mask = (layout.sys_flag & FORM_MASK) == 0
+    whole: Mask
+    if not is_own.all():
+        whole = ~is_own
+        if is_own.any():
+            whole[is_own] = _body_is_whole(layout.rows(is_own), bodies.filter(pa.array(is_own)))
+        return whole
     count = len(bodies)
     if bodies.nbytes <= count * _COPIED_BODY_BYTES_MAX:
         found = np.fromiter(map(crc32, bodies.to_pylist()), np.int64, count)
@@ -279,7 +299,7 @@ def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
         view = memoryview(content)
         slices = itertools.pairwise(places)
         found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.int64, count)
-    whole: Mask = (found & CRC_MASK) == layout.body_crc
+    whole = (found & CRC_MASK) == layout.body_crc
     return whole
 
 
