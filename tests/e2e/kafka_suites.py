@@ -254,7 +254,11 @@ def report(place: Workplace) -> str:
         if not here and not there:
             lines.append(f"| {suite.name} | - | not run | not run | - |")
             continue
-        missing = [n for n, how in there.items() if how == "passed" and here.get(n) != "passed"]
+        missing = [
+            name
+            for name, how in there.items()
+            if here and how == "passed" and here.get(name) != "passed"
+        ]
         both = [name for name, how in there.items() if how == "failed" == here.get(name)]
         there_only += [f"- {suite.name}: `{name}`" for name in missing]
         neither += [f"- {suite.name}: `{name}`" for name in both]

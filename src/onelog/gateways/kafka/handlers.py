@@ -1,11 +1,11 @@
 """Which requests are served, by whom, and in which versions."""
 
 from onelog.gateways.kafka import (
-    acls,
     fetch,
     list_offsets,
     placement,
     produce,
+    security,
     settings,
     storage,
     topics,
@@ -24,7 +24,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     **settings.HANDLERS,
     **storage.HANDLERS,
     **placement.HANDLERS,
-    **acls.HANDLERS,
+    **security.HANDLERS,
     **transactions.HANDLERS,
     **members.HANDLERS,
     **positions.HANDLERS,
@@ -70,6 +70,8 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     ApiKey.OFFSET_DELETE: range(1),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: range(1),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: range(1),
     ApiKey.DESCRIBE_QUORUM: range(3),
     ApiKey.DESCRIBE_CLUSTER: range(2),
     ApiKey.DESCRIBE_PRODUCERS: range(1),
