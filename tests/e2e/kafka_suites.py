@@ -23,6 +23,7 @@ import venv
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -242,7 +243,8 @@ def all_outcomes(folder: Path) -> dict[str, str]:
 
 def report(place: Workplace) -> str:
     """What is known, as a page."""
-    lines = [f"- {name}: {value}" for name, value in machine_facts().items()]
+    lines = [f"# kafka-suites, {date.today().isoformat()}", ""]
+    lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in machine_facts().items()]
     lines += [
         "",
         "| suite | cases | OneLog | Kafka 4.3.1 | pass there only |",
@@ -265,7 +267,12 @@ def report(place: Workplace) -> str:
         package = f"{suite.name} ({suite.package.version})"
         cells = [package, str(len(here.keys() | there.keys())), counts(here), counts(there)]
         lines.append(f"| {' | '.join(cells)} | {len(missing)} |")
-    lines += ["", "Cases that pass on Kafka and not on OneLog:", "", *(there_only or ["none"])]
+    lines += [
+        "",
+        "Cases that pass on Kafka and not on OneLog (docs/protocols/kafka.md says why):",
+        "",
+    ]
+    lines += there_only or ["none"]
     lines += ["", "Cases that fail on both:", "", *(neither or ["none"])]
     return "\n".join(lines) + "\n"
 
