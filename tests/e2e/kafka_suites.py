@@ -23,7 +23,7 @@ import venv
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -243,7 +243,7 @@ def all_outcomes(folder: Path) -> dict[str, str]:
 
 def report(place: Workplace) -> str:
     """What is known, as a page."""
-    lines = [f"# kafka-suites, {date.today().isoformat()}", ""]
+    lines = [f"# kafka-suites, {datetime.now(UTC).date().isoformat()}", ""]
     lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in machine_facts().items()]
     lines += [
         "",
