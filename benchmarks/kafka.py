@@ -69,7 +69,8 @@ class Figures:
 @contextmanager
 def kafka(folder: Path, flush: bool) -> Iterator[Peer]:
     """Kafka, alone."""
-    with KafkaPeer(folder, flush=flush) as peer:
+    settings = {"log.flush.interval.messages": "1"} if flush else {}
+    with KafkaPeer(folder, settings=settings) as peer:
         yield Peer(peer.bootstrap, peer.pids)
 
 

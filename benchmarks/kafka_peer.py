@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,8 +27,8 @@ _CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-class
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _SETTINGS = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id=0
+controller.quorum.voters=0@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
 controller.listener.names=CONTROLLER
@@ -104,10 +105,11 @@ def _run(command: list[str]) -> str:
 class KafkaPeer:
     """Kafka in KRaft mode, alone; its topics have four partitions."""
 
-    def __init__(self, folder: Path, heap: str = "1g", *, flush: bool = False) -> None:
-        """With `flush`, each batch is on the disk before it is acknowledged."""
+    def __init__(
+        self, folder: Path, heap: str = "1g", settings: Mapping[str, str] | None = None
+    ) -> None:
         self._folder = folder
-        self._flush = flush
+        self._settings = settings or {}
         self._controller_port, self._broker_port = free_ports()
         self.bootstrap = f"127.0.0.1:{self._broker_port}"
         self._java = ["java", f"-Xmx{heap}", _QUIET, f"-Duser.home={folder}", "-cp"]
@@ -130,7 +132,7 @@ class KafkaPeer:
                 data=self._folder / "data",
                 partitions=PARTITIONS,
             )
-            + ("log.flush.interval.messages=1\n" if self._flush else "")
+            + "".join(f"{name}={value}\n" for name, value in self._settings.items())
         )
         tool = "kafka.tools.StorageTool"
         identity = self._run(tool, "random-uuid").strip()

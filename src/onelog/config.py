@@ -220,6 +220,10 @@ class KafkaConfig:
         5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
         live=True,
     )  # fmt: skip
+    session_min_ms: int = setting(
+        6_000, "shortest session.timeout.ms of a member of the classic group protocol", 10, 60_000,
+        live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,3 +129,42 @@ async def test_the_performance_tool_sends_what_it_says(tmp_path: Path) -> None:
         )  # fmt: skip
         assert "20000 records sent" in found
         assert server.broker.store.max_offset("orders", 0) == 20_000
+
+
+async def test_verifiable_clients_and_the_performance_of_consumers(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        sent = await tools(
+            f"{TOOLS}.VerifiableProducer", "--topic", "orders", "--max-messages", "100"
+        )
+        assert sent.count("producer_send_success") == 100
+        read = await tools(
+            f"{TOOLS}.VerifiableConsumer", "--topic", "orders", "--group-id", "readers",
+            "--max-messages", "100",
+        )  # fmt: skip
+        assert sum(
+            each["count"]
+            for each in map(json.loads, read.splitlines())
+            if each["name"] == "records_consumed"
+        ) == 100  # fmt: skip
+        found = await tools(
+            f"{TOOLS}.ConsumerPerformance", "--topic", "orders", "--num-records", "100"
+        )
+        assert found.splitlines()[-1].split(", ")[4] == "100"
+
+
+async def test_a_partition_is_reassigned_to_where_it_is_and_the_quorum_is_one(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        await tools.produce("orders", "one\n")
+        place = {"topic": "orders", "partition": 0, "replicas": [0]}
+        wanted = tmp_path / "reassign.json"
+        wanted.write_text(json.dumps({"version": 1, "partitions": [place]}))
+        reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+        await tools(reassign, "--reassignment-json-file", str(wanted), "--execute")
+        found = await tools(reassign, "--reassignment-json-file", str(wanted), "--verify")
+        assert "orders-0 is completed" in found
+        found = await tools(f"{TOOLS}.MetadataQuorumCommand", "describe", "--status")
+        assert "LeaderId:               0" in found

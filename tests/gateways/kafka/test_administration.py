@@ -29,6 +29,16 @@ REQUESTS: dict[ApiKey, tuple[int, dict[str, Any], list[str | int]]] = {
         {"topics": [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 1}]}]},
         ["topics", 0, "partitions", 0],
     ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        1,
+        {"topics": [{"name": "orders", "partitions": [{"partition_index": 0, "replicas": [0]}]}]},
+        ["responses", 0, "partitions", 0],
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        2,
+        {"dirs": [{"path": "/", "topics": [{"name": "orders", "partitions": [0]}]}]},
+        ["results", 0, "partitions", 0],
+    ),
     ApiKey.ALTER_CONFIGS: (1, {"resources": [TOPIC]}, ["responses", 0]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, {"resources": [TOPIC]}, ["responses", 0]),
     ApiKey.DELETE_GROUPS: (2, {"groups_names": ["readers"]}, ["results", 0]),

@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.gateways.kafka.live import SECONDS, address, consumer, kafka, produce, take, until
+from tests.gateways.kafka.raw import raw
 
 PROTOCOLS = ["classic", "consumer"]
 
@@ -126,3 +128,16 @@ async def test_aiokafka_produces_and_consumes_with_a_group(tmp_path: Path) -> No
         await reader.commit()
         await reader.stop()
         assert server.broker.offsets.get("readers", "orders", 0) == 10
+
+
+async def test_how_short_a_session_may_be_is_a_setting(tmp_path: Path) -> None:
+    joining = {
+        "group_id": "readers", "session_timeout_ms": 1_000, "rebalance_timeout_ms": 1_000,
+        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}],
+    }  # fmt: skip
+    async with kafka(tmp_path) as server, raw(server) as client:
+        answer = await client.ask(ApiKey.JOIN_GROUP, 2, joining)
+        assert answer["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
+        server.reconfigure({"kafka.session_min_ms": "1000"})
+        answer = await client.ask(ApiKey.JOIN_GROUP, 2, joining)
+        assert (answer["error_code"], answer["generation_id"]) == (0, 1)

@@ -71,6 +71,7 @@ class Joining(NamedTuple):
     needs_known_id: bool = False
     """Whether a new client first learns its id, and joins with it (Kafka's KIP-394)."""
     can_skip_assignment: bool = False
+    session_min_ms: int = SESSION_MIN_MS
 
 
 class Joined(NamedTuple):
@@ -180,10 +181,10 @@ class ClassicGroups:
         """Join the group, or its next generation."""
         if not joining.group:
             raise InvalidGroupError("a consumer group needs a name")
-        if not SESSION_MIN_MS <= joining.session_ms <= SESSION_MAX_MS:
+        if not joining.session_min_ms <= joining.session_ms <= SESSION_MAX_MS:
             raise InvalidSessionTimeoutError(
-                f"session.timeout.ms is {joining.session_ms}; a group takes from {SESSION_MIN_MS} "
-                f"to {SESSION_MAX_MS}"
+                f"session.timeout.ms is {joining.session_ms}; a group takes from "
+                f"{joining.session_min_ms} to {SESSION_MAX_MS}"
             )
         group = self.groups.get(joining.group)
         if group is None:

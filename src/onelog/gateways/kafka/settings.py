@@ -126,14 +126,20 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
         }  # fmt: skip
         try:
             session.require_administrator()
-            if kind != TOPIC:
+            if kind == TOPIC:
+                topic = require_topic(session.broker, session.principal, name)
+                _alter(session, topic, changes(topic, resource), request.fields["validate_only"])
+            elif kind != BROKER or not _only_resets(resource):
                 raise InvalidRequestError("only settings of topics can be changed here")
-            topic = require_topic(session.broker, session.principal, name)
-            _alter(session, topic, changes(topic, resource), request.fields["validate_only"])
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         told.append(answer)
     return {"responses": told}
+
+
+def _only_resets(resource: Fields) -> bool:
+    """Whether nothing is set: Kafka's tools reset what they might have set of a broker before."""
+    return all(each.get("config_operation") == DELETE for each in resource["configs"])
 
 
 def _alter(

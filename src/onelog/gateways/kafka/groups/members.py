@@ -35,6 +35,7 @@ def join_group(session: KafkaSession, request: Request) -> Fields | None:
         fields.get("rebalance_timeout_ms", session_ms), fields["protocol_type"],
         [(each["name"], each["metadata"]) for each in fields["protocols"]],
         request.version >= _KNOWN_ID_VERSION, request.version >= _SKIP_VERSION,
+        session.gateway.house.loaded.config.kafka.session_min_ms,
     )  # fmt: skip
     try:
         session.broker.coordinator.join(

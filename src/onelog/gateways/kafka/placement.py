@@ -1,0 +1,124 @@
+"""Requests about where partitions are, and who decides that: they stay where they are.
+
+A request to put a partition where it is already is done at once; any other is refused.
+"""
+
+from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.session import LEADER_EPOCH, NODE_ID, Handler, KafkaSession, Request
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+METADATA_TOPIC = "__cluster_metadata"
+"""Where Kafka's brokers keep what they agree on; it is only asked about."""
+
+
+def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
+    """ALTER_PARTITION_REASSIGNMENTS."""
+    told = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {
+                    "partition_index": each["partition_index"],
+                    **_reassigned(session, topic["name"], each),
+                }
+                for each in topic["partitions"]
+            ],
+        }
+        for topic in request.fields["topics"]
+    ]
+    allowed = request.fields.get("allow_replication_factor_change", True)
+    return {
+        "error_code": 0, "error_message": None, "responses": told,
+        "allow_replication_factor_change": allowed,
+    }  # fmt: skip
+
+
+def _reassigned(session: KafkaSession, topic: str, wanted: Fields) -> Fields:
+    code, reason = _refused(session, topic, wanted["partition_index"]), None
+    if code is ErrorCode.NONE:
+        if wanted["replicas"] is None:
+            code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        elif wanted["replicas"] != [NODE_ID]:
+            code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            reason = f"a partition stays on broker {NODE_ID}, and has no other replica"
+    return {"error_code": code, "error_message": reason}
+
+
+def _refused(session: KafkaSession, topic: str, queue_id: int) -> ErrorCode:
+    """Why a partition cannot be put anywhere: who asks may not, or there is none such."""
+    try:
+        session.require_administrator()
+        if not 0 <= queue_id < require_topic(session.broker, session.principal, topic).queues:
+            raise TopicNotFoundError(f"topic {topic} has no partition {queue_id}")
+    except OnelogError as error:
+        return error_code(error)
+    return ErrorCode.NONE
+
+
+def alter_replica_log_dirs(session: KafkaSession, request: Request) -> None:
+    """ALTER_REPLICA_LOG_DIRS: there is one folder, and everything is in it."""
+
+    def moved(path: str, topic: str, queue_id: int, folder: str) -> Fields:
+        code = _refused(session, topic, queue_id)
+        if code is ErrorCode.NONE and path != folder:
+            code = ErrorCode.LOG_DIR_NOT_FOUND
+        return {"partition_index": queue_id, "error_code": code}
+
+    def find() -> Fields:
+        folder = str(session.broker.admin.log_state(session.principal).folder)
+        return {
+            "results": [
+                {
+                    "topic_name": topic["name"],
+                    "partitions": [
+                        moved(each["path"], topic["name"], queue_id, folder)
+                        for queue_id in topic["partitions"]
+                    ],
+                }
+                for each in request.fields["dirs"]
+                for topic in each["topics"]
+            ]
+        }
+
+    session.look_up(request, find)
+
+
+def describe_quorum(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_QUORUM: this broker alone decides."""
+    host, port = session.gateway.address
+    voter = {"replica_id": NODE_ID, "log_end_offset": 0}
+    alone: Fields = {
+        "error_code": 0, "error_message": None, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
+        "high_watermark": 0, "current_voters": [voter], "observers": [],
+    }  # fmt: skip
+    unknown: Fields = {
+        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": None, "leader_id": -1,
+    }  # fmt: skip
+    told = [
+        {
+            "topic_name": topic["topic_name"],
+            "partitions": [
+                {
+                    **(alone if (topic["topic_name"], number) == (METADATA_TOPIC, 0) else unknown),
+                    "partition_index": number,
+                }
+                for number in (each["partition_index"] for each in topic["partitions"])
+            ],
+        }
+        for topic in request.fields["topics"]
+    ]
+    listener = {"name": "PLAINTEXT", "host": host, "port": port}
+    return {
+        "error_code": 0, "error_message": None, "topics": told,
+        "nodes": [{"node_id": NODE_ID, "listeners": [listener]}],
+    }  # fmt: skip
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+}
