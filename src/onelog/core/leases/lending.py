@@ -120,7 +120,7 @@ class Lending:
                     count -= len(part.offsets)
                     room -= size
                     self.stats.got(request.group, topic, len(part.offsets), size)
-                elif leases.unread(request.group, topic, queue_id):
+                elif leases.unread(request, topic, queue_id):
                     last = True  # Not all was looked at: who asked may ask for the rest.
                 available = leases.available(request, topic, queue_id)
             left += available
