@@ -173,7 +173,7 @@ class Parts:
             self.access, self.store, self.topics, self.groups, self.offsets, self.leases,
             self.lending,
         )  # fmt: skip
-        self.coordinator.shares.on_left = self.leases.release_held
+        self.coordinator.shares.on_lost = self.leases.release_held
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.members.on_group_change, [], self.checkback.asks,

@@ -152,8 +152,8 @@ class Lending:
         """Whether to look again. Of a thousand members that wait, most learn it from the first."""
         like = (request.group, request.keys, request.attempt_id)
         moment = self.leases.moment
-        if self._looked.get(like) == moment:
-            return False
+        if self._looked.get(like) == moment and not request.committed:
+            return False  # What is committed may be more without anything that has come.
         try:
             found = self.has_messages(request)
         except OnelogError:

@@ -37,8 +37,8 @@ class ShareGroups(ConsumerGroups):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts, members_max=SHARE_MEMBERS_MAX)
-        self.on_left: Callable[[str, str], None] = lambda group, member: None
-        """Called with a group and a member that is gone."""
+        self.on_lost: Callable[[str, str], None] = lambda group, member: None
+        """Called with a group and a member that is silent for too long."""
 
     def _assign(self, group: ConsumerGroup) -> None:
         wanted = {
@@ -56,6 +56,9 @@ class ShareGroups(ConsumerGroups):
         if member.epoch != group.assignment_epoch:
             member.previous_epoch, member.epoch = member.epoch, group.assignment_epoch
 
-    def _forget(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        super()._forget(group, member)
-        self.on_left(group.name, member.member_id)
+    def _overdue(self, things: list[tuple[ConsumerGroup, ConsumerMember, str]]) -> None:
+        super()._overdue(things)
+        for group, member, _ in things:
+            # One that leaves may still be about to say what became of its messages.
+            if member.member_id not in group.members:
+                self.on_lost(group.name, member.member_id)
