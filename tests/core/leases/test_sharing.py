@@ -302,6 +302,6 @@ def test_share_groups_keep_to_the_model(tmp_path: Path) -> None:
     class Placed(Machine):
         folder = tmp_path
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Placed, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
     )
