@@ -168,3 +168,36 @@ async def test_a_partition_is_reassigned_to_where_it_is_and_the_quorum_is_one(
         assert "orders-0 is completed" in found
         found = await tools(f"{TOOLS}.MetadataQuorumCommand", "describe", "--status")
         assert "LeaderId:               0" in found
+
+
+async def test_share_groups_consume_are_described_moved_and_deleted(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        settings, groups = "kafka.admin.ConfigCommand", f"{TOOLS}.consumer.group.ShareGroupCommand"
+        entity = ["--entity-type", "groups", "--entity-name", "sharers"]
+        earliest = "share.auto.offset.reset=earliest"
+        await tools(settings, "--alter", *entity, "--add-config", earliest)
+        assert earliest in await tools(settings, "--describe", *entity)
+        await tools.produce("orders", "one\ntwo\nthree\n")
+
+        async def share(count: int) -> list[str]:
+            found = await tools(
+                f"{TOOLS}.consumer.ConsoleShareConsumer", "--topic", "orders", "--group",
+                "sharers", "--max-messages", str(count), "--timeout-ms", "60000",
+            )  # fmt: skip
+            return [line for line in found.splitlines() if line]
+
+        assert await share(3) == ["one", "two", "three"]
+        assert "sharers" in await tools(groups, "--list")
+        found = await tools(groups, "--describe", "--group", "sharers")
+        (line,) = [each.split() for each in found.splitlines() if " orders " in each]
+        assert line[:5] == ["sharers", "orders", "0", "3", "0"]
+        assert "Empty" in await tools(groups, "--describe", "--state", "--group", "sharers")
+        to_start = ["--reset-offsets", "--to-earliest", "--execute"]
+        await tools(groups, *to_start, "--group", "sharers", "--topic", "orders")
+        assert await share(3) == ["one", "two", "three"]
+        await tools(groups, "--delete-offsets", "--group", "sharers", "--topic", "orders")
+        found = await tools(groups, "--describe", "--group", "sharers")
+        assert " orders " not in found
+        await tools(groups, "--delete", "--group", "sharers")
+        assert "sharers" not in await tools(groups, "--list")

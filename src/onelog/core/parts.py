@@ -36,6 +36,7 @@ from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
 from onelog.core.leases.lending import Lending
+from onelog.core.leases.sharing import Sharing
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.coordinator import Coordinator
 from onelog.core.membership.locks import Locks
@@ -168,6 +169,11 @@ class Parts:
             self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
             self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
         )  # fmt: skip
+        self.sharing = Sharing(
+            self.access, self.store, self.topics, self.groups, self.offsets, self.leases,
+            self.lending,
+        )  # fmt: skip
+        self.coordinator.shares.on_lost = self.leases.release_held
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.members.on_group_change, [], self.checkback.asks,

@@ -1,4 +1,4 @@
-"""A transactional copy between two topics, with the broker killed at each of its steps."""
+"""A transactional copy, and a share group, with the broker killed at each of their steps."""
 
 import contextlib
 import signal
@@ -8,10 +8,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    KafkaException,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 
 from tests.e2e.processes import spawn, stop
 from tests.gateways.kafka.live import SECONDS, consumer, produce, take
+from tests.gateways.kafka.test_share_fetch import GROUP, set_group
 from tests.gateways.remoting.live import SMALL
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -140,5 +149,82 @@ def test_every_message_is_copied_once_though_the_broker_dies(tmp_path: Path) -> 
         assert all_of(reader, "copies") == values
         reader.close()
         copier.reader.close()
+    finally:
+        broker.close()
+
+
+class Sharer:
+    """Takes the messages of topic `orders` for a share group, and acknowledges them in steps."""
+
+    def __init__(self, broker: Killable) -> None:
+        self.broker = broker
+        self.done: set[bytes | None] = set()
+        """What the broker has confirmed."""
+        self.unsure: set[bytes | None] = set()
+        """What it may have recorded, before it died without a word."""
+        self.kills = {2: "taken", 4: "acknowledging", 6: "acknowledged"}
+        self.reader = ShareConsumer(
+            {
+                "bootstrap.servers": broker.at,
+                "group.id": GROUP,
+                "share.acknowledgement.mode": "explicit",
+                "max.poll.records": STEP,
+                "reconnect.backoff.max.ms": 200,
+                # Else it forgets the broker that is gone, and waits for it all the same.
+                "metadata.recovery.strategy": "none",
+            }
+        )
+        self.reader.subscribe(["orders"])
+
+    def run(self) -> None:
+        number = 0
+        while len(self.done | self.unsure) < COUNT:
+            taken = [each for each in self.reader.poll(1.0) if each.error() is None]
+            if not taken:
+                continue
+            again = self.done & {each.value() for each in taken}
+            assert not again, "what is confirmed does not come again"
+            self.settle(taken, self.kills.pop(number, ""))
+            number += 1
+
+    def settle(self, taken: list[Message], dies: str) -> None:
+        if dies == "taken":
+            self.broker.kill()
+        # The first of them comes again, unless it was returned before.
+        first, *others = taken
+        is_new = first.delivery_count() == 1
+        kind = AcknowledgeType.RELEASE if is_new else AcknowledgeType.ACCEPT
+        self.reader.acknowledge(first, kind)
+        for each in others:
+            self.reader.acknowledge(each)
+        killer = threading.Thread(target=self.broker.kill)
+        if dies == "acknowledging":
+            killer.start()
+        try:
+            results = self.reader.commit_sync(SECONDS)
+        except KafkaException:
+            results = {}
+        finally:
+            if dies == "acknowledging":
+                killer.join()
+        settled = [each.value() for each in (others if is_new else taken)]
+        is_confirmed = results and all(error is None for error in results.values())
+        (self.done if is_confirmed else self.unsure).update(settled)
+        if dies == "acknowledged":
+            self.broker.kill()
+
+
+def test_a_share_group_gets_all_and_nothing_twice_that_was_confirmed(tmp_path: Path) -> None:
+    broker = Killable(tmp_path)
+    try:
+        values: list[bytes | None] = [b"%d" % each for each in range(COUNT)]
+        set_group(broker.at, share_auto_offset_reset="earliest")
+        produce(broker.at, "orders", values, batch_num_messages=7)
+        sharer = Sharer(broker)
+        sharer.run()
+        assert sharer.kills == {}
+        assert sharer.done | sharer.unsure == set(values)
+        assert len(sharer.unsure) <= 2 * STEP
+        sharer.reader.close()
     finally:
         broker.close()

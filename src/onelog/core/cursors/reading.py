@@ -130,6 +130,19 @@ class QueueReader:
                 as_stored=as_stored, committed=committed,
             )  # fmt: skip
 
+    def end(self, topic: str, queue_id: int, committed: bool) -> int:
+        """Where a queue ends for who reads all, or what is committed."""
+        end = self._store.max_offset(topic, queue_id)
+        if not committed or self._transactions is None:
+            return end
+        return self._transactions.stable_end(topic, queue_id, end)
+
+    def aborted(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
+        """The transactions that failed, and have batches there."""
+        if self._transactions is None:
+            return []
+        return self._transactions.aborted_between(topic, queue_id, begin, end)
+
     def _decided(self, topic: str, queue_id: int, offset: int, count_max: int) -> int:
         """How many of so many messages are before the first open transaction of a queue."""
         if self._transactions is None:

@@ -6,8 +6,10 @@ visible again; the time it was handed out is also its handle, because no place g
 
     queue     the leases of one group in one queue
     supply    what could be handed out next
+    stored    the same, for who wants records as they are stored
     journal   the way into the log
     lending   the verb `lease`: several queues, and waiting
+    sharing   what members of share groups do
     here      where they meet time and the group's cursors
 
 Memory changes at once, so that the next request sees it; what changed is recorded at the end of the
@@ -41,12 +43,15 @@ from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded,
 from onelog.core.leases.queue import (
     IN_ORDER,
     IN_PLACE,
+    SHARED,
     STEP_LEASES,
     Handout,
+    Outcome,
     Policy,
     QueueLeases,
     check_lease_time,
 )
+from onelog.core.leases.stored import StoredSupply
 from onelog.core.leases.supply import Found, LeaseRequest, Supply
 from onelog.errors import LeaseNotFoundError, OnelogError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
@@ -100,11 +105,14 @@ class Leases:
     group_leases_max: int = GROUP_LEASES_MAX
 
     def __post_init__(self) -> None:
-        self.policies: dict[int, Policy] = {each.number: each for each in (IN_PLACE, IN_ORDER)}
+        self.policies: dict[int, Policy] = {
+            each.number: each for each in (IN_PLACE, IN_ORDER, SHARED)
+        }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule
         self._journal = LeaseJournal(self._tables, self._writer, schedule, self._recorded)
         self._supply = Supply(self._store, self._reader)
+        self._stored_supply = StoredSupply(self._store, self._reader)
         self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
@@ -163,6 +171,8 @@ class Leases:
                 queue.void = True
                 self._journal.changed(queue)
             for handout in dict.fromkeys(queue.out.values()):
+                if handout.policy.ends_with_broker:
+                    handout.due_ms = self._clock.now_ms()
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
             for popped_ms in (*queue.ready.values(), *queue.early.values()):
@@ -228,23 +238,30 @@ class Leases:
         """How many messages of a queue could be had now, wanted or not."""
         group = request.group
         queue = self._queues.get((group, topic, queue_id))
-        end = self._store.max_offset(topic, queue_id)
         if queue is None or self._offsets.get(group, topic, queue_id) != queue.committed:
+            end = self._store.max_offset(topic, queue_id)
             return end and abs(end - self._position(group, topic, queue_id, request.from_last))
         if queue.out and request.policy.in_order:
             return len(_of_attempt(queue, request.attempt_id))
-        # A queue that is shorter than it was needs a look, too: `take` sets things right.
-        return abs(end - queue.next) + len(queue.ready)
+        return self.unread(request, topic, queue_id) + len(queue.ready)
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that the group was never given."""
         queue = self._queues.get((group, topic, queue_id))
         return self._position(group, topic, queue_id, False) if queue is None else queue.next
 
-    def unread(self, group: str, topic: str, queue_id: int) -> int:
-        """How many messages of a queue the group was never given."""
-        end = self._store.max_offset(topic, queue_id)
-        return max(0, end - self.position(group, topic, queue_id))
+    def unread(self, request: LeaseRequest, topic: str, queue_id: int) -> int:
+        """How many messages of a queue could be had now that the group was never given."""
+        end = self._reader.end(topic, queue_id, request.committed)
+        queue = self._queues.get((request.group, topic, queue_id))
+        if queue is None:
+            at = self._position(request.group, topic, queue_id, False)
+        elif request.as_stored and queue.window >= request.window_max:
+            return 0
+        else:
+            at = queue.next
+        # A queue that is shorter than it was needs a look, too: `take` sets things right.
+        return max(0, end - at) if request.committed else abs(end - at)
 
     def _position(self, group: str, topic: str, queue_id: int, from_last: bool) -> int:
         """Where a group that leases nothing yet goes on, or starts."""
@@ -293,7 +310,8 @@ class Leases:
                 self._count_out(queue, offset)
         else:
             room = min(count_max, self._room(queue))
-            found = self._supply.find(queue, room, bytes_max, request, cold_ok)
+            supply = self._stored_supply if request.as_stored else self._supply
+            found = supply.find(queue, room, bytes_max, request, cold_ok)
         for offset in found.deleted:
             self._drop_deleted(queue, offset)
         if found.next_offset < queue.next:
@@ -463,6 +481,86 @@ class Leases:
         self._counts[handout.queue.group] += 1
         self._journal.changed(handout.queue)
 
+    # -- leases that have a holder -------------------------------------------------------------
+
+    def begin(self, group: str, topic: str, queue_id: int, start: Callable[[], int]) -> None:
+        """See to it that the group is somewhere in a queue; at `start`, if it never was."""
+        if self._offsets.get(group, topic, queue_id) is None:
+            place = (group, topic, queue_id)
+            queue = self._queues.get(place)
+            if queue is None:
+                self._groups.require(group)
+                queue = self._queues[place] = QueueLeases(*place)
+            queue.committed = None
+            self._move_queue(queue, start())
+
+    def settle(
+        self,
+        place: Place,
+        holder: str,
+        outcomes: Sequence[tuple[range, Outcome]],
+        invisible_ms: int,
+    ) -> None:
+        """What became of messages that `holder` has; `LeaseNotFoundError`, and nothing is changed,
+        if it does not have one of them. Ranges do not overlap; what is kept, is kept so long."""
+        queue = self._queues.get(place)
+        out = {} if queue is None else queue.out
+        for offsets, _ in outcomes:
+            for offset in offsets:
+                handout = out.get(offset)
+                if handout is None or handout.attempt_id != holder:
+                    group, topic, queue_id = place
+                    raise LeaseNotFoundError(
+                        f"{holder} does not have message {offset} of queue {queue_id} of topic "
+                        f"{topic} for group {group}: it is done, or its time was up"
+                    )
+        if queue is None:
+            return
+        for offsets, outcome in outcomes:
+            if outcome is Outcome.KEPT:
+                self._keep(queue, tuple(offsets), holder, invisible_ms)
+                continue
+            for offset in offsets:
+                if outcome is Outcome.DONE:
+                    self._acknowledged(out[offset], offset)
+                else:
+                    self._give_back(out[offset], offset)
+        self._free(queue)  # There may be room for more.
+
+    def _keep(
+        self, queue: QueueLeases, offsets: tuple[int, ...], holder: str, invisible_ms: int
+    ) -> None:
+        """Lease messages to who has them, for another time from now on."""
+        policy = queue.out[offsets[0]].policy
+        for offset in offsets:
+            self._count_out(queue, offset)
+        due_ms = self._clock.now_ms() + invisible_ms
+        handout = Handout(queue, self.stamp(), due_ms, policy, holder, offsets)
+        for offset in offsets:
+            queue.lease_anew(offset, handout)
+        self._deadlines.add(handout, due_ms)
+        self._counts[queue.group] += len(offsets)
+        self._journal.changed(queue)
+
+    def release_held(self, group: str, holder: str) -> None:
+        """The holder is gone: what it has may be had again, as if it had not been given."""
+        for queue in [queue for place, queue in self._queues.items() if place[0] == group]:
+            held = [
+                (offset, handout)
+                for offset, handout in queue.out.items()
+                if handout.attempt_id == holder
+            ]
+            for offset, handout in held:
+                self._give_back(handout, offset, is_counted=False)
+
+    def unfinished(self, group: str, topic: str, queue_id: int) -> int:
+        """How many messages of a queue the group is not done with."""
+        queue = self._queues.get((group, topic, queue_id))
+        end = self._store.max_offset(topic, queue_id)
+        if queue is None:
+            return max(0, end - self._position(group, topic, queue_id, False))
+        return max(0, end - queue.next) + len(queue.out) + len(queue.ready)
+
     # -- time ----------------------------------------------------------------------------------
 
     def _expire(self, due: list[Handout]) -> None:
@@ -518,11 +616,16 @@ class Leases:
         if moves:
             self._move_all(moves)
 
-    def _give_back(self, handout: Handout, offset: int, before: int | None = None) -> None:
-        queue = handout.queue
+    def _give_back(
+        self, handout: Handout, offset: int, before: int | None = None, *, is_counted: bool = True
+    ) -> None:
+        queue, most = handout.queue, handout.policy.deliveries_max
         self._count_out(queue, offset)
         self._raise_floor(handout.popped_ms)
-        queue.give_back(offset, before)
+        if most and is_counted and queue.times.get(offset, 0) + 1 >= most:
+            queue.finish(offset)
+        else:
+            queue.give_back(offset, before, is_counted=is_counted)
         self._free(queue)
         self._journal.changed(queue)
 

@@ -120,7 +120,7 @@ class Lending:
                     count -= len(part.offsets)
                     room -= size
                     self.stats.got(request.group, topic, len(part.offsets), size)
-                elif leases.unread(request.group, topic, queue_id):
+                elif leases.unread(request, topic, queue_id):
                     last = True  # Not all was looked at: who asked may ask for the rest.
                 available = leases.available(request, topic, queue_id)
             left += available
@@ -152,8 +152,8 @@ class Lending:
         """Whether to look again. Of a thousand members that wait, most learn it from the first."""
         like = (request.group, request.keys, request.attempt_id)
         moment = self.leases.moment
-        if self._looked.get(like) == moment:
-            return False
+        if self._looked.get(like) == moment and not request.committed:
+            return False  # What is committed may be more without anything that has come.
         try:
             found = self.has_messages(request)
         except OnelogError:

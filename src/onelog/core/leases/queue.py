@@ -26,6 +26,7 @@ applying one twice, or on top of a state that has it already, changes nothing. A
 Invariant: `cursor` is the smallest offset that is not finished; it never passes over one.
 """
 
+import enum
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,10 +68,25 @@ class Policy:
     """What to write instead of a message whose time is up; without it, that is to be had again."""
     rejected: Move | None = None
     """What to write instead of a message that was rejected; without it, that is just finished."""
+    deliveries_max: int = 0
+    """After so many a message that comes back is finished instead; 0: there is no limit."""
+    ends_with_broker: bool = False
+    """Whether a restart ends the lease, too."""
+
+
+class Outcome(enum.Enum):
+    """What became of a message that somebody was given."""
+
+    DONE = enum.auto()
+    RETURNED = enum.auto()
+    KEPT = enum.auto()
+    """It takes longer."""
 
 
 IN_PLACE = Policy(1)
 IN_ORDER = Policy(2, in_order=True)
+SHARED = Policy(3, deliveries_max=5, ends_with_broker=True)
+"""Of members of a share group, each of whom has what it was given to itself."""
 _OWN_PLACE = 1 << 62
 """The turn of what stands at its own offset: behind what was put to the back there."""
 
@@ -201,22 +217,29 @@ class QueueLeases:
             self.early[offset] = self.out.pop(offset).popped_ms
             self.changed.add(offset)
 
-    def give_back(self, offset: int, before: int | None = None) -> None:
+    @property
+    def window(self) -> int:
+        """How far what was handed out is ahead of what is finished."""
+        return self.next - self.cursor
+
+    def give_back(self, offset: int, before: int | None = None, *, is_counted: bool = True) -> None:
         """The message, which is out, may be had again from its place, and what is early after it.
 
         A queue without order has nothing that is early. In one, the message may be put to the back
         instead: before what comes to the offset `before`, and behind those that were put there.
+        One that nobody has looked at is not counted.
         """
         if before is not None:
             self._turn += 1
             self.back[offset] = (before, self._turn)
-        self._make_ready(offset, self.out.pop(offset).popped_ms)
+        self._make_ready(offset, self.out.pop(offset).popped_ms, is_counted)
         for later in [each for each in self.early if each > offset]:
             self._make_ready(later, self.early.pop(later))
 
-    def _make_ready(self, offset: int, popped_ms: int) -> None:
+    def _make_ready(self, offset: int, popped_ms: int, is_counted: bool = True) -> None:
         self.ready[offset] = popped_ms
-        self.times[offset] = self.times.get(offset, 0) + 1
+        if is_counted:
+            self.times[offset] = self.times.get(offset, 0) + 1
         heapq.heappush(self._heap, self._place(offset))
         self.changed.add(offset)
 

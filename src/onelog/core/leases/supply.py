@@ -44,10 +44,18 @@ class LeaseRequest(NamedTuple):
     policy: Policy = IN_PLACE
     subscription: Subscription | None = None
     attempt_id: str | None = None
-    """Of leases in order: who says the same again gets the same again."""
+    """Of leases in order: who says the same again gets the same again. Else: who has the lease."""
     from_last: bool = False
     """Where a group starts that has no position: at the newest message, else at the oldest."""
     bytes_max: int = BYTES_MAX
+    as_stored: bool = False
+    """Whether records are wanted as they are (see `stored`). What follows is for such only."""
+    committed: bool = False
+    """Whether messages of transactions wait for the end, and of aborted ones are left out."""
+    window_max: int = 1 << 62
+    """How far what is handed out may be ahead of what is finished."""
+    whole: bool = False
+    """Whether the last batch is handed out to its end, beyond `count_max`."""
 
 
 class Found(NamedTuple):

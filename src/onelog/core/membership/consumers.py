@@ -140,10 +140,12 @@ class ConsumerGroups:
         on_change: Callable[[ConsumerGroup], None],
         *,
         session_ms: int = SESSION_MS,
+        members_max: int = MEMBERS_MAX,
     ) -> None:
         """`topics` tells the number of partitions of every topic that consumers may see."""
         self.groups: dict[str, ConsumerGroup] = {}
         self.session_ms = session_ms
+        self._members_max = members_max
         self._clock = clock
         self._new_id = new_id
         self._topics = topics
@@ -198,8 +200,8 @@ class ConsumerGroups:
             member.epoch, member.previous_epoch = 0, -1
             member.state, member.assigned = MemberState.STABLE, frozenset()
             return member
-        if len(group.members) >= MEMBERS_MAX:
-            raise GroupFullError(f"group {group.name} has {MEMBERS_MAX} members")
+        if len(group.members) >= self._members_max:
+            raise GroupFullError(f"group {group.name} has {self._members_max} members")
         return self._added(group, beat)
 
     def _added(self, group: ConsumerGroup, beat: Beat) -> ConsumerMember:

@@ -1,10 +1,11 @@
-"""Groups whose members come to the broker to share out: Kafka's two protocols, and their positions.
+"""Groups whose members come to the broker to share out: Kafka's protocols, and their positions.
 
-What both kinds have in common is here: who may ask, one table to be found again in after a restart,
+What all kinds have in common is here: who may ask, one table to be found again in after a restart,
 and positions that are recorded when they are answered. They are the positions that every other
 consumer of the group has, too.
 
-    table     "group_protocols": {group: {"kind": "classic" | "consumer", what that kind keeps}}
+    table     "group_protocols": {group: {"kind": "classic" | "consumer" | "share", what that kind
+              keeps}}
 
 It is a part of the door: who asks is the first argument, as everywhere in `broker`.
 
@@ -30,6 +31,7 @@ from onelog.core.membership import classic, consumers
 from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
 from onelog.core.membership.members import Members
+from onelog.core.membership.shares import ShareGroups
 from onelog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -40,7 +42,7 @@ from onelog.names import DEAD_LETTER_PREFIX
 
 log = logging.getLogger(__name__)
 
-CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 _COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
 
 
@@ -109,6 +111,7 @@ class Coordinator:
         self._consumers = ConsumerGroups(
             clock, schedule, new_id, self._partitions, self._consumers_changed
         )
+        self.shares = ShareGroups(clock, schedule, new_id, self._partitions, self._shares_changed)
         self._kept: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] | None = None
         self.is_pending: Callable[[str, str, int], bool]
@@ -135,14 +138,19 @@ class Coordinator:
         for name, kept in self._kept.items():
             if kept["kind"] == CLASSIC:
                 self._classic.restore(name, kept)
-            else:
+            elif kept["kind"] == CONSUMER:
                 self._consumers.restore(name, kept["epoch"])
+            else:
+                self.shares.restore(name, kept["epoch"])
 
     def _classic_changed(self, group: ClassicGroup) -> None:
         self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
 
     def _consumers_changed(self, group: ConsumerGroup) -> None:
         self._keep(group.name, {"kind": CONSUMER, **consumers.kept(group)})
+
+    def _shares_changed(self, group: ConsumerGroup) -> None:
+        self._keep(group.name, {"kind": SHARE, **consumers.kept(group)})
 
     def _keep(self, name: str, kept: dict[str, Any]) -> None:
         if self._kept.get(name) != kept:
@@ -180,9 +188,11 @@ class Coordinator:
         found = self._consumers.groups.get(joining.group)
         if found is not None and found.members:
             raise InconsistentProtocolError(f"members of {joining.group} use the newer protocol")
+        self._require_no_sharing(joining.group)
         self._groups.require(joining.group)
         self._classic.join(joining, on_joined)
         self._consumers.groups.pop(joining.group, None)
+        self.shares.groups.pop(joining.group, None)
 
     def sync(
         self,
@@ -217,10 +227,29 @@ class Coordinator:
         found = self._classic.groups.get(beat.group)
         if found is not None and found.members:
             raise GroupNotFoundError(f"members of {beat.group} use the classic protocol")
+        self._require_no_sharing(beat.group)
         self._groups.require(beat.group)
         beaten = self._consumers.heartbeat(beat)
         self._classic.groups.pop(beat.group, None)
+        self.shares.groups.pop(beat.group, None)
         return beaten
+
+    def beat_share(self, who: Principal, beat: Beat) -> Beaten:
+        """A heartbeat of a member of a share group; see `ShareGroups`."""
+        self._check(who, beat.group)
+        for known in (self._classic.groups, self._consumers.groups):
+            if beat.group in known and known[beat.group].members:
+                raise GroupNotFoundError(f"members of {beat.group} do not share its messages")
+        self._groups.require(beat.group)
+        beaten = self.shares.heartbeat(beat)
+        self._classic.groups.pop(beat.group, None)
+        self._consumers.groups.pop(beat.group, None)
+        return beaten
+
+    def _require_no_sharing(self, group: str) -> None:
+        found = self.shares.groups.get(group)
+        if found is not None and found.members:
+            raise InconsistentProtocolError(f"members of {group} share its messages")
 
     def _check(self, who: Principal, group: str) -> None:
         if not self.access.is_open:
@@ -319,6 +348,11 @@ class Coordinator:
         self.access.check(who, "describe", ("group", group))
         return self._consumers.groups.get(group)
 
+    def share_group(self, who: Principal, group: str) -> ConsumerGroup | None:
+        """A share group; None if there is none."""
+        self.access.check(who, "describe", ("group", group))
+        return self.shares.groups.get(group)
+
     def has_positions(self, who: Principal, group: str) -> bool:
         """Whether a group is anywhere."""
         self.access.check(who, "describe", ("group", group))
@@ -346,6 +380,8 @@ class Coordinator:
             found[name] = Listed(name, CLASSIC, group.protocol_type, group.state.value)
         for name, each in self._consumers.groups.items():
             found[name] = Listed(name, CONSUMER, CONSUMER, each.state)
+        for name, each in self.shares.groups.items():
+            found[name] = Listed(name, SHARE, SHARE, "Stable" if each.members else "Empty")
         return list(found.values())
 
     def delete(self, who: Principal, group: str) -> None:
@@ -354,12 +390,15 @@ class Coordinator:
         if self._members.group(group) is not None:
             raise GroupNotEmptyError(f"group {group} has members: stop them")
         if (
-            all(group not in known for known in (self._classic.groups, self._consumers.groups))
+            group not in self._classic.groups
+            and group not in self._consumers.groups
+            and group not in self.shares.groups
             and self._groups.get(group) is None
         ):
             raise GroupNotFoundError(f"there is no group {group!r}")
         self._classic.delete(group)
         self._consumers.delete(group)
+        self.shares.delete(group)
         self._admin.delete_group(who, group, clean_offsets=True)
 
 

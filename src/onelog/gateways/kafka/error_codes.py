@@ -21,6 +21,7 @@ from onelog.errors import (
     InvalidSessionTimeoutError,
     InvalidTopicError,
     InvalidTransactionTimeoutError,
+    LeaseNotFoundError,
     MemberIdRequiredError,
     MembershipError,
     MessageError,
@@ -95,6 +96,7 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     ProducerIdMismatchError: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     InvalidTransactionTimeoutError: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     TransactionEndingError: ErrorCode.CONCURRENT_TRANSACTIONS,
+    LeaseNotFoundError: ErrorCode.INVALID_RECORD_STATE,
 }
 """Every error that a request can end in. One that is not here has the code of its parent."""
 

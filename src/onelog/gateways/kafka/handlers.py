@@ -7,11 +7,12 @@ from onelog.gateways.kafka import (
     produce,
     security,
     settings,
+    share_fetch,
     storage,
     topics,
     transactions,
 )
-from onelog.gateways.kafka.groups import describing, members, positions
+from onelog.gateways.kafka.groups import describing, members, positions, shares
 from onelog.gateways.kafka.session import Handler, api_versions
 from onelog.wire.kafka.codes import ApiKey
 
@@ -29,6 +30,8 @@ HANDLERS: dict[ApiKey, Handler] = {
     **members.HANDLERS,
     **positions.HANDLERS,
     **describing.HANDLERS,
+    **shares.HANDLERS,
+    **share_fetch.HANDLERS,
 }
 
 VERSIONS: dict[ApiKey, range] = {
@@ -81,5 +84,12 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: range(2),
     ApiKey.LIST_CONFIG_RESOURCES: range(2),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: range(1),
+    ApiKey.SHARE_GROUP_HEARTBEAT: range(1, 2),
+    ApiKey.SHARE_GROUP_DESCRIBE: range(1, 2),
+    ApiKey.SHARE_FETCH: range(1, 3),
+    ApiKey.SHARE_ACKNOWLEDGE: range(1, 3),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: range(2),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: range(1),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: range(1),
 }
 """What clients are told that they may use."""

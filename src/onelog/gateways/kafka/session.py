@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from onelog.core.access import Principal
+from onelog.core.access import SELF, Principal
 from onelog.errors import (
     NotPermittedError,
     OnelogError,
@@ -25,6 +25,7 @@ from onelog.gateways import House
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.names import TopicIds
+from onelog.gateways.kafka.share_sessions import ShareSessions
 from onelog.message import encode_host
 from onelog.net.connection import Connection, FramedSession, is_here
 from onelog.wire.kafka import schema
@@ -76,6 +77,11 @@ class Gateway:
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(house.broker)
         self.fetch_sessions = FetchSessions(house.random)
+        self.share_sessions = ShareSessions(self._member_gone)
+
+    def _member_gone(self, group: str, member: str) -> None:
+        """A member of a share group was cut off: others may have what it has."""
+        self.broker.sharing.release(SELF, group, member)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -126,6 +132,7 @@ class KafkaSession(FramedSession):
         """The connection is gone, and with it everything that hung on it."""
         self._pending.clear()
         self.broker.channel_closed(self)
+        self.gateway.share_sessions.channel_closed(self)
 
     def _handle_read(self) -> None:
         connection = self.connection

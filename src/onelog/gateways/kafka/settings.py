@@ -1,4 +1,4 @@
-"""Requests about settings of topics, and what is told of the broker's own."""
+"""Requests about settings of topics and groups, and what is told of the broker's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +17,12 @@ from onelog.gateways.kafka.configs import (
     shown_configs,
 )
 from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.groups.group_settings import (
+    GROUP,
+    GROUP_CONFIGS,
+    alter_group,
+    shown_group_configs,
+)
 from onelog.gateways.kafka.names import require_topic, visible_topics
 from onelog.gateways.kafka.session import NODE_ID, Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey
@@ -27,8 +33,8 @@ TOPIC, BROKER, _CLIENT_METRICS = 2, 4, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """What is done to a setting."""
 
-Changes = Callable[[TopicConfig, Fields], dict[str, str | None]]
-"""Which settings of a topic a request changes, and to what; None for a default."""
+Changes = Callable[[Mapping[str, str], Fields], dict[str, str | None]]
+"""Which settings of those that something has a request changes, and to what; None: a default."""
 
 
 def describe_configs(session: KafkaSession, request: Request) -> Fields:
@@ -61,6 +67,8 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
         if name not in ("", str(NODE_ID)):
             raise InvalidRequestError(f"there is no broker {name!r}, only {NODE_ID}")
         return shown_broker_configs(loaded)
+    if kind == GROUP:
+        return shown_group_configs(session.broker.find_group(session.principal, name))
     raise InvalidRequestError(f"settings of kind {kind} are unknown here")
 
 
@@ -82,8 +90,10 @@ def _told(shown: Shown, fields: Fields) -> Fields:
 def alter_configs(session: KafkaSession, request: Request) -> Fields:
     """ALTER_CONFIGS: those that are named, and no others."""
 
-    def changed(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
-        wanted: dict[str, str | None] = dict.fromkeys(set(topic.attributes) & set(TOPIC_CONFIGS))
+    def changed(known: Mapping[str, str], resource: Fields) -> dict[str, str | None]:
+        wanted: dict[str, str | None] = dict.fromkeys(
+            set(known) & (set(TOPIC_CONFIGS) | set(GROUP_CONFIGS))
+        )
         return wanted | {each["name"]: each["value"] for each in resource["configs"]}
 
     return _altered(session, request, changed)
@@ -94,7 +104,7 @@ def incremental_alter_configs(session: KafkaSession, request: Request) -> Fields
     return _altered(session, request, _changes)
 
 
-def _changes(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
+def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None]:
     wanted: dict[str, str | None] = {}
     for each in resource["configs"]:
         name, operation, value = each["name"], each["config_operation"], each["value"]
@@ -107,7 +117,7 @@ def _changes(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
         elif operation in (APPEND, SUBTRACT) and is_list(name):
             known = TOPIC_CONFIGS[name].default
             if name != CLEANUP_POLICY:
-                known = topic.attributes.get(name, known)
+                known = given.get(name, known)
             words = [word for word in known.split(",") if word]
             some = (value or "").split(",")
             words = [word for word in words if word not in some]
@@ -126,11 +136,16 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
         }  # fmt: skip
         try:
             session.require_administrator()
-            if kind == TOPIC:
+            is_trial = request.fields["validate_only"]
+            if kind == GROUP:
+                group = session.broker.find_group(session.principal, name)
+                given = {} if group is None else group.attributes
+                alter_group(session, name, changes(given, resource), is_trial)
+            elif kind == TOPIC:
                 topic = require_topic(session.broker, session.principal, name)
-                _alter(session, topic, changes(topic, resource), request.fields["validate_only"])
+                _alter(session, topic, changes(topic.attributes, resource), is_trial)
             elif kind != BROKER or not _only_resets(resource):
-                raise InvalidRequestError("only settings of topics can be changed here")
+                raise InvalidRequestError("only settings of topics and groups can be changed here")
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         told.append(answer)
@@ -161,12 +176,19 @@ def _alter(
 
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
     """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
-    kinds = request.fields.get("resource_types", [_CLIENT_METRICS]) or [TOPIC, BROKER]
+    kinds = request.fields.get("resource_types", [_CLIENT_METRICS]) or [TOPIC, BROKER, GROUP]
     found: list[Fields] = []
     if TOPIC in kinds:
         found += [
             {"resource_name": each.name, "resource_type": TOPIC}
             for each in visible_topics(session.broker, session.principal)
+        ]
+    if GROUP in kinds:
+        _, groups = session.broker.admin.groups(session.principal)
+        found += [
+            {"resource_name": each.name, "resource_type": GROUP}
+            for each in groups
+            if not GROUP_CONFIGS.keys().isdisjoint(each.attributes)
         ]
     if BROKER in kinds:
         found.append({"resource_name": str(NODE_ID), "resource_type": BROKER})

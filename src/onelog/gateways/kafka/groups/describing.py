@@ -10,7 +10,7 @@ from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
-_ALL_OPERATIONS = 0x148
+ALL_OPERATIONS = 0x148
 """Of a group: read, delete, describe."""
 _CONSUMER_TYPE = 1
 
@@ -54,7 +54,7 @@ def describe_groups(session: KafkaSession, request: Request) -> Fields:
         except OnelogError as error:
             answer["error_code"] = error_code(error)
         if request.fields.get("include_authorized_operations"):
-            answer["authorized_operations"] = _ALL_OPERATIONS
+            answer["authorized_operations"] = ALL_OPERATIONS
         told.append(answer)
     return {"groups": told}
 
@@ -91,7 +91,7 @@ def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         if request.fields["include_authorized_operations"]:
-            answer["authorized_operations"] = _ALL_OPERATIONS
+            answer["authorized_operations"] = ALL_OPERATIONS
         told.append(answer)
     return {"groups": told}
 

@@ -1,0 +1,273 @@
+"""SHARE_FETCH and SHARE_ACKNOWLEDGE: messages for a while, and what became of them.
+
+Taking is the core's (`core.leases.sharing`): it waits, counts and remembers. Here partitions, share
+sessions and ranges of offsets are translated. An answer has whole batches, and says which of the
+messages in them are the member's now.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from onelog.core.cursors.forms import place_in
+from onelog.core.leases.leases import LeasedPart
+from onelog.core.leases.lending import Leased
+from onelog.core.leases.queue import Outcome
+from onelog.core.leases.sharing import Taking, Terms
+from onelog.errors import InvalidRequestError, OnelogError
+from onelog.gateways.kafka import batches
+from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.fetch import FETCH_BYTES_MAX
+from onelog.gateways.kafka.groups.group_settings import terms_of
+from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.share_sessions import FINAL, NEW, Place, ShareSession
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
+
+RECORDS_MAX = 1_000
+"""Messages of one answer, whatever is asked for, but for what makes the last batch whole."""
+_MEMBER_CHARS_MAX = 36
+_RENEW = 4
+_OUTCOMES = {
+    0: Outcome.DONE,  # There is no message.
+    1: Outcome.DONE,
+    2: Outcome.RETURNED,
+    3: Outcome.DONE,  # It is useless. There are no dead letters.
+    _RENEW: Outcome.KEPT,
+}
+_NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
+
+
+@dataclass(slots=True)
+class _Sharing:
+    """One request on its way."""
+
+    session: KafkaSession
+    request: Request
+    group: str
+    member: str
+    terms: Terms
+    acknowledged: dict[Place, ErrorCode] = field(default_factory=dict)
+    """What came of what the request says of messages."""
+    refused: dict[Place, ErrorCode] = field(default_factory=dict)
+    places: dict[tuple[str, int], Place] = field(default_factory=dict)
+    """The partitions of queues that are looked into."""
+
+
+def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
+    """SHARE_FETCH: answered when there is something, or time is up."""
+    fields = request.fields
+    found = _begun(session, request)
+    if isinstance(found, ErrorCode):
+        return {"error_code": found}
+    sharing, share_session = found
+    for topic in fields["topics"]:
+        for each in topic["partitions"]:
+            share_session.partitions[topic["topic_id"], each["partition_index"]] = None
+    for topic in fields["forgotten_topics_data"]:
+        for partition in topic["partitions"]:
+            share_session.partitions.pop((topic["topic_id"], partition), None)
+    _settle(sharing)
+    if fields["share_session_epoch"] == FINAL:
+        session.broker.sharing.release(session.principal, sharing.group, sharing.member)
+    elif not fields.get("is_renew_ack") and fields["max_records"] > 0:
+        _aim(sharing, share_session)
+    if not sharing.places:
+        _answer_when_safe(sharing, ())
+        return None
+    taking = Taking(
+        sharing.group, sharing.member, list(sharing.places),
+        min(fields["max_records"], RECORDS_MAX), max(1, min(fields["max_bytes"], FETCH_BYTES_MAX)),
+        not fields.get("share_acquire_mode"),
+    )  # fmt: skip
+    wait_ms = 0 if sharing.refused else fields["max_wait_ms"]
+    session.broker.sharing.take(
+        session.principal, taking, sharing.terms, wait_ms, _taken, session, sharing
+    )
+    return None
+
+
+def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
+    """SHARE_ACKNOWLEDGE: answered when that is as safe as configured."""
+    if request.fields["share_session_epoch"] == NEW:
+        return {"error_code": ErrorCode.INVALID_SHARE_SESSION_EPOCH}
+    found = _begun(session, request)
+    if isinstance(found, ErrorCode):
+        return {"error_code": found}
+    sharing, _ = found
+    _settle(sharing)
+    if request.fields["share_session_epoch"] == FINAL:
+        session.broker.sharing.release(session.principal, sharing.group, sharing.member)
+
+    def safe(error: OnelogError | None) -> None:
+        told = {place: {"error_code": code} for place, code in _settled(sharing, error).items()}
+        session.answer(request, _answer(sharing, told))
+
+    session.broker.sharing.when_safe(safe)
+    return None
+
+
+def _begun(session: KafkaSession, request: Request) -> tuple[_Sharing, ShareSession] | ErrorCode:
+    """Whose request it is, and the session that it is of; or what is wrong with it."""
+    fields = request.fields
+    group, member = fields["group_id"] or "", fields["member_id"] or ""
+    if not group or not 0 < len(member) <= _MEMBER_CHARS_MAX:
+        return ErrorCode.INVALID_REQUEST
+    limits = ("max_bytes", "min_bytes", "max_records", "max_wait_ms")
+    if fields.get("is_renew_ack") and any(fields.get(each) for each in limits):
+        return ErrorCode.INVALID_REQUEST  # Looking for messages might take longer than the lock.
+    epoch = fields["share_session_epoch"]
+    found = session.gateway.share_sessions.of((group, member), epoch, session)
+    if isinstance(found, ErrorCode):
+        return found
+    terms = terms_of(session.broker.find_group(session.principal, group))
+    return _Sharing(session, request, group, member, terms), found
+
+
+# -- what became of messages -------------------------------------------------------------------
+
+
+def _settle(sharing: _Sharing) -> None:
+    """Take over what a request says of messages."""
+    session, fields = sharing.session, sharing.request.fields
+    for topic in fields["topics"]:
+        for each in topic["partitions"]:
+            if not each["acknowledgement_batches"]:
+                continue
+            place = topic["topic_id"], each["partition_index"]
+            queue = _queue(session, place)
+            if isinstance(queue, ErrorCode):
+                sharing.acknowledged[place] = queue
+                continue
+            try:
+                outcomes = _outcomes(each["acknowledgement_batches"], fields.get("is_renew_ack"))
+                session.broker.sharing.settle(
+                    session.principal, sharing.group, sharing.member, queue, outcomes,
+                    sharing.terms,
+                )  # fmt: skip
+                sharing.acknowledged[place] = ErrorCode.NONE
+            except OnelogError as error:
+                sharing.acknowledged[place] = error_code(error)
+
+
+def _outcomes(given: Sequence[Fields], is_renewed: bool | None) -> list[tuple[range, Outcome]]:
+    """What a member says of ranges of messages: one word for all of a range, or one for each."""
+    found: list[tuple[range, Outcome]] = []
+    end = -1
+    for each in given:
+        first, last, kinds = each["first_offset"], each["last_offset"], each["acknowledge_types"]
+        if not end <= first <= last or len(kinds) not in (1, last - first + 1):
+            raise InvalidRequestError(f"{first} to {last} is no range for {len(kinds)} words")
+        if any(kind not in _OUTCOMES or (kind == _RENEW and not is_renewed) for kind in kinds):
+            raise InvalidRequestError(f"nobody knows what {kinds[:10]} means here")
+        end = last + 1
+        if len(kinds) == 1:
+            found.append((range(first, end), _OUTCOMES[kinds[0]]))
+        else:
+            found += [(range(at, at + 1), _OUTCOMES[kind]) for at, kind in enumerate(kinds, first)]
+    return found
+
+
+def _settled(sharing: _Sharing, error: OnelogError | None) -> dict[Place, ErrorCode]:
+    """What is told of what was said; `error` if it could not be recorded."""
+    if error is None:
+        return sharing.acknowledged
+    return dict.fromkeys(sharing.acknowledged, error_code(error))
+
+
+# -- messages ----------------------------------------------------------------------------------
+
+
+def _queue(session: KafkaSession, place: Place) -> tuple[str, int] | ErrorCode:
+    """The queue of a partition; or why there is none."""
+    name = session.gateway.ids.name_of(place[0])
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    try:
+        queues = require_topic(session.broker, session.principal, name).queues
+    except OnelogError as error:
+        return error_code(error)
+    return (name, place[1]) if 0 <= place[1] < queues else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _aim(sharing: _Sharing, share_session: ShareSession) -> None:
+    """Find the queues of the session's partitions."""
+    for place in share_session.in_turn():
+        queue = _queue(sharing.session, place)
+        if isinstance(queue, ErrorCode):
+            sharing.refused[place] = queue
+        else:
+            sharing.places[queue] = place
+
+
+def _taken(sharing: _Sharing, leased: Leased | OnelogError) -> None:
+    if isinstance(leased, OnelogError):
+        sharing.session.refuse(sharing.request, leased)
+    else:
+        _answer_when_safe(sharing, leased.parts)
+
+
+def _answer_when_safe(sharing: _Sharing, parts: Sequence[LeasedPart]) -> None:
+    """Answer; if the request said something of messages, when that is safe."""
+
+    def safe(error: OnelogError | None) -> None:
+        told: dict[Place, Fields] = {
+            place: {"acknowledge_error_code": code}
+            for place, code in _settled(sharing, error).items()
+        }
+        for place, code in sharing.refused.items():
+            told.setdefault(place, {})["error_code"] = code
+        for part in parts:
+            place = sharing.places[part.topic, part.queue_id]
+            told.setdefault(place, {}).update(_records(part))
+        sharing.session.answer(sharing.request, _answer(sharing, told))
+
+    if sharing.acknowledged:
+        sharing.session.broker.sharing.when_safe(safe)
+    else:
+        safe(None)
+
+
+def _records(part: LeasedPart) -> Fields:
+    # All that was handed out has to be there; that is so much already that it is not too much.
+    pieces, _ = batches.pieces_of(
+        part.topic, part.queue_id, 0, part.records, place_in, [FETCH_BYTES_MAX]
+    )
+    return {"records": pieces, "acquired_records": list(_acquired(part.offsets, part.times))}
+
+
+def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:
+    """Ranges of messages that were handed out equally often."""
+    begin = 0
+    for end in range(1, len(offsets) + 1):
+        if (
+            end == len(offsets)
+            or offsets[end] != offsets[end - 1] + 1
+            or times[end] != times[begin]
+        ):
+            yield {
+                "first_offset": offsets[begin],
+                "last_offset": offsets[end - 1],
+                "delivery_count": times[begin] + 1,
+            }
+            begin = end
+
+
+def _answer(sharing: _Sharing, told: dict[Place, Fields]) -> Fields:
+    topics: dict[bytes, list[Fields]] = {}
+    for (topic, partition), answer in told.items():
+        topics.setdefault(topic, []).append(
+            {"partition_index": partition, "current_leader": _NO_LEADER, "records": b"", **answer}
+        )
+    return {
+        "acquisition_lock_timeout_ms": sharing.terms.lock_ms,
+        "responses": [
+            {"topic_id": topic, "partitions": partitions} for topic, partitions in topics.items()
+        ],
+    }
+
+
+HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.SHARE_FETCH: share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+}
