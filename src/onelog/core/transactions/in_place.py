@@ -169,6 +169,7 @@ class QueueProducers:
         if epoch > known.epoch:
             known.epoch = epoch
             known.sent.clear()
+            known.sent.append(Sent(-1, -1, offset))  # The next batch has number 0.
         known.seen_ms = now_ms
         begun = self.open.pop(producer_id, None)
         if begun is not None and not kept:
