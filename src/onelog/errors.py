@@ -376,6 +376,10 @@ class TransactionStateError(ProducerStateError):
     """A step of a transaction that does not follow the one before."""
 
 
+class NotInTransactionError(TransactionStateError):
+    """Something outside of its producer's transaction, which can only be aborted."""
+
+
 class ProducerFencedError(ProducerStateError):
     """A producer of a transactional id that another process has taken over."""
 

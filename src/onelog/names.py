@@ -36,6 +36,9 @@ LIGHT_QUEUE_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 OWN_PREFIX = "onelog_sys_"
 """Of topics in which OneLog keeps what RocketMQ does not have."""
+TABLES_TOPIC = "onelog_sys_tables"
+TABLES_FILE = "onelog-tables.json"
+"""Where a broker writes down what it must remember, and the snapshot of that in `config`."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TO_ESCAPE = re.compile(r"[~@]")

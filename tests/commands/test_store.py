@@ -24,6 +24,7 @@ from onelog.errors import (
 from onelog.message import NewMessage, SysFlag, encode_host, encode_properties
 from onelog.record.entries import ENTRY
 from onelog.store.message_store import MessageStore
+from tests.core.paying import Payer
 from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.store.samples import SAMPLE, flip, overwrite, write_sample
@@ -246,6 +247,21 @@ def test_dump_as_json_has_all_of_a_message(letters: Path) -> None:
         "body_bytes": 7,
         "body": "Grüße",
     }  # fmt: skip
+
+
+def test_dump_shows_committed_messages_unless_all_are_wanted(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    world.topic("orders", 1)
+    payer, other = Payer(world, "payer"), Payer(world, "other")
+    for value, commit in ((b"kept", True), (b"gone", False)):
+        payer.send("orders", 0, value)
+        payer.end(commit)
+    other.send("orders", 0, b"open")
+    world.send("orders", body=b"plain")
+    wanted = ["dump", world.folder, "--topic", "orders", "--body", "full"]
+    assert [each["queue_offset"] for each in documents(*wanted)] == [0, 5]
+    assert [each["queue_offset"] for each in documents(*wanted, "--all")] == list(range(6))
+    world.close()
 
 
 def test_dump_shows_bytes_batches_and_flags(letters: Path) -> None:

@@ -5,8 +5,7 @@ import shutil
 import pytest
 
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.durable.tables import TABLES_TOPIC
-from onelog.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from onelog.names import HALF_TOPIC, SCHEDULE_TOPIC, TABLES_TOPIC, TIMER_TOPIC
 from tests.core.leasing import GROUP, LEASE_MS, Reader, bodies
 from tests.core.transacting import Producers
 from tests.core.world import World, pulled

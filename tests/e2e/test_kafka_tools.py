@@ -6,10 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
+from onelog.core.access import SELF
 from onelog.server import BrokerServer
 from tests.e2e.java_toolchain import build
-from tests.gateways.kafka.live import address, kafka
+from tests.gateways.kafka.live import address, consumer, kafka, produce, take
+from tests.gateways.kafka.test_kill import Killable
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
 
@@ -117,6 +120,46 @@ async def test_transactions_are_copied_exactly_once_and_listed(tmp_path: Path) -
         assert await tools.consume("copies", "readers", 200, *committed) == numbers
         listed = await tools(f"{TOOLS}.TransactionsCommand", "list")
         assert "CompleteCommit" in listed
+        (transaction,) = server.broker.in_place.transactions(SELF)
+        assert transaction.epoch >= 10, "version 2: each transaction had an epoch of its own"
+
+
+async def test_a_copy_is_exact_though_the_broker_is_killed_in_the_middle(tmp_path: Path) -> None:
+    broker = await asyncio.to_thread(Killable, tmp_path)
+    try:
+        values: list[bytes | None] = [b"%d" % each for each in range(2_000)]
+        await asyncio.to_thread(produce, broker.at, "orders", values, enable_idempotence=True)
+        copier = await asyncio.to_thread(
+            build, "kafka", "broker", f"{TOOLS}.TransactionalMessageCopier", tmp_path
+        )
+        command = copier.command(
+            "--broker-list", broker.at, "--input-topic", "orders", "--output-topic", "copies",
+            "--input-partition", "0", "--transactional-id", "copier", "--consumer-group", "copiers",
+            "--max-messages", "2000", "--transaction-size", "20", "--enable-random-aborts",
+        )  # fmt: skip
+        child = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        errors = asyncio.create_task(child.stderr.read())
+        kills = [100, 500, 900, 1_300, 1_700]
+        async with asyncio.timeout(300):
+            async for line in child.stdout:
+                told = json.loads(line)
+                if kills and told.get("consumed", 0) >= kills[0]:
+                    kills.pop(0)
+                    await asyncio.to_thread(broker.kill)
+        assert await child.wait() == 0, (await errors)[-4000:].decode()
+        assert kills == []
+        reader = consumer(broker.at, "checkers", isolation_level="read_committed")
+        reader.assign([TopicPartition("copies", 0, 0)])
+        found = await asyncio.to_thread(take, reader, len(values))
+        assert [each.value() for each in found] == values
+        assert await asyncio.to_thread(reader.consume, 1, 1.0) == []
+        reader.close()
+    finally:
+        await asyncio.to_thread(broker.close)
 
 
 async def test_the_performance_tool_sends_what_it_says(tmp_path: Path) -> None:

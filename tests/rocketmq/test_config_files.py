@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.durable.tables import SNAPSHOT_FILE
 from onelog.core.membership.assignment import RequestMode
 from onelog.errors import StoreCorruptError
 from onelog.message import NewMessage
-from onelog.names import SCHEDULE_TOPIC
+from onelog.names import SCHEDULE_TOPIC, TABLES_FILE
 from onelog.rocketmq import config_files
 from onelog.rocketmq.config_files import load, read, with_quoted_keys
 from onelog.store.message_store import MessageStore
@@ -117,7 +116,7 @@ def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     assert world.broker.offsets.of("readers", "%RETRY%readers") == {0: 1}
     assert len(world.broker.offsets.all()) == 2
     assert world.broker.delay.progress()[3] == (2, 2)
-    assert (world.folder / "config" / SNAPSHOT_FILE).exists()
+    assert (world.folder / "config" / TABLES_FILE).exists()
     world.broker.admin.delete_topic(SELF, "orders")
     world.crash()
     assert world.broker.topics.get("orders") is None, "the old files do not count any more"

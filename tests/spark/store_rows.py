@@ -117,12 +117,14 @@ def rows_from_files(
     decoder: RecordDecoder | None = None,
     filters: RowFilters = EVERY_ROW,
     fail_on_data_loss: bool = True,
+    aborted: store_files.AbortedOf = store_files.NO_ABORTED,
 ) -> list[Row]:
     """The rows of ranges, as tasks read them."""
     decoder = decoder or row_decoder()
     splits = store_files.plan(
-        folder, list(ranges), by=by, splits_min=splits_min, fail_on_data_loss=fail_on_data_loss
-    )
+        folder, list(ranges), by=by, splits_min=splits_min, fail_on_data_loss=fail_on_data_loss,
+        aborted=aborted,
+    )  # fmt: skip
     return in_order(
         row for split in splits for row in rows_of(list(store_files.read(split, decoder, filters)))
     )

@@ -25,7 +25,7 @@ from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
 from onelog.core.parts import Parts
 from onelog.core.publish import Intent
-from onelog.core.transactions.in_place import Aborted, Producer, Stamp
+from onelog.core.transactions.in_place import Producer, Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
@@ -37,6 +37,7 @@ from onelog.errors import (
     SubscriptionOutdatedError,
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
+from onelog.store.outcomes import Aborted
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated

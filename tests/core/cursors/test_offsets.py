@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from onelog.core.access import SELF
-from onelog.core.durable.tables import TABLES_TOPIC
 from onelog.errors import (
     GroupNotFoundError,
     InvalidQueueError,
@@ -18,6 +17,7 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.message import Appended, NewMessage
+from onelog.names import TABLES_TOPIC
 from tests.core.world import World
 
 

@@ -10,9 +10,10 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.core.access import SELF
-from onelog.core.durable.tables import SNAPSHOT_FILE, TABLES_TOPIC, Tables, Versions, in_parts
+from onelog.core.durable.tables import Tables, Versions, in_parts
 from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
+from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.store.message_store import MessageStore
 from tests.core.world import HELD_S_MAX, SMALL_STORE, World, plain_writer
 
@@ -59,7 +60,7 @@ class Desk:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        loaded = json.loads((self.folder / "config" / SNAPSHOT_FILE).read_text())
+        loaded = json.loads((self.folder / "config" / TABLES_FILE).read_text())
         assert isinstance(loaded, dict)
         return loaded
 
@@ -223,7 +224,7 @@ def test_a_snapshot_ahead_of_the_log_is_written_anew_before_the_next_record(desk
     desk.tables.write([("words", "b", 2)])
     desk.tables.snapshot(wait=True)
     # What a power failure does to an unflushed log: its end is gone, the fsynced snapshot is not.
-    path = desk.folder / "config" / SNAPSHOT_FILE
+    path = desk.folder / "config" / TABLES_FILE
     path.write_text(path.read_text().replace('"next_offset":2', '"next_offset":9'))
     desk.store.close()
     desk.open()
@@ -248,14 +249,14 @@ def test_a_snapshot_that_is_garbage_is_refused_by_name(desk: Desk) -> None:
     desk.tables.write([("words", "a", 1)])
     desk.tables.snapshot(wait=True)
     desk.store.close()
-    (desk.folder / "config" / SNAPSHOT_FILE).write_bytes(b"\x00garbage")
-    with pytest.raises(StoreCorruptError, match=SNAPSHOT_FILE):
+    (desk.folder / "config" / TABLES_FILE).write_bytes(b"\x00garbage")
+    with pytest.raises(StoreCorruptError, match=TABLES_FILE):
         desk.open()
 
 
 def test_a_snapshot_of_another_format_is_refused(desk: Desk) -> None:
     desk.tables.snapshot(wait=True)
-    path = desk.folder / "config" / SNAPSHOT_FILE
+    path = desk.folder / "config" / TABLES_FILE
     path.write_text(path.read_text().replace('"format":1', '"format":2'))
     desk.store.close()
     with pytest.raises(StoreCorruptError, match="format 2"):

@@ -9,9 +9,10 @@ import pytest
 
 import onelog
 from onelog.core.access import SELF
-from onelog.core.durable.tables import LEASES_TOPIC, TABLES_TOPIC
+from onelog.core.durable.tables import LEASES_TOPIC
 from onelog.errors import MessageError, OnelogError, StoreFullError
 from onelog.message import Appended, NewMessage, NewRun
+from onelog.names import TABLES_TOPIC
 from tests.core.world import World
 
 FULL = StoreFullError("the disk is full")

@@ -8,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from onelog.core.transactions.in_place import (
     BATCHES_KEPT,
     SEQUENCES,
-    Aborted,
     QueueProducers,
     Sent,
     Stamp,
@@ -19,6 +18,7 @@ from onelog.errors import (
     OutOfOrderSequenceError,
     TransactionStateError,
 )
+from onelog.store.outcomes import Aborted
 
 
 def put(queue: QueueProducers, stamp: Stamp, offset: int) -> Sent | None:

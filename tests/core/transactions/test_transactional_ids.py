@@ -10,8 +10,16 @@ from onelog.core.access import SELF
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.membership.coordinator import Member, Position
 from onelog.core.transactions.in_place import Stamp
-from onelog.core.transactions.transactional_ids import EPOCH_MAX, IDLE_MAX_MS, State
-from onelog.errors import OnelogError, StoreFullError, TransactionEndingError
+from onelog.core.transactions.transactional_ids import EPOCH_MAX, IDLE_MAX_MS, Incarnation, State
+from onelog.errors import (
+    InvalidProducerEpochError,
+    OnelogError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    StoreFullError,
+    TransactionEndingError,
+    TransactionStateError,
+)
 from onelog.message import NewMessage
 from onelog.record.forms import Form, kafka
 from onelog.record.forms.neutral import Neutral
@@ -64,8 +72,22 @@ class Payer:
         positions = {"orders": {0: Position(offset, Note(0, "note"))}}
         in_place.commit_offsets(SELF, ID, self.id, self.epoch, "readers", Member(), positions)
 
-    def end(self, commit: bool) -> None:
-        self.world.broker.in_place.end(SELF, ID, self.id, self.epoch, commit, self.told.append)
+    def end(self, commit: bool, *, renews: bool = False) -> Incarnation:
+        """Who it is told to be from now on."""
+        told: list[Incarnation] = []
+
+        def ended(producer: Incarnation, error: OnelogError | None) -> None:
+            told.append(producer)
+            self.told.append(error)
+
+        in_place = self.world.broker.in_place
+        in_place.end(SELF, ID, self.id, self.epoch, commit, ended, renews=renews)
+        return told[0]
+
+    def become(self, producer: Incarnation) -> None:
+        """Go on as that, with new numbers."""
+        self.id, self.epoch = producer
+        self.numbers = dict.fromkeys(QUEUES, 0)
 
 
 def visible(world: World) -> list[int]:
@@ -203,3 +225,116 @@ def test_sequences_go_on_after_a_crash(shop: World, tmp_path: Path) -> None:
     payer.end(commit=True)
     assert payer.told == [None] * 8
     assert visible(shop) == [2, 2, 2]
+
+
+# -- an epoch for each transaction ---------------------------------------------------------------
+
+
+def test_each_end_is_followed_by_another_epoch_and_numbers_begin_anew(shop: World) -> None:
+    payer = Payer(shop)
+    for commit in (True, False, True):
+        payer.send()
+        renewed = payer.end(commit, renews=True)
+        assert renewed == (payer.id, payer.epoch + 1)
+        assert payer.end(commit, renews=True) == renewed, "the answer was lost"
+        with pytest.raises(TransactionStateError):
+            payer.end(not commit, renews=True)
+        with pytest.raises(InvalidProducerEpochError):
+            shop.broker.batch_producers.publish(
+                NewMessage("orders", 0, b""), Stamp(payer.id, payer.epoch, 1, 1, True), payer.stored
+            )
+        payer.become(renewed)
+    assert visible(shop) == [2, 2, 2]
+    with pytest.raises(TransactionStateError):
+        payer.end(commit=True, renews=True)
+    payer.become(payer.end(commit=False, renews=True))
+    assert payer.epoch == 4, "also if there was nothing to abort"
+    payer.send()
+    assert payer.told[-3:] == [None] * 3
+
+
+def test_a_batch_that_is_lost_at_the_begin_of_the_next_transaction_is_missed(shop: World) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.become(payer.end(commit=True, renews=True))
+    payer.numbers["orders", 0] = 1
+    with pytest.raises(OutOfOrderSequenceError):
+        payer.send()
+
+
+@pytest.mark.parametrize("how", ["crash", "power_loss"])
+@pytest.mark.parametrize("decided_only", [True, False])
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_is_answered_the_same_after_a_crash(
+    shop: World, commit: bool, decided_only: bool, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payer = Payer(shop)
+    payer.send()
+    payer.move(1)
+    with monkeypatch.context() as patch:
+        if decided_only:
+            patch.setattr(shop.broker.in_place, "_carry_out", lambda transaction: transaction)
+        renewed = payer.end(commit, renews=True)
+    assert shop.store.wait_flushed(shop.store.log_end)
+    getattr(shop, how)()
+    payer.world = shop
+    assert payer.end(commit, renews=True) == renewed
+    assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
+    payer.become(renewed)
+    payer.send()
+    payer.end(commit=True, renews=True)
+    assert visible(shop) == ([2, 2, 2] if commit else [1, 1, 1])
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_crash_before_the_end_leaves_the_transaction_to_its_producer(
+    shop: World, sent: bool
+) -> None:
+    payer = Payer(shop)
+    shop.broker.in_place.add_queues(SELF, ID, payer.id, payer.epoch, QUEUES)
+    if sent:
+        payer.send()
+    shop.crash()
+    payer.world = shop
+    payer.send()
+    payer.become(payer.end(commit=True, renews=True))
+    assert visible(shop) == ([2, 2, 2] if sent else [1, 1, 1])
+
+
+def test_epochs_that_are_used_up_are_followed_by_another_producer_at_an_end(shop: World) -> None:
+    payer = Payer(shop)
+    record = shop.broker.in_place._transactions[ID].__class__(ID, payer.id, EPOCH_MAX - 1, 60_000)
+    shop.broker.in_place._record(record)
+    payer.epoch = EPOCH_MAX - 1
+    payer.send()
+    renewed = payer.end(commit=True, renews=True)
+    assert (renewed[0] != payer.id, renewed[1]) == (True, 0)
+    shop.crash()
+    payer.world = shop
+    assert payer.end(commit=True, renews=True) == renewed
+    payer.become(renewed)
+    payer.send()
+    payer.end(commit=True, renews=True)
+    assert visible(shop) == [2, 2, 2]
+
+
+def test_who_asks_for_its_next_epoch_again_is_told_the_same(shop: World) -> None:
+    payer, in_place = Payer(shop), shop.broker.in_place
+    first = payer.id, payer.epoch
+    renewed = in_place.begin(SELF, ID, 60_000, *first)
+    assert in_place.begin(SELF, ID, 60_000, *first) == renewed
+    in_place.begin(SELF, ID, 60_000)
+    for old in (first, renewed):
+        with pytest.raises(ProducerFencedError):
+            in_place.begin(SELF, ID, 60_000, *old)
+    with pytest.raises(ProducerFencedError):
+        payer.end(commit=False, renews=True)
+
+
+def test_who_lasted_too_long_is_fenced(shop: World) -> None:
+    payer = Payer(shop)
+    payer.send()
+    shop.advance(61_000)
+    for renews in (True, False):
+        with pytest.raises(ProducerFencedError):
+            payer.end(commit=False, renews=renews)

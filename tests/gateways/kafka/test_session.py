@@ -70,6 +70,11 @@ async def test_a_client_is_told_what_is_served(tmp_path: Path, version: int) -> 
         told = {each["api_key"]: each for each in answer["api_keys"]}
         assert told.keys() == {int(key) for key in VERSIONS}
         assert (told[0]["min_version"], told[11]["min_version"]) == (0, 0), "traps of librdkafka"
+        if version >= 3:
+            (feature,) = answer["finalized_features"]
+            assert (feature["name"], feature["max_version_level"]) == ("transaction.version", 2)
+            assert answer["finalized_features_epoch"] >= 0
+            assert len(answer["supported_features"]) == (version >= 4), "KAFKA-17011"
 
 
 async def test_versions_that_are_too_new_are_told_in_the_oldest_words(tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ async def test_answers_come_in_the_order_of_requests_also_behind_one_that_waits(
     [
         struct.pack(">hhih", 999, 0, 1, -1),
         struct.pack(">hhih", ApiKey.METADATA, 99, 1, -1),
-        struct.pack(">hhih", ApiKey.PRODUCE, 12, 1, -1),
+        struct.pack(">hhih", ApiKey.PRODUCE, 13, 1, -1),
         struct.pack(">hhih", ApiKey.METADATA, 1, 1, 500),
         struct.pack(">hhihi", ApiKey.METADATA, 1, 1, -1, 1 << 30),
         struct.pack(">hhih", ApiKey.METADATA, 9, 1, -1),

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
 from onelog.spark.columns.messages import RowFilters
-from onelog.spark.options import SplitBy
+from onelog.spark.options import SplitBy, Subscription
 from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange
+from onelog.spark.read.origins import StoreOrigin
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
+from tests.core.paying import Bazaar
+from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.spark.record_samples import rows_of
 from tests.spark.store_rows import (
@@ -40,6 +43,29 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rich")
     write_rich_store(folder, 110)
     return folder
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_only_committed_messages_of_transactions_are_rows(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path / "store")
+    bazaar = Bazaar(world, seed)
+    for number in range(60):
+        bazaar.step()
+        if number % 10 != 9:
+            continue
+        snapshot = StoreOrigin(world.folder, Subscription(("orders",))).snapshot()
+        ranges = [QueueRange(queue, *extent) for queue, extent in snapshot.extents.items()]
+        for by in WAYS:
+            found = rows_from_files(
+                world.folder, ranges, by=by, splits_min=3, aborted=snapshot.aborted
+            )
+            for queue_id in range(2):
+                bodies = [row["body"] for row in found if row["queue"] == queue_id]
+                assert bodies == bazaar.committed(queue_id)
+    world.close()
 
 
 # -- whole stores ---------------------------------------------------------------------------------

@@ -70,12 +70,19 @@ def dump_queue(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many messages.")] = 10,
     body: Annotated[Body, typer.Option(help="How much of each body.")] = "short",
+    all_: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Also Kafka's aborted and open transactions, and the markers of their ends.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Print messages of a queue; with --json, one JSON document per line."""
     from onelog.commands.store.dump import dump
 
-    dump(folder, topic, queue, start, count, body, as_json=json)
+    dump(folder, topic, queue, start, count, body, all_=all_, as_json=json)
 
 
 @app.command("export-config")

@@ -16,6 +16,7 @@ from onelog.commands.times import show_time
 from onelog.errors import OffsetOutOfRangeError, StoreError, TopicNotFoundError
 from onelog.message import INNER_COUNT, TRANSACTION_MASK, Message, SysFlag, decode_properties
 from onelog.record.entries import PADDING_SIZE
+from onelog.store.outcomes import outcomes_in
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 
@@ -41,9 +42,10 @@ def dump(
     count: int,
     body: Body,
     *,
+    all_: bool,
     as_json: bool,
 ) -> None:
-    """Print messages of a queue from an offset on."""
+    """Print messages of a queue from an offset on; `all_`: also those that are not committed."""
     reader = open_readonly(folder)
     low, high = _range(reader, topic, queue_id)
     if start is None:
@@ -54,7 +56,11 @@ def dump(
             f"offset {start} is not in queue {queue_id} of topic {topic!r}: {holds}"
         )
     out = console()
+    outcomes = None if all_ else outcomes_in(reader, [topic]).get((topic, queue_id))
     for found in read_queue(reader, topic, queue_id, start, count):
+        message = found.message
+        if outcomes is not None and message is not None and not outcomes.is_committed(message):
+            continue
         if as_json:
             print(json.dumps(as_document(found, body)))
         else:

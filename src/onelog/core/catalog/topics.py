@@ -13,7 +13,6 @@ from onelog.core.catalog.settings import Settings
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
     STAGED_TOPIC,
-    TABLES_TOPIC,
     Change,
     Tables,
     Versions,
@@ -30,6 +29,7 @@ from onelog.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
+    TABLES_TOPIC,
     TIMER_TOPIC,
     check_name,
 )

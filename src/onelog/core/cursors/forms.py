@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.tables import Tables
-from onelog.core.transactions.in_place import Aborted
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK
 from onelog.store.dispatch import targets
+from onelog.store.outcomes import Aborted
 
 log = logging.getLogger(__name__)
 

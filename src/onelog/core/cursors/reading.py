@@ -24,12 +24,12 @@ from onelog.clock import Clock
 from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
-from onelog.core.transactions.in_place import Aborted
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.message_store import MessageStore
+from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
 
 SCAN_MAX = 16_000

@@ -32,17 +32,16 @@ from onelog.clock import Clock
 from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
+from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.record.decode import decode_messages
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-TABLES_TOPIC = "onelog_sys_tables"
 LEASES_TOPIC = "onelog_sys_leases"
 """Of a second set of tables, which changes with every acknowledgement."""
 STAGED_TOPIC = "onelog_sys_staged"
 """Of messages that wait for a commit (`transactions.staged`)."""
-SNAPSHOT_FILE = "onelog-tables.json"
 SNAPSHOT_FORMAT = 1
 PART_ENTRIES = 500
 """Entries of a large table that are looked at together: a few milliseconds."""
@@ -122,7 +121,7 @@ class Tables:
     _offload: Callable[[Callable[[], None]], None]
     _: KW_ONLY
     topic: str = TABLES_TOPIC
-    file: str = SNAPSHOT_FILE
+    file: str = TABLES_FILE
     snapshot_records: int = 10_000
     snapshot_age_ms: int = 300_000
 

@@ -3,19 +3,16 @@
 A producer has an id and an epoch, and numbers its messages in each queue. That tells a repeated
 batch from a new one, and a batch out of order from one that follows.
 
-A transaction's batches lie in their queues like all others. Until a marker behind them says how it
-ended, readers of committed messages stop before the first of them: at the queue's stable end. What
-was aborted is remembered by producer and place, so that such readers can leave it out.
+What is open and what was aborted is for readers, also those who have only the files
+(`store.outcomes`).
 
-Invariant: the stable end never goes back. What is here follows from the batches in the log; what is
-kept elsewhere only saves reading them again.
+Invariant: what is here follows from the batches in the log; what is kept elsewhere only saves
+reading them again.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from onelog.errors import (
@@ -24,6 +21,7 @@ from onelog.errors import (
     OutOfOrderSequenceError,
     TransactionStateError,
 )
+from onelog.store.outcomes import Outcomes
 
 BATCHES_KEPT = 5
 """As many batches may be on their way at once, so as many can be repeated."""
@@ -56,14 +54,6 @@ class Sent:
     offset: int = UNKNOWN
 
 
-class Aborted(NamedTuple):
-    """A transaction that failed: its producer, its first batch, its marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 @dataclass(slots=True)
 class Producer:
     """What one queue knows of one producer."""
@@ -73,19 +63,14 @@ class Producer:
     seen_ms: int = 0
 
 
-class QueueProducers:
+class QueueProducers(Outcomes):
     """The producers of one queue."""
 
-    __slots__ = ("aborted", "covered", "on_the_way", "open", "producers")
+    __slots__ = ("on_the_way", "producers")
 
     def __init__(self) -> None:
+        super().__init__()
         self.producers: dict[int, Producer] = {}
-        self.open: dict[int, int] = {}
-        """Where the open transaction of each producer begins, in the order of beginning."""
-        self.aborted: list[Aborted] = []
-        """In the order of their markers."""
-        self.covered = 0
-        """The queue offset up to which batches are accounted for."""
         self.on_the_way = 0
         """Batches that were taken, and are not known to be stored."""
 
@@ -169,21 +154,9 @@ class QueueProducers:
         if epoch > known.epoch:
             known.epoch = epoch
             known.sent.clear()
+            known.sent.append(Sent(-1, -1, offset))  # The next batch has number 0.
         known.seen_ms = now_ms
-        begun = self.open.pop(producer_id, None)
-        if begun is not None and not kept:
-            self.aborted.append(Aborted(producer_id, begun, offset))
-
-    def stable_end(self, end: int) -> int:
-        """Where readers of committed messages stop, in a queue that ends at `end`."""
-        return min(end, min(self.open.values())) if self.open else end
-
-    def aborted_between(self, begin: int, end: int) -> list[Aborted]:
-        """The failed transactions with batches in these offsets."""
-        if not self.aborted:
-            return []
-        at = bisect_left(self.aborted, begin, key=attrgetter("last_offset"))
-        return [each for each in self.aborted[at:] if each.first_offset < end]
+        self.decided(producer_id, offset, kept=kept)
 
     def forget(self, begin: int, before_ms: int) -> None:
         """The queue begins at `begin` now; producers that were silent since then are gone."""
@@ -221,9 +194,7 @@ class QueueProducers:
     def restored(cls, kept: dict[str, Any]) -> "QueueProducers":
         """The inverse of `kept`."""
         queue = cls()
-        queue.covered = kept["covered"]
-        queue.aborted = [Aborted(*each) for each in kept.get("aborted", ())]
-        queue.open = dict(kept.get("open", ()))
+        queue.restore(kept)
         for producer_id, epoch, seen_ms, sent in kept.get("producers", ()):
             batches: Iterable[Sent] = (Sent(*each) for each in sent)
             queue.producers[producer_id] = Producer(

@@ -21,19 +21,12 @@ from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
-from onelog.core.transactions.in_place import (
-    Aborted,
-    Producer,
-    QueueProducers,
-    Sent,
-    Stamp,
-)
+from onelog.core.transactions.in_place import Producer, QueueProducers, Sent, Stamp
 from onelog.errors import FlushTimeoutError, OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
-from onelog.record.decode import decode_messages
-from onelog.record.forms import FORM_MASK
 from onelog.store.message_store import MessageStore
+from onelog.store.outcomes import Aborted, batches_from
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +34,6 @@ EXPIRY_MS = 24 * 3_600_000
 _IDS_AT_ONCE = 1_000
 _QUEUES_AT_ONCE = 200
 _NEXT_ID = "next_id"
-_REPLAY_BYTES = 4 << 20
-_REPLAY_COUNT = 100_000
 
 Queue = tuple[str, int]
 """A topic and a queue id."""
@@ -118,16 +109,8 @@ class BatchProducers:
         if producers.covered > end:
             # The end of the log was lost: what was kept may tell of batches that are not there.
             producers = self._queues[queue] = QueueProducers()
-        offset = max(producers.covered, store.min_offset(topic, queue_id))
-        while offset < end:
-            read = store.read_now(topic, queue_id, offset, _REPLAY_COUNT, _REPLAY_BYTES)
-            for part in read.slices:
-                for message in decode_messages(part):
-                    if message.sys_flag & FORM_MASK and message.queue_offset >= producers.covered:
-                        self._replay_batch(producers, message.body, message.queue_offset)
-            if read.next_offset <= offset:
-                break
-            offset = read.next_offset
+        for message in batches_from(store, topic, queue_id, producers.covered):
+            self._replay_batch(producers, message.body, message.queue_offset)
         producers.covered = end
 
     def _replay_batch(self, queue: QueueProducers, body: memoryview, offset: int) -> None:

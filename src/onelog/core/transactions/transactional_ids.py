@@ -9,7 +9,8 @@ then on.
 
 An end is decided by one record (COMMITTING, ABORTING), and then carried out by one append: markers,
 positions, and the record that says so. A crash in between leaves the decision, which is carried out
-at the next start.
+at the next start. A producer may ask for the next epoch with the end; then what it sent before, and
+was lost on the way, can never get into its next transaction.
 
     table     "in_place": {transactional id: what `_kept` gives}
 
@@ -22,6 +23,7 @@ import enum
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from onelog.clock import Clock
@@ -39,6 +41,7 @@ from onelog.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
+    NotInTransactionError,
     OnelogError,
     ProducerFencedError,
     ProducerIdMismatchError,
@@ -56,6 +59,11 @@ IDLE_MAX_MS = 7 * 86_400_000
 EPOCH_MAX = 32_766
 _LATE_MS = 1_000
 NOBODY = -1
+Incarnation = tuple[int, int]
+"""A producer's id and epoch."""
+NO_PRODUCER: Incarnation = NOBODY, NOBODY
+WhenEnded = Callable[[Incarnation, OnelogError | None], None]
+"""Called with who the producer is from then on, and what went wrong."""
 _KAFKA_FORM = Form.KAFKA.sys_flag
 
 
@@ -87,6 +95,8 @@ class Transaction:
     queues: frozenset[Queue] = frozenset()
     groups: dict[str, dict[str, dict[int, Position]]] = field(default_factory=dict)
     """Groups, and the positions that they will have."""
+    before: Incarnation = NO_PRODUCER
+    """Who asked for the present epoch, and may ask again: the answer may have been lost."""
 
 
 class TransactionalIds:
@@ -169,7 +179,8 @@ class TransactionalIds:
     ) -> tuple[int, int]:
         """Take a transactional id over: the producer's id and epoch from now on.
 
-        Who says which producer it was before must be the last one. An open transaction is aborted.
+        Who says which producer it was before must be the last one, or be told the same again. An
+        open transaction is aborted.
         """
         self.access.check(who, "publish", ("group", name))
         if not name:
@@ -184,27 +195,36 @@ class TransactionalIds:
             new = Transaction(name, self._producers.new_id(), 0, timeout_ms, seen_ms=now_ms)
             self._record(new)
             return new.producer_id, new.epoch
-        if producer_id != NOBODY and (producer_id, epoch) != (found.producer_id, found.epoch):
-            raise ProducerFencedError(f"{name!r} has another producer, or epoch {found.epoch}")
+        before = NO_PRODUCER if producer_id == NOBODY else (producer_id, epoch)
         found = self._settled(found)
-        epoch = found.epoch + 1
+        if before not in (NO_PRODUCER, (found.producer_id, found.epoch)):
+            if before == found.before and found.state is not State.ONGOING:
+                return found.producer_id, found.epoch
+            raise ProducerFencedError(f"{name!r} has another producer, or epoch {found.epoch}")
         if found.state is State.ONGOING:
-            found = self._end(found, commit=False, epoch=epoch)
-        producer_id = found.producer_id
-        if epoch >= EPOCH_MAX:
-            producer_id, epoch = self._producers.new_id(), 0
+            found = self._end(found, commit=False, epoch=found.epoch + 1)
+            producer_id, epoch = found.producer_id, found.epoch
+        else:
+            producer_id, epoch = self._usable(found.producer_id, found.epoch + 1)
         now_ms = self._clock.now_ms()
-        self._record(Transaction(name, producer_id, epoch, timeout_ms, seen_ms=now_ms))
+        self._record(
+            Transaction(name, producer_id, epoch, timeout_ms, seen_ms=now_ms, before=before)
+        )
         return producer_id, epoch
+
+    def _usable(self, producer_id: int, epoch: int) -> Incarnation:
+        """These, or another id if the epochs of this one are used up."""
+        return (producer_id, epoch) if epoch < EPOCH_MAX else (self._producers.new_id(), 0)
 
     def add_queues(
         self, who: Principal, name: str, producer_id: int, epoch: int, queues: Sequence[Queue]
     ) -> None:
-        """The producer will send batches of its transaction to these queues."""
+        """The producer will send batches of its transaction to these queues, if they are there."""
         self.access.check(who, "publish", ("group", name))
         for topic, _ in queues:
             self.access.check(who, "publish", ("topic", topic))
         found = self._require(name, producer_id, epoch)
+        queues = [each for each in queues if self._is_there(*each)]
         if found.state is not State.ONGOING or not found.queues.issuperset(queues):
             self._record(replace(self._going_on(found), queues=found.queues.union(queues)))
 
@@ -227,15 +247,20 @@ class TransactionalIds:
         group: str,
         member: Member,
         positions: Positions,
+        *,
+        joins: bool = False,
     ) -> None:
-        """Positions that the group has if the transaction is committed."""
+        """Positions that the group has if the transaction is committed; `joins`: it is added."""
         self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "consume", ("group", group))
         found = self._require(name, producer_id, epoch)
-        if found.state is not State.ONGOING or group not in found.groups:
-            raise TransactionStateError(f"group {group} was not added to the transaction of {name}")
+        if not joins and (found.state is not State.ONGOING or group not in found.groups):
+            raise NotInTransactionError(f"group {group} was not added to the transaction of {name}")
         if member.generation >= 0 or member.member_id:
             self._coordinator.check_member(who, group, member)
-        pending = dict(found.groups[group])
+        if joins:
+            found = self._going_on(found)
+        pending = dict(found.groups.get(group, {}))
         for topic, queues in positions.items():
             pending[topic] = {**pending.get(topic, {}), **queues}
         self._record(replace(found, groups={**found.groups, group: pending}))
@@ -247,17 +272,29 @@ class TransactionalIds:
         producer_id: int,
         epoch: int,
         commit: bool,
-        when_safe: WhenSafe,
+        when_ended: WhenEnded,
+        *,
+        renews: bool = False,
     ) -> None:
-        """End the transaction; calls back when that is as safe as configured."""
+        """End the transaction; calls back when that is as safe as configured.
+
+        `renews`: the producer gets the next epoch with it, also if there was nothing to abort.
+        """
         self.access.check(who, "publish", ("group", name))
-        found = self._require(name, producer_id, epoch)
-        if found.state is State.ONGOING:
-            self._end(found, commit=commit, epoch=found.epoch)
-        elif found.state is not (State.COMMITTED if commit else State.ABORTED):
+        found = self._transactions.get(name)
+        is_repeated = found is not None and found.before == (producer_id, epoch)
+        if found is None or not is_repeated or found.state in (State.EMPTY, State.ONGOING):
+            found, is_repeated = self._require(name, producer_id, epoch), False
+        found = self._settled(found)
+        if found.state is State.ONGOING or (renews and not commit and not is_repeated):
+            asked = (producer_id, epoch) if renews else NO_PRODUCER
+            found = self._end(found, commit=commit, epoch=epoch + renews, asked=asked)
+        elif renews != is_repeated or found.state is not (
+            State.COMMITTED if commit else State.ABORTED
+        ):
             word = "commit" if commit else "abort"
             raise TransactionStateError(f"{name!r} has nothing to {word}: {found.state.value}")
-        self._when_durable(when_safe)
+        self._when_durable(partial(when_ended, (found.producer_id, found.epoch)))
 
     def transactions(self, who: Principal) -> list[Transaction]:
         """Every transactional id."""
@@ -288,10 +325,18 @@ class TransactionalIds:
 
     # -- ending --------------------------------------------------------------------------------
 
-    def _end(self, transaction: Transaction, *, commit: bool, epoch: int) -> Transaction:
+    def _end(
+        self,
+        transaction: Transaction,
+        *,
+        commit: bool,
+        epoch: int,
+        asked: Incarnation = NO_PRODUCER,
+    ) -> Transaction:
+        """Decide, and carry it out; `asked`: who may ask again."""
         state = State.COMMITTING if commit else State.ABORTING
         now_ms = self._clock.now_ms()
-        decided = replace(transaction, state=state, epoch=epoch, seen_ms=now_ms)
+        decided = replace(transaction, state=state, epoch=epoch, seen_ms=now_ms, before=asked)
         return self._carry_out(self._record(decided))
 
     def _carry_out(self, transaction: Transaction) -> Transaction:
@@ -316,8 +361,8 @@ class TransactionalIds:
                 }
                 changes += self._coordinator.committing(group, there)
         ended = Transaction(
-            transaction.name, producer_id, epoch, transaction.timeout_ms,
-            _ENDING[transaction.state], transaction.begun_ms, now_ms,
+            transaction.name, *self._usable(producer_id, epoch), transaction.timeout_ms,
+            _ENDING[transaction.state], transaction.begun_ms, now_ms, before=transaction.before,
         )  # fmt: skip
         changes.append((self.name, transaction.name, _kept(ended)))
         for topic, _ in queues:
@@ -378,7 +423,7 @@ class TransactionalIds:
                 f"{found.name!r} is at epoch {found.epoch}, not at {stamp.epoch}"
             )
         if found.state is not State.ONGOING or queue not in found.queues:
-            raise TransactionStateError(f"{queue} is not in a transaction of {found.name!r}")
+            raise NotInTransactionError(f"{queue} is not in a transaction of {found.name!r}")
 
     def _is_pending(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a transaction that has not ended will move a group in a queue."""
@@ -396,6 +441,7 @@ def _kept(transaction: Transaction) -> dict[str, Any]:
         "state": transaction.state.value,
         "begun_ms": transaction.begun_ms,
         "seen_ms": transaction.seen_ms,
+        "before": transaction.before,
         "queues": sorted(list(each) for each in transaction.queues),
         "groups": {
             group: {
@@ -424,4 +470,5 @@ def _restored(name: str, kept: Mapping[str, Any]) -> Transaction:
             }
             for group, topics in kept["groups"].items()
         },
+        tuple(kept.get("before", NO_PRODUCER)),
     )  # fmt: skip

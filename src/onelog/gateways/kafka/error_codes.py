@@ -26,6 +26,7 @@ from onelog.errors import (
     MembershipError,
     MessageError,
     MessageTooLargeError,
+    NotInTransactionError,
     NotPermittedError,
     OffsetOutOfRangeError,
     OnelogError,
@@ -49,7 +50,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways import code_of
-from onelog.wire.kafka.codes import ErrorCode
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
 
 ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     WireError: ErrorCode.INVALID_REQUEST,
@@ -92,6 +93,7 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
     OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     TransactionStateError: ErrorCode.INVALID_TXN_STATE,
+    NotInTransactionError: ErrorCode.TRANSACTION_ABORTABLE,
     ProducerFencedError: ErrorCode.PRODUCER_FENCED,
     ProducerIdMismatchError: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     InvalidTransactionTimeoutError: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
@@ -99,8 +101,34 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     LeaseNotFoundError: ErrorCode.INVALID_RECORD_STATE,
 }
 """Every error that a request can end in. One that is not here has the code of its parent."""
+_SINCE: dict[ErrorCode, tuple[ErrorCode, dict[ApiKey, int]]] = {
+    ErrorCode.PRODUCER_FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        {
+            ApiKey.INIT_PRODUCER_ID: 4,
+            ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+            ApiKey.ADD_OFFSETS_TO_TXN: 2,
+            ApiKey.END_TXN: 2,
+        },
+    ),
+    ErrorCode.TRANSACTION_ABORTABLE: (
+        ErrorCode.INVALID_TXN_STATE,
+        {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4},
+    ),
+}
+"""Codes that only some versions of some APIs know, and what others are told instead."""
 
 
 def error_code(error: OnelogError) -> ErrorCode:
     """The code that tells a client of this error."""
     return code_of(error, ERROR_CODES, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def error_code_in(key: int, version: int, error: OnelogError) -> ErrorCode:
+    """The code that tells of this error in the answer to a request of this version."""
+    code = error_code(error)
+    if code in _SINCE:
+        older, since = _SINCE[code]
+        known_from = since.get(ApiKey(key))
+        return code if known_from is not None and version >= known_from else older
+    return code

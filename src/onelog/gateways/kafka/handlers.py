@@ -35,7 +35,7 @@ HANDLERS: dict[ApiKey, Handler] = {
 }
 
 VERSIONS: dict[ApiKey, range] = {
-    ApiKey.PRODUCE: range(12),
+    ApiKey.PRODUCE: range(13),
     ApiKey.FETCH: range(17),
     ApiKey.LIST_OFFSETS: range(12),
     ApiKey.METADATA: range(14),
@@ -49,15 +49,15 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.DESCRIBE_GROUPS: range(6),
     ApiKey.LIST_GROUPS: range(6),
     ApiKey.DELETE_RECORDS: range(3),
-    ApiKey.INIT_PRODUCER_ID: range(5),
+    ApiKey.INIT_PRODUCER_ID: range(7),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
     ApiKey.API_VERSIONS: range(5),
     ApiKey.CREATE_TOPICS: range(2, 8),
     ApiKey.DELETE_TOPICS: range(1, 7),
     ApiKey.ADD_PARTITIONS_TO_TXN: range(4),
-    ApiKey.ADD_OFFSETS_TO_TXN: range(4),
-    ApiKey.END_TXN: range(5),
-    ApiKey.TXN_OFFSET_COMMIT: range(5),
+    ApiKey.ADD_OFFSETS_TO_TXN: range(5),
+    ApiKey.END_TXN: range(6),
+    ApiKey.TXN_OFFSET_COMMIT: range(6),
     ApiKey.DESCRIBE_ACLS: range(1, 4),
     ApiKey.CREATE_ACLS: range(1, 4),
     ApiKey.DELETE_ACLS: range(1, 4),

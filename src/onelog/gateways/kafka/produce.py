@@ -4,12 +4,15 @@ A request has a batch for each of some partitions, and is answered as a whole: w
 them is as safe as configured. With acks 0 there is no answer, and an error closes the connection.
 """
 
+from typing import Literal
+
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.transactions.in_place import Stamp
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
-from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.error_codes import error_code_in
 from onelog.gateways.kafka.names import NO_ID, require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.message import Appended, NewMessage
@@ -20,12 +23,14 @@ from onelog.wire.kafka.schema import Fields
 _KAFKA_FORM = Form.KAFKA.sys_flag
 _BATCH_VERSION = 3
 """From here on producers send batches; before that, message sets."""
+_ADDING_VERSION = 12
+"""From here on batches add their partitions to their producer's transaction."""
 
 
 class _Producing:
     """One request on its way: how many of its partitions have no answer yet."""
 
-    __slots__ = ("answer", "failed", "left", "request", "session")
+    __slots__ = ("added", "answer", "failed", "left", "request", "session")
 
     def __init__(self, session: KafkaSession, request: Request) -> None:
         self.session = session
@@ -33,6 +38,8 @@ class _Producing:
         self.left = 1  # The request itself, until all of it was looked at.
         self.answer: list[Fields] = []
         self.failed = False
+        self.added: OnelogError | Literal["not yet"] | None = "not yet"
+        """How it went to add the request's partitions to a transaction."""
 
     def done(self) -> None:
         """One more is."""
@@ -46,6 +53,30 @@ class _Producing:
             session.connection.close()
         else:
             session.drop(request)
+
+    def add_to_transaction(self, stamp: Stamp) -> None:
+        """Add all partitions of the request, once: each time is a record."""
+        session, fields = self.session, self.request.fields
+        if self.added == "not yet":
+            queues = [
+                (topic["name"], each["index"])
+                for topic in fields["topic_data"]
+                for each in topic["partition_data"]
+            ]
+            name, self.added = fields["transactional_id"] or "", None
+            try:
+                session.broker.in_place.add_queues(
+                    session.principal, name, stamp.producer_id, stamp.epoch, queues
+                )
+            except OnelogError as error:
+                self.added = error
+        if self.added is not None:
+            raise self.added
+
+    def fail(self, partition: Fields, error: OnelogError) -> None:
+        """A batch was not stored: the broker's own error."""
+        code = error_code_in(self.request.key, self.request.version, error)
+        self.refuse(partition, code, str(error))
 
     def refuse(self, partition: Fields, code: ErrorCode, reason: str) -> None:
         """A batch was not stored."""
@@ -82,7 +113,7 @@ def produce(session: KafkaSession, request: Request) -> None:
                 producing.refuse(partition, error.code, str(error))
                 producing.done()
             except OnelogError as error:
-                producing.refuse(partition, error_code(error), str(error))
+                producing.fail(partition, error)
                 producing.done()
         producing.answer.append(
             {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}
@@ -107,10 +138,12 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
         born_host=session.born_host, store_host=session.gateway.store_host,
         inner_count=batch.records,
     )  # fmt: skip
+    stamp = batches.stamp_of(batch)
+    if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
+        producing.add_to_transaction(stamp)
     session.broker.publish_batch(
-        session.principal, message, batches.stamp_of(batch), _stored,
-        (producing, topic.name, told),
-    )  # fmt: skip
+        session.principal, message, stamp, _stored, (producing, topic.name, told)
+    )
 
 
 def _stored(
@@ -118,7 +151,7 @@ def _stored(
 ) -> None:
     producing, topic, told = token
     if error is not None:
-        producing.refuse(told, error_code(error), str(error))
+        producing.fail(told, error)
     else:
         assert appended is not None
         session = producing.session

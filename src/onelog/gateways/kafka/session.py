@@ -41,6 +41,10 @@ NODE_ID = 0
 """This broker, among the brokers that Kafka's clients are told of: it is the only one."""
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
+_FEATURES = {"transaction.version": 2}
+"""What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
+_FEATURES_VERSION = 4
+"""Clients before do not understand that a feature may be off."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _Found = TypeVar("_Found")
@@ -222,7 +226,18 @@ def api_versions(session: KafkaSession, request: Request) -> Fields:
         software = request.fields["client_software_name"], request.fields["client_software_version"]
         if not all(_SOFTWARE.fullmatch(each) for each in software):
             return api_versions_answer(session.gateway, ErrorCode.INVALID_REQUEST)
-    return api_versions_answer(session.gateway, ErrorCode.NONE)
+    answer = api_versions_answer(session.gateway, ErrorCode.NONE)
+    if request.version >= _FEATURES_VERSION:
+        answer["supported_features"] = [
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in _FEATURES.items()
+        ]
+    answer["finalized_features_epoch"] = 0
+    answer["finalized_features"] = [
+        {"name": name, "max_version_level": level, "min_version_level": level}
+        for name, level in _FEATURES.items()
+    ]
+    return answer
 
 
 def api_versions_answer(gateway: Gateway, code: ErrorCode) -> Fields:

@@ -3,9 +3,9 @@
 from functools import partial
 
 from onelog.core.transactions.producers import Queue
-from onelog.core.transactions.transactional_ids import State
-from onelog.errors import OnelogError, ProducerFencedError, TopicNotFoundError
-from onelog.gateways.kafka.error_codes import error_code
+from onelog.core.transactions.transactional_ids import Incarnation, State
+from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import failed, taken
 from onelog.gateways.kafka.names import require_topic
@@ -13,28 +13,26 @@ from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
-_FENCED_SINCE = {
-    ApiKey.INIT_PRODUCER_ID: 4,
-    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
-    ApiKey.ADD_OFFSETS_TO_TXN: 2,
-    ApiKey.END_TXN: 2,
-}
-"""Versions that know the word for a producer that was fenced; others have an older one."""
 _MEMBER_VERSION = 3
+_JOINING_VERSION = 5
+"""From here on positions add their group to the transaction."""
+_RENEWING_VERSION = 5
+"""From here on every transaction has an epoch of its own."""
 
 
 def _code(request: Request, error: OnelogError) -> ErrorCode:
-    known = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
-    if isinstance(error, ProducerFencedError):
-        since = _FENCED_SINCE.get(ApiKey(request.key), 1 << 15)
-        return known[0] if request.version >= since else known[1]
-    return error_code(error)
+    return error_code_in(request.key, request.version, error)
 
 
 def init_producer_id(session: KafkaSession, request: Request) -> Fields:
     """INIT_PRODUCER_ID: an id of its own, or the next epoch of a transactional id."""
     fields, broker = request.fields, session.broker
     name = fields["transactional_id"]
+    refused = {"producer_id": -1, "producer_epoch": -1}
+    if fields.get("enable2_pc"):
+        return {"error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, **refused}
+    if fields.get("keep_prepared_txn"):
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION, **refused}
     try:
         if name is None:
             producer_id, epoch = broker.new_producer_id(session.principal), 0
@@ -44,7 +42,7 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields:
                 fields.get("producer_id", -1), fields.get("producer_epoch", -1),
             )  # fmt: skip
     except OnelogError as error:
-        return {"error_code": _code(request, error), "producer_id": -1, "producer_epoch": -1}
+        return {"error_code": _code(request, error), **refused}
     return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
 
 
@@ -114,6 +112,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
         session.broker.in_place.commit_offsets(
             session.principal, fields["transactional_id"], fields["producer_id"],
             fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
+            joins=request.version >= _JOINING_VERSION,
         )  # fmt: skip
     except OnelogError as error:
         return {"topics": failed(told, _code(request, error))}
@@ -127,14 +126,22 @@ def end_txn(session: KafkaSession, request: Request) -> Fields | None:
         session.broker.in_place.end(
             session.principal, fields["transactional_id"], fields["producer_id"],
             fields["producer_epoch"], fields["committed"], partial(_ended, session, request),
+            renews=request.version >= _RENEWING_VERSION,
         )  # fmt: skip
     except OnelogError as error:
         return {"error_code": _code(request, error)}
     return None
 
 
-def _ended(session: KafkaSession, request: Request, error: OnelogError | None) -> None:
-    session.answer(request, {"error_code": 0 if error is None else error_code(error)})
+def _ended(
+    session: KafkaSession, request: Request, producer: Incarnation, error: OnelogError | None
+) -> None:
+    if error is not None:
+        session.answer(request, {"error_code": error_code(error)})
+        return
+    producer_id, epoch = producer
+    told = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+    session.answer(request, told)
 
 
 # -- what administrators ask -------------------------------------------------------------------

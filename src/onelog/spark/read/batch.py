@@ -24,7 +24,7 @@ from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions
 from onelog.spark.read import store_files
 from onelog.spark.read.boundaries import EARLIEST, LATEST, Kind
-from onelog.spark.read.offsets import QueueRange, resolve, split
+from onelog.spark.read.offsets import Origin, QueueRange, Snapshot, resolve, split
 from onelog.spark.read.origins import origin_of
 from onelog.spark.read.pruning import OFFSET_MAX, Pruning, prune, pruning_of
 from onelog.spark.read.store_files import StoreSplit
@@ -70,13 +70,13 @@ class OnelogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """On the driver: who reads what."""
         options = self._options
-        ranges = prune(self._ranges(), self._pruning, origin_of(options))
-        return plan(options, ranges, self._pruning)
-
-    def _ranges(self) -> list[QueueRange]:
-        options, now_ms = self._options, time.time_ns() // 1_000_000
         origin = origin_of(options)
         snapshot = origin.snapshot()
+        ranges = prune(self._ranges(origin, snapshot), self._pruning, origin_of(options))
+        return plan(options, ranges, self._pruning, snapshot)
+
+    def _ranges(self, origin: Origin, snapshot: Snapshot) -> list[QueueRange]:
+        options, now_ms = self._options, time.time_ns() // 1_000_000
         starts, ends = (
             resolve(
                 option, boundary, snapshot, origin,
@@ -108,7 +108,7 @@ class OnelogPruningReader(OnelogReader):
 
 
 def plan(
-    options: ReadOptions, ranges: Iterable[QueueRange], pruning: Pruning
+    options: ReadOptions, ranges: Iterable[QueueRange], pruning: Pruning, snapshot: Snapshot
 ) -> list[InputPartition]:
     """The partitions that read these ranges."""
     tags = None if options.tags is None else frozenset(options.tags)
@@ -129,6 +129,7 @@ def plan(
             splits_min=options.partitions_min,
             rows_max=options.partition_rows_max,
             fail_on_data_loss=options.fail_on_data_loss,
+            aborted=snapshot.aborted,
         )
         return [StorePartition(each, filters) for each in splits]
     tasks = split(ranges, options.partitions_min, options.partition_rows_max)
@@ -149,7 +150,7 @@ def sample_bodies(options: ReadOptions, count: int) -> list[bytes]:
     table = Table(columns.spark_schema(["body"]))
     return [
         body
-        for part in plan(tolerant, ranges, Pruning())
+        for part in plan(tolerant, ranges, Pruning(), snapshot)
         for batch in read_partition(tolerant, table, part)
         for body in batch["body"].to_pylist()
     ]

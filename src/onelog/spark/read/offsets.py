@@ -11,13 +11,14 @@ goes back unless the topic was made again or the user accepts the loss of data.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, DataLossError
 from onelog.spark.read.boundaries import EARLIEST_OFFSET, LATEST_OFFSET, Boundary, Kind
+from onelog.store.outcomes import Aborted
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Snapshot:
 
     extents: Mapping[Queue, Extent]
     incarnations: Incarnations = field(default_factory=dict)
+    aborted: Mapping[Queue, Sequence[Aborted]] = field(default_factory=dict)
+    """Transactions whose messages are to be left out; brokers leave them out themselves."""
 
     @property
     def ends(self) -> "Offsets":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, StoreError, TopicNotFoundError
+from onelog.message import QueueOffset
 from onelog.names import (
     DEAD_LETTER_PREFIX,
     LIGHT_QUEUE_PREFIX,
@@ -21,6 +22,7 @@ from onelog.rocketmq.names import BENCHMARK_TOPIC, SYSTEM_TOPICS, UPPER_SYSTEM_P
 from onelog.spark.brokers import Brokers, connect
 from onelog.spark.options import ReadOptions, Subscription
 from onelog.spark.read.offsets import Extent, Origin, Snapshot, find_queue, queue_name
+from onelog.store.outcomes import outcomes_in
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 
@@ -88,7 +90,10 @@ class ClusterOrigin(Origin):
 
 
 class StoreOrigin(Origin):
-    """Topics in a store's files, as they are when they are asked for."""
+    """Topics in a store's files, as they are when they are asked for.
+
+    A queue ends before its first transaction that is not decided.
+    """
 
     def __init__(self, folder: Path, subscription: Subscription) -> None:
         self._folder = folder
@@ -112,14 +117,20 @@ class StoreOrigin(Origin):
         else:
             topics = list(wanted.topics or wanted.queues or ())
             self._check(topics, queues, missing_ok)
-        extents = {
-            Queue(topic, "", queue_id): Extent(
-                reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
-            )
-            for topic in topics
-            for queue_id in queues.get(topic, ())
+        outcomes = outcomes_in(reader, topics)
+        extents = {}
+        for topic in topics:
+            for queue_id in queues.get(topic, ()):
+                start, end = reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
+                if (known := outcomes.get((topic, queue_id))) is not None:
+                    end = QueueOffset(max(start, known.stable_end(end)))
+                extents[Queue(topic, "", queue_id)] = Extent(start, end)
+        aborted = {
+            Queue(topic, "", queue_id): known.aborted
+            for (topic, queue_id), known in outcomes.items()
+            if known.aborted
         }
-        return Snapshot(_assigned(wanted, extents, missing_ok))
+        return Snapshot(_assigned(wanted, extents, missing_ok), aborted=aborted)
 
     def _check(self, topics: Sequence[str], known: Iterable[str], missing_ok: bool) -> None:
         missing = [topic for topic in topics if topic not in known]

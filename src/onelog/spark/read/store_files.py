@@ -8,7 +8,8 @@ a task goes from entry to entry, and touches nothing else of the log: better if 
 of it is wanted. A range of bytes starts and ends where a record starts, found in the queues.
 
 Nothing here finds out where a queue or the log ends: a task reads what the driver found settled
-(see `store.readonly`), and of a queue only the entries in its range.
+(see `store.readonly`), and of a queue only the entries in its range. What was aborted (see
+`store.outcomes`) the driver has found out, too.
 
 Invariants: every message of the ranges is in exactly one split; rows are those of the ranges; a
 record that is not whole is never a row. Damage fails the read, or is skipped and reported, as the
@@ -18,8 +19,8 @@ written or created.
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,10 @@ from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
 from onelog.message import MULTI_DISPATCH, RECORD_CRC, TRANSACTION_MASK, Message, SysFlag, tags_code
 from onelog.names import SCHEDULE_TOPIC
-from onelog.record.columns import Ints, Layout, Mask, lay_out, leading_records
+from onelog.record.columns import Ints, Layout, Mask, integers, lay_out, leading_records
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
+from onelog.record.forms import FORM_MASK, kafka
 from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
@@ -44,12 +46,16 @@ from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.dispatch import targets
 from onelog.store.folder import look, queue_file_entries
+from onelog.store.outcomes import Aborted
 from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
 from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 
 EntryArray = npt.NDArray[np.void]
+AbortedOf = Mapping[Queue, Sequence[Aborted]]
+"""The transactions that failed, of queues that have some."""
 
+NO_ABORTED: AbortedOf = {}
 _QUEUE_MAPS_MAX = 64
 SPLIT_BYTES_MAX = 64 << 20
 """What a task reads, about: enough that starting it does not count, and all cores have some."""
@@ -61,6 +67,9 @@ _GUIDES_MAX = 8
 """Queues that are asked where records start."""
 _WINDOW_BYTES = 8 << 20
 _MULTI_DISPATCH_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+_BATCH_BYTES_MIN = kafka.HEAD.size
+_ATTRIBUTES_LOW_AT, _PRODUCER_AT = kafka.ATTRIBUTES_AT + 1, 43
+_TRANSACTIONAL = int(kafka.Attribute.TRANSACTIONAL)
 _CRC_PROPERTY_FIRST = ord(RECORD_CRC[0])
 _ADVICE = "; `onelog store verify` finds all damage, and onCorruption=skip reads the rest"
 
@@ -72,6 +81,7 @@ class QueueSplit:
     store: str
     ranges: tuple[QueueRange, ...]
     fail_on_data_loss: bool
+    aborted: AbortedOf = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,7 @@ class LogSplit:
     fail_on_data_loss: bool
     start: int
     stop: int
+    aborted: AbortedOf = field(default_factory=dict)
 
 
 StoreSplit = QueueSplit | LogSplit
@@ -110,6 +121,7 @@ class _Reading:
         self.decoder = decoder
         self.filters = filters
         self.fail_on_data_loss = split.fail_on_data_loss
+        self.aborted = split.aborted
         store = Path(split.store)
         self.log = LogFiles(store)
         self.queues = QueueFiles(store)
@@ -117,6 +129,8 @@ class _Reading:
     def rows(self, layout: Layout, each: QueueRange) -> Iterator[pa.RecordBatch]:
         """Rows of records that all belong to one queue."""
         queue = each.queue
+        if queue in self.aborted:
+            layout = layout.rows(~is_aborted(layout, self.aborted[queue]))
         selection = Selection(queue.broker, queue.topic, each.start, each.end, self.filters)
         return self.decoder.batches(layout, selection)
 
@@ -134,6 +148,25 @@ class _Reading:
     def lost(self, what: str) -> None:
         """Messages that are not there any more."""
         lose(what, fail=self.fail_on_data_loss)
+
+
+def is_aborted(layout: Layout, aborted: Sequence[Aborted]) -> Mask:
+    """Which records, all of one queue, hold batches of these transactions."""
+    found = np.zeros(len(layout), np.bool_)
+    foreign = (layout.sys_flag & FORM_MASK) != 0
+    foreign &= layout.topic_at - layout.body_at >= _BATCH_BYTES_MIN
+    rows = np.flatnonzero(foreign)
+    if not len(rows):
+        return found
+    body_at, offset = layout.body_at[rows], layout.queue_offset[rows]
+    producer = integers(layout.raw, body_at + _PRODUCER_AT, ">i8")
+    hit = np.zeros(len(rows), np.bool_)
+    for each in aborted:
+        in_place = (offset >= each.first_offset) & (offset <= each.last_offset)
+        hit |= in_place & (producer == each.producer_id)
+    hit &= (layout.raw[body_at + _ATTRIBUTES_LOW_AT] & _TRANSACTIONAL) != 0
+    found[rows] = hit
+    return found
 
 
 # -- by queue ------------------------------------------------------------------------------------
@@ -391,6 +424,11 @@ class _Scan:
         kind = layout.sys_flag & TRANSACTION_MASK
         number[(kind != 0) & (kind != SysFlag.COMMITTED)] = -1
         number[layout.log_offset < self._first_log[number]] = -1
+        for place, each in enumerate(self._ranges if reading.aborted else ()):
+            if each.queue in reading.aborted:
+                here = np.flatnonzero(number == place)
+                gone = is_aborted(layout.rows(here), reading.aborted[each.queue])
+                number[here[gone]] = -1
         is_batch = (layout.sys_flag & SysFlag.INNER_BATCH) != 0
         offset = layout.queue_offset
         plain = (number >= 0) & ~is_batch
@@ -538,6 +576,7 @@ def plan(
     splits_min: int | None = None,
     rows_max: int | None = None,
     fail_on_data_loss: bool = True,
+    aborted: AbortedOf = NO_ABORTED,
 ) -> list[StoreSplit]:
     """Who reads what. `by` is chosen if it is not given; a limit of rows needs splits by queue."""
     store = Path(folder)
@@ -555,13 +594,26 @@ def plan(
         count = max(splits_min or 1, -(-(stop - start) // SPLIT_BYTES_MAX))
         bounds = _record_starts(stretches, start, stop, count)
         return [
-            LogSplit(str(store), found, fail_on_data_loss, low, high)
+            LogSplit(str(store), found, fail_on_data_loss, low, high, _within(aborted, found))
             for low, high in itertools.pairwise(bounds)
         ]
     rows = sum(each.rows for each in found)
     usual_rows = max(1, int(SPLIT_BYTES_MAX / max(1.0, wanted / rows)))
     tasks = split(found, splits_min, min(rows_max or usual_rows, usual_rows))
-    return [QueueSplit(str(store), tuple(task), fail_on_data_loss) for task in tasks]
+    return [
+        QueueSplit(str(store), tuple(task), fail_on_data_loss, _within(aborted, task))
+        for task in tasks
+    ]
+
+
+def _within(aborted: AbortedOf, ranges: Iterable[QueueRange]) -> AbortedOf:
+    """What a task needs of it."""
+    found: dict[Queue, list[Aborted]] = {}
+    for queue, start, end, _ in ranges:
+        for each in aborted.get(queue, ()):
+            if each.first_offset < end and each.last_offset >= start:
+                found.setdefault(queue, []).append(each)
+    return found
 
 
 def _stretches(store: Path, ranges: Sequence[QueueRange], fail: bool) -> list[_Stretch]:

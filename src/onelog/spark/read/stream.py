@@ -190,7 +190,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first = snapshot.extents.get(queue, Extent(0, 0)).start
             incarnation = until.incarnations.get((queue.topic, queue.broker), 0)
             ranges.append(QueueRange(queue, first, stop, incarnation))
-        return plan(self._options, ranges, Pruning())
+        return plan(self._options, ranges, Pruning(), snapshot)
 
     def commit(self, end: Json) -> None:
         """Everything up to `end` is done: let the group's lag show it."""
