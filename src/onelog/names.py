@@ -36,6 +36,8 @@ LIGHT_QUEUE_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 OWN_PREFIX = "onelog_sys_"
 """Of topics in which OneLog keeps what RocketMQ does not have."""
+COMPACTED_TOPIC = OWN_PREFIX + "compacted"
+"""Where the messages are that are left of compacted queues."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TO_ESCAPE = re.compile(r"[~@]")

@@ -329,6 +329,9 @@ class Broker(Parts):
             self.access.check(who, "consume", ("topic", topic))
         producers = self.batch_producers
         stable = producers.stable_end(topic, queue_id, self.store.max_offset(topic, queue_id))
+        left = self.compaction.remains.get((topic, queue_id))
+        if left is not None:
+            begin = max(begin, left.end)  # What was compacted is of no transaction.
         return stable, producers.aborted_between(topic, queue_id, begin, end)
 
     def may_follow(

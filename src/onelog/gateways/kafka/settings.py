@@ -7,10 +7,10 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
-    CLEANUP_POLICY,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
     Shown,
+    attribute,
     check_configs,
     is_list,
     shown_broker_configs,
@@ -83,7 +83,9 @@ def alter_configs(session: KafkaSession, request: Request) -> Fields:
     """ALTER_CONFIGS: those that are named, and no others."""
 
     def changed(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
-        wanted: dict[str, str | None] = dict.fromkeys(set(topic.attributes) & set(TOPIC_CONFIGS))
+        wanted: dict[str, str | None] = {
+            name: None for name in TOPIC_CONFIGS if attribute(name) in topic.attributes
+        }
         return wanted | {each["name"]: each["value"] for each in resource["configs"]}
 
     return _altered(session, request, changed)
@@ -105,9 +107,7 @@ def _changes(topic: TopicConfig, resource: Fields) -> dict[str, str | None]:
         elif operation == SET:
             wanted[name] = value
         elif operation in (APPEND, SUBTRACT) and is_list(name):
-            known = TOPIC_CONFIGS[name].default
-            if name != CLEANUP_POLICY:
-                known = topic.attributes.get(name, known)
+            known = topic.attributes.get(attribute(name), TOPIC_CONFIGS[name].default)
             words = [word for word in known.split(",") if word]
             some = (value or "").split(",")
             words = [word for word in words if word not in some]
@@ -143,11 +143,8 @@ def _alter(
     for name in wanted:
         if name not in TOPIC_CONFIGS:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
-    kept = {
-        name: value
-        for name, value in topic.attributes.items()
-        if name not in wanted or name == CLEANUP_POLICY
-    }
+    changed = set(map(attribute, wanted))
+    kept = {name: value for name, value in topic.attributes.items() if name not in changed}
     if not is_trial:
         altered = replace(topic, attributes=kept | given)
         session.broker.admin.create_topic(session.principal, altered)
