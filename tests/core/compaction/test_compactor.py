@@ -4,12 +4,14 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import CLEANUP_POLICY
+from onelog.core.leases.queue import IN_PLACE
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import MessageError
 from onelog.message import NewMessage
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, kafka
 from onelog.record.forms.kafka import Codec
+from onelog.store.verify import verify
 from tests.core.compaction.queues import (
     MINUTE,
     TOPIC,
@@ -21,6 +23,7 @@ from tests.core.compaction.queues import (
     seen,
     send,
 )
+from tests.core.leasing import LEASE_MS, Reader
 from tests.core.world import World
 
 DAY = 86_400_000
@@ -333,3 +336,70 @@ def test_what_does_not_delete_keeps_its_messages_longer_than_it_says(world: Worl
     pass_days(world, 1)
     world.retain()
     assert [each.offset for each in seen(world)] == [0, 1]
+
+
+def expire(world: World) -> None:
+    """Have the log go that is there now, as far as it may."""
+    world.topic("noise", 1)
+    for _ in range(30):
+        world.send("noise", body=bytes(100_000))
+    pass_days(world, 4)
+    start = world.store.log_min
+    for _ in range(5):
+        world.retain()
+        world.advance(MINUTE)
+    assert world.store.log_min > start
+
+
+def test_places_by_time_are_found_in_what_is_left(world: World) -> None:
+    make(world)
+    begin_ms = world.clock.now_ms()
+    for number in range(5):
+        send(world, (b"k%d" % (number // 2), b""))
+        world.clock.advance(1_000)
+    compact(world)
+    expire(world)
+    send(world, (b"z", b""))
+    broker = world.broker
+
+    def first(since_ms: int) -> int | None:
+        found = broker.first_message_since(SELF, TOPIC, 0, since_ms)
+        return None if found is None else found.offset
+
+    assert [first(begin_ms + each * 1_000) for each in range(6)] == [1, 1, 3, 3, 4, 5]
+    assert first(world.clock.now_ms() + 1) is None
+    last = broker.latest_message(SELF, TOPIC, 0)
+    assert last is not None
+    assert last.offset == 5
+    assert broker.offset_by_time(SELF, TOPIC, 0, begin_ms) == 0
+    assert broker.offset_by_time(SELF, TOPIC, 0, world.clock.now_ms() + 1) == 6
+
+
+def test_a_lease_on_what_is_left_comes_back(world: World) -> None:
+    make(world)
+    for number in range(4):
+        send(world, (b"k%d" % (number // 2), b"%d" % number))
+    send(world, (b"z", b""))
+    compact(world)
+    expire(world)
+    reader = Reader(world, topic=TOPIC)
+    assert [each.body for each in reader.take(2, policy=IN_PLACE)] == [b"1", b"3"]
+    world.advance(2 * LEASE_MS)
+    assert [(each.offset, each.body) for each in reader.take(2, policy=IN_PLACE)] == [
+        (1, b"1"),
+        (3, b"3"),
+    ]
+
+
+def test_a_store_with_compacted_queues_is_right(world: World) -> None:
+    make(world)
+    for number in range(30):
+        send(world, (b"k%d" % (number % 7), b"%d" % number))
+        if number % 10 == 0:
+            compact(world)
+    expire(world)
+    world.crash()
+    world.close()
+    found = verify(world.folder, index_slots=1_000, index_entries=4_000)
+    assert [str(each) for each in found.problems] == []
+    world.start()

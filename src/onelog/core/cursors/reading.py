@@ -37,6 +37,7 @@ from onelog.message import Message, decode_properties
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
+from onelog.record.forms import FORM_CODE
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import Fetched, FetchStatus
 
@@ -262,16 +263,29 @@ class QueueReader:
             pulled.ranges, offsets,
         )  # fmt: skip
 
+    def carried(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Where the batch with a message lies that is left of a compacted queue."""
+        if not self._remains or not self._is_compacted(topic, queue_id, offset):
+            return None
+        left = self._remains[topic, queue_id]
+        number = left.number_at(self._store, offset)
+        found = self._store.place(COMPACTED_TOPIC, left.queue_id, number)
+        # As an entry of a batch: who has a filter has to look.
+        return None if found is None or number >= left.last else (*found[:2], FORM_CODE)
+
     def message_in(
         self, topic: str, queue_id: int, offset: int, record: memoryview
     ) -> tuple[Message, memoryview]:
         """The message that an entry of a queue stands for, from the record that it names."""
         if topic in self._marked:
-            if self._remains and decode_message(record).topic == COMPACTED_TOPIC:
+            is_left = bool(self._remains) and decode_message(record).topic == COMPACTED_TOPIC
+            if is_left:
                 record = moved_records(record)[0]
             for piece in self._conversions.pieces(topic, queue_id, [record]):
                 if piece.offset == offset:
                     return piece.message, memoryview(piece.record)
+            if is_left:
+                raise OffsetOutOfRangeError(f"message {offset} of topic {topic} was compacted")
         return decode_message(record), record
 
     def _cold(
