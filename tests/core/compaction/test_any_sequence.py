@@ -87,13 +87,20 @@ class Table:
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=STEPS, keys_max=st.sampled_from([1, 3, 100]), begin=st.floats(0, 1))
+@given(
+    steps=STEPS,
+    keys_max=st.sampled_from([1, 3, 100]),
+    begin=st.floats(0, 1),
+    stop=st.sampled_from(["", "crash", "restart"]),
+)
 def test_the_last_value_of_each_key_is_read(
-    steps: list[tuple[str, *tuple[object, ...]]], keys_max: int, begin: float
+    steps: list[tuple[str, *tuple[object, ...]]], keys_max: int, begin: float, stop: str
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Table(World(Path(folder) / "store"), keys_max)
         for step, *values in steps:
             getattr(table, step)(*values)
+            if stop:
+                table.stop(stop)
             table.check(int(begin * len(table.written)))
         table.world.close()
