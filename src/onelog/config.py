@@ -163,6 +163,9 @@ class BrokerConfig:
     timer_delay_max_ms: int = setting(
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True
     )
+    compaction_interval_ms: int = setting(
+        15_000, "how often queues are looked for that are to be compacted", 10, DAY_MS
+    )
     offsets_flush_ms: int = setting(5_000, "how often offsets are saved", 10, 600_000)
     pull_bytes_max: int = setting(256 << 10, "bytes in one pull's answer", 1, 64 << 20, live=True)
     pull_count_max: int = setting(32, "messages in one pull's answer", 1, 65_535, live=True)

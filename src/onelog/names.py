@@ -39,6 +39,8 @@ OWN_PREFIX = "onelog_sys_"
 TABLES_TOPIC = "onelog_sys_tables"
 TABLES_FILE = "onelog-tables.json"
 """Where a broker writes down what it must remember, and the snapshot of that in `config`."""
+COMPACTED_TOPIC = OWN_PREFIX + "compacted"
+"""Where the messages are that are left of compacted queues."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TO_ESCAPE = re.compile(r"[~@]")

@@ -507,7 +507,8 @@ class Admin:
         if queue is None:
             return None
         start, end = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
-        data = queue.read_entries(offset, count) if start <= offset < end else b""
+        first = max(start, queue.start)  # What was compacted has no entries.
+        data = queue.read_entries(offset, count) if first <= offset < end else b""
         return QueueEntries(data, start, end)
 
     def delayed(self, who: Principal) -> tuple[DataVersion, dict[int, tuple[int, int]]]:

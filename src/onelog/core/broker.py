@@ -330,6 +330,9 @@ class Broker(Parts):
             self.access.check(who, "consume", ("topic", topic))
         producers = self.batch_producers
         stable = producers.stable_end(topic, queue_id, self.store.max_offset(topic, queue_id))
+        left = self.compaction.remains.get((topic, queue_id))
+        if left is not None:
+            begin = max(begin, left.end)  # What was compacted is of no transaction.
         return stable, producers.aborted_between(topic, queue_id, begin, end)
 
     def may_follow(
@@ -658,7 +661,12 @@ class Broker(Parts):
     ) -> int:
         """Where in a queue a time is; for a worker to ask."""
         self.access.check(who, "describe", ("topic", topic))
-        return self.store.offset_by_time(topic, queue_id, time_ms, upper)
+        found = self.store.offset_by_time(topic, queue_id, time_ms, upper)
+        left = self.compaction.remains.get((topic, queue_id))
+        # What is left was stored again since: a time before its end is where the queue begins.
+        if left is not None and found <= left.end:
+            return self.store.min_offset(topic, queue_id)
+        return found
 
     def first_message_since(
         self, who: Principal, topic: str, queue_id: int, time_ms: int
@@ -667,14 +675,16 @@ class Broker(Parts):
         from onelog.core.cursors import times  # What reads other forms, few need.
 
         self.access.check(who, "describe", ("topic", topic))
-        return times.first_since(self.store, topic, queue_id, time_ms)
+        left = self.compaction.remains.get((topic, queue_id))
+        return times.first_since(self.store, topic, queue_id, time_ms, left)
 
     def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
         """The message of a queue that was made last; for a worker to ask."""
         from onelog.core.cursors import times
 
         self.access.check(who, "describe", ("topic", topic))
-        return times.latest(self.store, topic, queue_id)
+        left = self.compaction.remains.get((topic, queue_id))
+        return times.latest(self.store, topic, queue_id, left)
 
     def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored; -1 if it has none."""

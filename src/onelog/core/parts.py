@@ -20,6 +20,7 @@ from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topics import TopicListener, Topics
+from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.looks import Looks
@@ -186,9 +187,14 @@ class Parts:
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
+        self.compaction = Compaction(
+            self.tables, self.store, self.topics, self.marked, self.starts, self.batch_producers,
+            self.writer, self._clock, self._schedule, self.warming,
+        )  # fmt: skip
         self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
             config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
+            self.compaction.remains,
         )  # fmt: skip
         self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
         self.fetches = Fetches(
@@ -256,7 +262,7 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
-            self.starts,
+            self.starts, self.compaction,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -269,6 +275,7 @@ class Parts:
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
         self.batch_producers.open()
+        self.compaction.open()
         self.coordinator.open()
         self.in_place.open()
         self.offsets.come_back()
@@ -295,6 +302,7 @@ class Parts:
         self._every(check_ms, self.checkback.check, "asking about open transactions")
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
         self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
+        self._every(config.compaction_interval_ms, self.compaction.check, "compacting queues")
         self._keep_what_is_needed()
 
     def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
@@ -360,6 +368,7 @@ class Parts:
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
+        self.compaction.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -367,7 +376,7 @@ class Parts:
     def _keep_what_is_needed(self) -> None:
         parts = (
             self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
-            self.tables, self.lease_tables,
+            self.tables, self.lease_tables, self.compaction,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

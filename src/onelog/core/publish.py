@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
-from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.catalog.topics import COMPACT, TopicConfig, Topics
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import Timers
@@ -27,7 +27,11 @@ from onelog.errors import (
     PropertiesTooLargeError,
     TopicPermissionError,
 )
-from onelog.message import PROPERTIES_BYTES_MAX, NewMessage, NewRun, SysFlag
+from onelog.message import KEYS, PROPERTIES_BYTES_MAX, NewMessage, NewRun, SysFlag, property_bytes
+from onelog.record.forms import FORM_MASK
+
+_KEY_NEEDLES = (KEYS.encode() + b"\x01", b"__key\x01")
+"""Of a key as RocketMQ's clients give it, and of one that is no text (`record.forms.rocketmq`)."""
 
 
 class Intent(NamedTuple):
@@ -124,7 +128,14 @@ class Publisher:
     def _admit_run(self, run: NewRun) -> NewRun:
         if self._topics.naming.is_retry(run.topic):
             raise MessageError("batch request does not support retry group")
-        first = self.admitted(NewMessage(run.topic, run.queue_id, b"", sys_flag=run.sys_flag))
+        config = self._topics.get(run.topic)
+        properties = b""
+        if config is not None and config.attributes and COMPACT in config.cleanup and run.parts:
+            lacking = (each for each in run.messages() if not _has_key(each.properties))
+            properties = next(lacking, next(iter(run.messages()))).properties
+        first = self.admitted(
+            NewMessage(run.topic, run.queue_id, b"", properties, sys_flag=run.sys_flag)
+        )
         return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
 
     def admitted(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
@@ -146,6 +157,11 @@ class Publisher:
             return self._redirect_retry(message, retries_max)
         if config.filter_type == "MULTI_TAG":
             return message._replace(sys_flag=message.sys_flag | SysFlag.MULTI_TAGS)
+        if config.attributes and COMPACT in config.cleanup:
+            # As RocketMQ and Kafka: what has no key would be lost. Of a batch its gateway sees to.
+            if not message.sys_flag & FORM_MASK and not _has_key(message.properties):
+                raise MessageError(f"topic[{topic}] is compacted: required message key is missing")
+            return message
         self._open[topic] = config.queues
         return message
 
@@ -160,3 +176,7 @@ class Publisher:
                 f"properties of {properties_bytes} bytes are over the limit of "
                 f"{PROPERTIES_BYTES_MAX}"
             )
+
+
+def _has_key(properties: bytes) -> bool:
+    return any(property_bytes(properties, needle) for needle in _KEY_NEEDLES)

@@ -27,7 +27,7 @@ from onelog.message import (
     property_bytes,
     tags_code,
 )
-from onelog.names import SCHEDULE_TOPIC
+from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK
@@ -219,6 +219,8 @@ class RecordWalk:
         for row in np.flatnonzero(topic == self._topics.of(SCHEDULE_TOPIC)).tolist():
             code[row] = self._tags_codes.of(SCHEDULE_TOPIC, properties[row], int(store_ms[row]))
         code[flags & FORM_MASK != 0] = FORM_CODE
+        for row in np.flatnonzero(topic == self._topics.of(COMPACTED_TOPIC)).tolist():
+            code[row] = self._tags_codes.of(COMPACTED_TOPIC, properties[row], int(store_ms[row]))
         kind = flags & TRANSACTION_MASK
         plain = (kind == 0) | (kind == SysFlag.COMMITTED)
         special = [row for row, text in enumerate(properties) if _MULTI_NEEDLE in text]

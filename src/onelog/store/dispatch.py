@@ -28,8 +28,16 @@ from onelog.message import (
     property_value,
     tags_code,
 )
-from onelog.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
+from onelog.names import (
+    COMPACTED_TOPIC,
+    LIGHT_QUEUE_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+)
 
+LAST_OFFSET = "INNER_LAST_OFFSET"
+"""Of a batch that is left of a compacted queue: the last offset there that it stands for."""
 TOPIC_DELETED = "INNER_TOPIC_DELETED"
 EXTRA_QUEUES_MAX = 1_000
 TAGS_NEEDLE = TAGS.encode() + b"\x01"
@@ -68,7 +76,8 @@ def parse_delay_levels(levels: str) -> tuple[int, ...]:
 class TagsCodes:
     """What a queue entry says beside the place of the record.
 
-    The hash of the tags; in the queues of delayed messages, when the message is due.
+    The hash of the tags; in the queues of delayed messages, when the message is due; in those of
+    what is left of compacted queues, the offset up to which it stands for them.
     """
 
     def __init__(self, delay_levels: str) -> None:
@@ -80,6 +89,9 @@ class TagsCodes:
             level = property_value(properties, DELAY_LEVEL) or ""
             if level.isascii() and level.isdigit() and int(level) > 0 and self._delays_ms:
                 return store_ms + self._delays_ms[min(int(level), len(self._delays_ms)) - 1]
+        if topic == COMPACTED_TOPIC:
+            last = property_value(properties, LAST_OFFSET) or ""
+            return int(last) if last.isascii() and last.isdigit() and len(last) < 19 else 0
         # The usual case of `property_bytes`, without its call.
         before, found, rest = properties.partition(TAGS_NEEDLE)
         if not found:

@@ -38,7 +38,7 @@ from onelog.message import (
     SysFlag,
     tags_code,
 )
-from onelog.names import SCHEDULE_TOPIC
+from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
 from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import CRC_PROPERTY_BYTES
@@ -427,7 +427,7 @@ class MessageStore(StoreReader):
             raise
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = FORM_CODE
-            if not message.sys_flag & FORM_MASK:
+            if not message.sys_flag & FORM_MASK or message.topic == COMPACTED_TOPIC:
                 code = self._tags_codes.of(message.topic, message.properties, store_ms)
             for queue in targets:
                 self._put(queue, ENTRY.pack(log_offset, size, code) * message.inner_count)

@@ -86,6 +86,8 @@ class StoreReader:
         self.opened_end = int(log.end)
         """Where the log ended when the store was opened: what is before it may be on disk only."""
         self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
+        self.carried: dict[tuple[str, int], tuple[int, int]] = {}
+        """Queues whose first messages are kept elsewhere, by the owner: from where to where."""
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -97,7 +99,13 @@ class StoreReader:
     def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The oldest message still there; 0 for a queue that was never written to."""
         queue = self.queue_table.find(topic, queue_id)
-        return QueueOffset(queue.start if queue else 0)
+        if queue is None:
+            return QueueOffset(0)
+        if self.carried:
+            start, end = self.carried.get((topic, queue_id), (0, -1))
+            if queue.start <= end:
+                return QueueOffset(start)
+        return QueueOffset(queue.start)
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The offset that the next message will get."""

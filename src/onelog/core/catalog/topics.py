@@ -26,6 +26,7 @@ from onelog.errors import (
 from onelog.message import QUEUE_ID_MAX
 from onelog.names import (
     CHECKED_OUT_TOPIC,
+    COMPACTED_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
@@ -41,11 +42,15 @@ PERM_READ_WRITE = PERM_READ | PERM_WRITE
 _PERM_MAX = 15
 _FOR_EVER_MS = 36_500 * 86_400_000
 
-OWN_TOPICS = frozenset((TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC))
+OWN_TOPICS = frozenset((TABLES_TOPIC, LEASES_TOPIC, STAGED_TOPIC, COMPACTED_TOPIC))
 WAITING_TOPICS = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_OUT_TOPIC)
 )
 """Where messages wait for something; only the broker writes there."""
+
+CLEANUP_POLICY = "kafka.cleanup.policy"
+"""The attribute that says what becomes of old messages: compact, delete, or both; else delete."""
+COMPACT, DELETE = "compact", "delete"
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
 TopicListener = Callable[[str, "TopicConfig | None"], None]
@@ -75,6 +80,28 @@ class TopicConfig:
     def writable(self) -> bool:
         """Whether producers may send."""
         return bool(self.perm & PERM_WRITE)
+
+    @property
+    def cleanup(self) -> tuple[str, ...]:
+        """What becomes of old messages."""
+        return tuple(self.attributes.get(CLEANUP_POLICY, DELETE).split(","))
+
+    @property
+    def retention_ms(self) -> int | None:
+        """The topic's own retention time, if it has one.
+
+        That is "reserve.time", in hours, or Kafka's "retention.ms", of which -1 is for ever.
+        """
+        found = None
+        hours = self.attributes.get("reserve.time", "")
+        if hours.isdecimal() and int(hours) > 0:
+            found = int(hours) * 3_600_000
+        time_ms = self.attributes.get("retention.ms", "")
+        if time_ms == "-1":
+            found = _FOR_EVER_MS
+        elif time_ms.isdecimal() and int(time_ms) > 0:
+            found = min(int(time_ms), _FOR_EVER_MS)
+        return found
 
     @property
     def queues(self) -> int:
@@ -122,22 +149,14 @@ class Topics(Settings[TopicConfig]):
         return config
 
     def retention_ms(self) -> dict[str, int]:
-        """The topics that have a retention time of their own.
-
-        That is "reserve.time", in hours, or Kafka's "retention.ms", of which -1 is for ever.
-        """
-        found: dict[str, int] = {}
-        for config in self.all():
-            if config.attributes:
-                hours = config.attributes.get("reserve.time", "")
-                if hours.isdecimal() and int(hours) > 0:
-                    found[config.name] = int(hours) * 3_600_000
-                time_ms = config.attributes.get("retention.ms", "")
-                if time_ms == "-1":
-                    found[config.name] = _FOR_EVER_MS
-                elif time_ms.isdecimal() and int(time_ms) > 0:
-                    found[config.name] = min(int(time_ms), _FOR_EVER_MS)
-        return found
+        """The topics that have a retention time of their own, and delete by that."""
+        return {
+            config.name: own_ms
+            for config in self.all()
+            if config.attributes
+            and DELETE in config.cleanup
+            and (own_ms := config.retention_ms) is not None
+        }
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""

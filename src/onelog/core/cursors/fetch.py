@@ -250,6 +250,8 @@ class Fetches:
             topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok,
             bulk=limits[4], as_stored=limits[5], committed=limits[6],
         )  # fmt: skip
+        if self.store.carried and (topic, queue_id) in self.store.carried:
+            result = result._replace(min_offset=self.store.min_offset(topic, queue_id))
         status = result.status
         if status is _LATER:
             return result

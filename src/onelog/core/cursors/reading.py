@@ -21,13 +21,22 @@ from typing import Protocol
 import numpy as np
 
 from onelog.clock import Clock
+from onelog.core.compaction.remains import (
+    AllRemains,
+    as_of_queue,
+    found_in,
+    moved_records,
+    nothing_left,
+)
 from onelog.core.cursors.forms import Conversions
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import Message, decode_properties
+from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
+from onelog.record.forms import FORM_CODE
 from onelog.store.message_store import MessageStore
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
@@ -55,7 +64,11 @@ class Transactions(Protocol):
 
 @dataclass(eq=False)
 class QueueReader:
-    """Reads queues for consumers. `_marked` are the topics with records of other forms."""
+    """Reads queues for consumers.
+
+    `_marked` are the topics with records of other forms, `_remains` the queues of them of which a
+    part was compacted.
+    """
 
     _store: MessageStore
     _clock: Clock
@@ -64,6 +77,7 @@ class QueueReader:
     cold_bytes_max: int = 64 << 10
     _marked: Set[str] = frozenset()
     _transactions: Transactions | None = None
+    _remains: AllRemains = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
@@ -92,12 +106,13 @@ class QueueReader:
         if offset < 0:
             return self._too_small(topic, queue_id)
         if topic in self._marked:
-            if not as_stored:
-                return self._converted(
-                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
-                )
-            if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
-                return self._at_end(topic, queue_id, offset)
+            found = self._of_marked(
+                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk,
+                as_stored, committed,
+            )  # fmt: skip
+            if not isinstance(found, int):
+                return found
+            count_max = found
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -115,11 +130,10 @@ class QueueReader:
                 # The condition would have to read records; let a worker read the next ones first.
                 return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
             read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-            if read.ranges:
-                if cold_ok:
-                    self._store.wait_readable(read.ranges)
-                elif self._is_cold(read.ranges):
-                    return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            if cold_ok:
+                self._store.wait_readable(read.ranges)
+            elif read.ranges and self._is_cold(read.ranges):
+                return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
             return read
         except StoreFailedError:
             if count_max <= 1:
@@ -152,6 +166,71 @@ class QueueReader:
         if stable <= offset < end:
             return 0
         return min(count_max, stable - offset) if offset < stable else count_max
+
+    def _of_marked(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription | None,
+        cold_ok: bool,
+        bulk: bool,
+        as_stored: bool,
+        committed: bool,
+    ) -> Fetched | int:
+        """`read` from a topic with records of other forms; or how many may be read as they are."""
+        if not as_stored:
+            return self._converted(
+                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
+            )
+        if self._remains and self._is_compacted(topic, queue_id, offset):
+            return self._left(
+                topic, queue_id, offset, count_max, bytes_max, cold_ok, bulk, committed
+            )
+        if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
+            return self._at_end(topic, queue_id, offset)
+        return count_max
+
+    def _is_compacted(self, topic: str, queue_id: int, offset: int) -> bool:
+        left = self._remains.get((topic, queue_id))
+        return left is not None and found_in(left, self._store, topic, queue_id, offset)
+
+    def _left(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        cold_ok: bool,
+        bulk: bool,
+        committed: bool,
+    ) -> Fetched:
+        """`read` where a queue was compacted: what is left lies in another queue."""
+        store, place = self._store, (topic, queue_id)
+        left = self._remains[place]
+        if offset < store.min_offset(*place):
+            return self._too_small(*place)
+        number = left.number_at(store, offset)
+        if number >= left.last:
+            if left.end >= store.max_offset(*place):
+                return nothing_left(store, place, left.end)
+            return self.read(
+                topic, queue_id, left.end, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
+                as_stored=True, committed=committed,
+            )  # fmt: skip
+        count_max = min(count_max, left.last - number)
+        found = self.read(
+            COMPACTED_TOPIC, left.queue_id, number, count_max, bytes_max, cold_ok=cold_ok,
+            bulk=bulk, as_stored=True,
+        )  # fmt: skip
+        if found.status is FetchStatus.FOUND:
+            return as_of_queue(found, left, store, place)
+        if found.status is FetchStatus.MESSAGE_WAS_REMOVING:  # Damage.
+            return nothing_left(store, place, left.next_offset(store, found.next_offset))
+        return found._replace(next_offset=offset)
 
     def _converted(
         self,
@@ -197,14 +276,29 @@ class QueueReader:
             pulled.ranges, offsets,
         )  # fmt: skip
 
+    def carried(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Where the batch with a message lies that is left of a compacted queue."""
+        if not self._remains or not self._is_compacted(topic, queue_id, offset):
+            return None
+        left = self._remains[topic, queue_id]
+        number = left.number_at(self._store, offset)
+        found = self._store.place(COMPACTED_TOPIC, left.queue_id, number)
+        # As an entry of a batch: who has a filter has to look.
+        return None if found is None or number >= left.last else (*found[:2], FORM_CODE)
+
     def message_in(
         self, topic: str, queue_id: int, offset: int, record: memoryview
     ) -> tuple[Message, memoryview]:
         """The message that an entry of a queue stands for, from the record that it names."""
         if topic in self._marked:
+            is_left = bool(self._remains) and decode_message(record).topic == COMPACTED_TOPIC
+            if is_left:
+                record = moved_records(record)[0]
             for piece in self._conversions.pieces(topic, queue_id, [record]):
                 if piece.offset == offset:
                     return piece.message, memoryview(piece.record)
+            if is_left:
+                raise OffsetOutOfRangeError(f"message {offset} of topic {topic} was compacted")
         return decode_message(record), record
 
     def _cold(

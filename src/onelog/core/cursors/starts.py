@@ -38,6 +38,14 @@ class QueueStarts:
             # The end of the log may have been lost since.
             queue.begin_at(min(value, queue.end), lambda path: path.unlink(missing_ok=True))
 
+        if (topic, int(queue_id)) in self._store.carried:
+            start, end = self._store.carried[topic, int(queue_id)]
+            self._store.carried[topic, int(queue_id)] = (max(start, value), end)
+
+    def of(self, topic: str, queue_id: int) -> int:
+        """Where somebody had a queue begin, 0 if nobody did."""
+        return self._starts.get(join_key(topic, str(queue_id)), 0)
+
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every such queue."""
         return map(dict, in_parts(self._starts))

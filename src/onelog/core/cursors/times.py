@@ -11,6 +11,8 @@ For worker threads: everything is read with system calls, and nothing is changed
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from onelog.core.compaction.remains import Remains
+from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, form_of, kafka
 from onelog.record.layout import HEADS
 from onelog.store.message_store import MessageStore
@@ -37,10 +39,17 @@ class _Seen(NamedTuple):
     is_batch: bool
 
 
-def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> Dated | None:
-    """The first message of a queue that was made at a time or later."""
-    begin = store.offset_by_time(topic, queue_id, time_ms)
-    for seen in _records(store, topic, queue_id, begin):
+def first_since(
+    store: MessageStore, topic: str, queue_id: int, time_ms: int, left: Remains | None = None
+) -> Dated | None:
+    """The first message of a queue that was made at a time or later.
+
+    What is left of a compacted queue was stored again since: there all messages are looked at.
+    """
+    begin = int(store.offset_by_time(topic, queue_id, time_ms))
+    if left is not None:
+        begin = 0
+    for seen in _records(store, topic, queue_id, begin, left):
         if seen.latest_ms >= time_ms:
             for found in _messages(store, seen):
                 if found.time_ms >= time_ms and found.offset >= begin:
@@ -48,10 +57,12 @@ def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) ->
     return None
 
 
-def latest(store: MessageStore, topic: str, queue_id: int) -> Dated | None:
+def latest(
+    store: MessageStore, topic: str, queue_id: int, left: Remains | None = None
+) -> Dated | None:
     """The message of a queue that was made last; the first of those."""
     best: _Seen | None = None
-    for seen in _records(store, topic, queue_id, store.min_offset(topic, queue_id)):
+    for seen in _records(store, topic, queue_id, 0, left):
         if best is None or seen.latest_ms > best.latest_ms:
             best = seen
     if best is None:
@@ -62,10 +73,21 @@ def latest(store: MessageStore, topic: str, queue_id: int) -> Dated | None:
     )
 
 
-def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[_Seen]:
+def _records(
+    store: MessageStore, topic: str, queue_id: int, offset: int, left: Remains | None
+) -> Iterator[_Seen]:
     """The records of a queue; those that say how a transaction ended are left out."""
     end = store.max_offset(topic, queue_id)
     offset = max(offset, store.min_offset(topic, queue_id))
+    queue = store.queue_table.find(topic, queue_id)
+    if left is not None and queue is not None and left.is_needed(queue) and offset < left.end:
+        for number in range(left.number_at(store, offset), left.last):
+            at, size, _ = store.place(COMPACTED_TOPIC, left.queue_id, number) or (0, 0, 0)
+            if size:
+                yield _batch_at(store, at, size)
+        offset = left.end
+    if queue is not None:
+        offset = max(offset, queue.start)
     while offset < end:
         entry = store.place(topic, queue_id, offset)
         if entry is None:
@@ -86,6 +108,15 @@ def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Ite
             born_ms = int.from_bytes(head[_BORN_AT : _BORN_AT + 8], "big", signed=True)
             yield _Seen(offset, born_ms, at + body, body_bytes, False)
             offset += 1
+
+
+def _batch_at(store: MessageStore, at: int, size: int) -> _Seen:
+    """A batch that is left of a compacted queue, which has its offset in it."""
+    head = store.read_cold(at, min(size, _HEAD_BYTES))
+    body = HEADS[head[39] >> 4 & 3].size
+    body_bytes = int.from_bytes(head[body - 4 : body], "big")
+    batch = kafka.Batch(*kafka.HEAD.unpack_from(head, body))
+    return _Seen(batch.base_offset, batch.max_ms, at + body, body_bytes, True)
 
 
 def _messages(store: MessageStore, seen: _Seen) -> Iterator[Dated]:

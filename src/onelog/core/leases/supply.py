@@ -8,6 +8,7 @@ Invariant: what is found is in the order of the queue, and nothing that is wante
 and `next_offset` without being in it.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -112,6 +113,9 @@ class Supply:
                 return Found(queue.next, cold=[(at, size)])
             try:
                 record = self._record(queue, offset, at, size)
+            except OffsetOutOfRangeError:
+                deleted.append(offset)
+                continue
             except StoreFailedError as error:
                 trouble = error
                 left.append(offset)
@@ -149,15 +153,14 @@ class Supply:
 
     def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
-        entries = [(offset, self._entry(queue, offset)) for offset in offsets]
-        found = [(offset, entry) for offset, entry in entries if entry is not None]
-        return Found(
-            queue.next,
-            [offset for offset, _ in found],
-            (),
-            [self._record(queue, offset, at, size) for offset, (at, size, _) in found],
-            [offset for offset, entry in entries if entry is None],
-        )
+        found: dict[int, memoryview] = {}
+        for offset in offsets:
+            entry = self._entry(queue, offset)
+            if entry is not None:
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    found[offset] = self._record(queue, offset, *entry[:2])
+        gone = [offset for offset in offsets if offset not in found]
+        return Found(queue.next, list(found), (), list(found.values()), gone)
 
     def place(self, queue: QueueLeases, offset: int) -> int | None:
         """Where in the log a message is; None if retention has deleted it."""
@@ -171,20 +174,24 @@ class Supply:
             if entry is None:
                 return None
             message = self._store.message_at(entry[0])
+            if not message.sys_flag & FORM_MASK:
+                return message
+            return decode_message(self._record(queue, offset, *entry[:2]))
         except (OffsetOutOfRangeError, StoreCorruptError):
             return None
-        if not message.sys_flag & FORM_MASK:
-            return message
-        return decode_message(self._record(queue, offset, *entry[:2]))
 
     def _record(self, queue: QueueLeases, offset: int, at: int, size: int) -> memoryview:
-        """The record of one message, as RocketMQ's readers get it."""
+        """The record of one message, as RocketMQ's readers get it.
+
+        `OffsetOutOfRangeError` if it was compacted, and is not left.
+        """
         record = self._store.read_record(at, size)
         return self._reader.message_in(queue.topic, queue.queue_id, offset, record)[1]
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""
-        return self._store.place(queue.topic, queue.queue_id, offset)
+        found = self._store.place(queue.topic, queue.queue_id, offset)
+        return found or self._reader.carried(queue.topic, queue.queue_id, offset)
 
     def _unread(
         self,

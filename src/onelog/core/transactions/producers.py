@@ -144,7 +144,8 @@ class BatchProducers:
         for queue in some:
             producers = self._queues[queue]
             producers.covered = self._store.max_offset(*queue)
-            producers.forget(self._store.min_offset(*queue), silent_ms)
+            _, compacted = self._store.carried.get(queue, (0, 0))
+            producers.forget(max(self._store.min_offset(*queue), compacted), silent_ms)
             changes.append((self.name, _key(queue), producers.kept()))
         self._tables.write(changes)
         self._dirty.difference_update(some)

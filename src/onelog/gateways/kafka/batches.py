@@ -102,6 +102,15 @@ def _check_head(batch: Batch, version: int) -> None:
         raise BatchError(ErrorCode.INVALID_RECORD, "a producer's batch without a number")
 
 
+def keyless(data: memoryview) -> list[int]:
+    """Which records of a batch, by their numbers, have no key; `BatchError`."""
+    try:
+        _, _, spans = kafka.spans(data)
+    except WireError as error:
+        raise BatchError(ErrorCode.INVALID_RECORD, str(error)) from None
+    return [number for number, span in enumerate(spans) if span.key is None]
+
+
 def stamp_of(batch: Batch) -> Stamp | None:
     """What a batch says of its producer; None if it is nobody's."""
     if batch.producer_id < 0:

@@ -8,7 +8,10 @@ follows from them. Those that mean something have a check.
     message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
     retention.ms              messages may go at that age; -1 for never, while the disk has room
     min.insync.replicas       there is one replica: more than 1 is refused
-    cleanup.policy            only delete; it is no attribute, because RocketMQ has one of that name
+    cleanup.policy            delete, compact or both; an attribute of another name, because
+                              RocketMQ has one of that name
+    min.compaction.lag.ms, max.compaction.lag.ms, segment.ms, delete.retention.ms and
+    min.cleanable.dirty.ratio say when a topic is compacted: see `core.compaction.policy`
     compression.type          nothing: batches stay as their producers compressed them
 """
 
@@ -16,7 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from onelog.config import Config
-from onelog.core.catalog.topics import TopicConfig
+from onelog.core.catalog import topics
+from onelog.core.catalog.topics import COMPACT, DELETE, TopicConfig
 from onelog.errors import ConfigError
 
 CLEANUP_POLICY = "cleanup.policy"
@@ -67,7 +71,7 @@ def _ratio(value: str) -> bool:
 
 
 TOPIC_CONFIGS: dict[str, TopicSetting] = {
-    CLEANUP_POLICY: TopicSetting("delete", _LIST, _words("delete")),
+    CLEANUP_POLICY: TopicSetting("delete", _LIST, _words(COMPACT, DELETE)),
     "compression.type": TopicSetting(
         "producer",
         _STRING,
@@ -122,7 +126,16 @@ def check_configs(given: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
         if not known.check(value):
             raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
-    return {name: value for name, value in given.items() if name != CLEANUP_POLICY}
+    attributes = {attribute(name): value for name, value in given.items()}
+    if CLEANUP_POLICY in given:
+        words = {word.strip() for word in given[CLEANUP_POLICY].split(",")}
+        attributes[attribute(CLEANUP_POLICY)] = ",".join(sorted(words))
+    return attributes
+
+
+def attribute(name: str) -> str:
+    """The attribute of a topic that has a setting."""
+    return topics.CLEANUP_POLICY if name == CLEANUP_POLICY else name
 
 
 def is_list(name: str) -> bool:
@@ -136,7 +149,7 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
     for name, (default, kind, _) in TOPIC_CONFIGS.items():
         if name == RETENTION_MS:
             default = str(config.store.retention_ms)
-        value = None if name == CLEANUP_POLICY else topic.attributes.get(name)
+        value = topic.attributes.get(attribute(name))
         source = DEFAULT_SOURCE if value is None else TOPIC_SOURCE
         shown.append(Shown(name, default if value is None else value, source, kind, default))
     return shown

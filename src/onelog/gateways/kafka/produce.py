@@ -6,7 +6,7 @@ them is as safe as configured. With acks 0 there is no answer, and an error clos
 
 from typing import Literal
 
-from onelog.core.catalog.topics import TopicConfig
+from onelog.core.catalog.topics import COMPACT, TopicConfig
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka import batches, message_sets
@@ -129,6 +129,8 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     if request.version < _BATCH_VERSION:
         data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
     batch = batches.checked(data, request.version, message_bytes_max(topic))
+    if topic.attributes and COMPACT in topic.cleanup:
+        _require_keys(data, told)
     if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
         now_ms = session.gateway.clock.now_ms()
         data = batches.with_append_time(data, now_ms)
@@ -144,6 +146,17 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     session.broker.publish_batch(
         session.principal, message, stamp, _stored, (producing, topic.name, told)
     )
+
+
+def _require_keys(data: memoryview, told: Fields) -> None:
+    """In a topic that is compacted, messages without a key would be lost; `BatchError`."""
+    keyless = batches.keyless(data)
+    if keyless:
+        reason = "a compacted topic takes no message without a key"
+        told["record_errors"] = [
+            {"batch_index": number, "batch_index_error_message": reason} for number in keyless
+        ]
+        raise BatchError(ErrorCode.INVALID_RECORD, reason)
 
 
 def _stored(

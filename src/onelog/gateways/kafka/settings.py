@@ -7,10 +7,10 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
-    CLEANUP_POLICY,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
     Shown,
+    attribute,
     check_configs,
     is_list,
     shown_broker_configs,
@@ -91,9 +91,9 @@ def alter_configs(session: KafkaSession, request: Request) -> Fields:
     """ALTER_CONFIGS: those that are named, and no others."""
 
     def changed(known: Mapping[str, str], resource: Fields) -> dict[str, str | None]:
-        wanted: dict[str, str | None] = dict.fromkeys(
-            set(known) & (set(TOPIC_CONFIGS) | set(GROUP_CONFIGS))
-        )
+        wanted: dict[str, str | None] = {
+            name: None for name in (*TOPIC_CONFIGS, *GROUP_CONFIGS) if attribute(name) in known
+        }
         return wanted | {each["name"]: each["value"] for each in resource["configs"]}
 
     return _altered(session, request, changed)
@@ -115,9 +115,7 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
         elif operation == SET:
             wanted[name] = value
         elif operation in (APPEND, SUBTRACT) and is_list(name):
-            known = TOPIC_CONFIGS[name].default
-            if name != CLEANUP_POLICY:
-                known = given.get(name, known)
+            known = given.get(attribute(name), TOPIC_CONFIGS[name].default)
             words = [word for word in known.split(",") if word]
             some = (value or "").split(",")
             words = [word for word in words if word not in some]
@@ -164,11 +162,8 @@ def _alter(
     for name in wanted:
         if name not in TOPIC_CONFIGS:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
-    kept = {
-        name: value
-        for name, value in topic.attributes.items()
-        if name not in wanted or name == CLEANUP_POLICY
-    }
+    changed = set(map(attribute, wanted))
+    kept = {name: value for name, value in topic.attributes.items() if name not in changed}
     if not is_trial:
         altered = replace(topic, attributes=kept | given)
         session.broker.admin.create_topic(session.principal, altered)

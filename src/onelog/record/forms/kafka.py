@@ -98,9 +98,26 @@ class Batch(NamedTuple):
         return _LENGTH_END + self.length
 
     @property
+    def append_ms(self) -> int | None:
+        """When it arrived, if that is the time of all its messages."""
+        return self.max_ms if self.attributes & Attribute.APPEND_TIME else None
+
+    @property
     def is_control(self) -> bool:
         """Whether it says how a transaction ended, instead of holding messages."""
         return bool(self.attributes & Attribute.CONTROL)
+
+
+class Span(NamedTuple):
+    """Where a record lies among those of its batch, and what tells whether it is to stay."""
+
+    start: int
+    end: int
+    time_delta: int
+    offset_delta: int
+    key: bytes | None
+    is_tombstone: bool
+    """Whether its value is null: it says that its key is no more."""
 
 
 class Record(NamedTuple):
@@ -137,19 +154,17 @@ def records(data: bytes | memoryview, *, bytes_max: int = UNPACKED_BYTES_MAX) ->
     batch = read_head(data)
     if batch.is_control:
         return []
-    raw, append_ms = unpacked(data, batch, bytes_max)
-    return list(_records(raw, batch.records, batch.base_ms, append_ms))
+    raw = unpacked(data, batch, bytes_max)
+    return list(_records(raw, batch.records, batch.base_ms, batch.append_ms))
 
 
-def unpacked(
-    data: bytes | memoryview, batch: Batch, bytes_max: int = UNPACKED_BYTES_MAX
-) -> tuple[bytes, int | None]:
-    """The records of a batch, one behind the other; and the time of all, if they have the same."""
+def unpacked(data: bytes | memoryview, batch: Batch, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
+    """The records of a batch, one behind the other."""
     packed = data[HEAD.size : batch.size]
     raw = _unpacked(packed, batch.attributes & Attribute.CODEC, bytes_max)
     if not 0 < batch.records <= len(raw) // _RECORD_BYTES_MIN:
         raise WireError(f"a batch of {len(raw)} bytes cannot hold {batch.records} records")
-    return raw, batch.max_ms if batch.attributes & Attribute.APPEND_TIME else None
+    return raw
 
 
 def _unpacked(packed: bytes | memoryview, codec: int, bytes_max: int) -> bytes:
@@ -188,6 +203,54 @@ def _records(raw: bytes, count: int, base_ms: int, append_ms: int | None) -> Ite
         raise WireError("a record batch is cut off") from None
     if at != len(raw):
         raise WireError(f"{len(raw) - at} bytes follow the last record of a batch")
+
+
+def spans(data: bytes | memoryview) -> tuple[Batch, bytes, list[Span]]:
+    """The head of a batch, its records unpacked, and where each of them is: nothing is copied out
+    of them but their keys."""
+    batch = read_head(data)
+    raw = unpacked(data, batch)
+    found = []
+    at = 0
+    try:
+        for number in range(batch.records):
+            start = at
+            size, at = varint(raw, at)
+            end = at + size
+            time_delta, at = varint(raw, at + 1)
+            offset_delta, at = varint(raw, at)
+            key, at = _bytes(raw, at)
+            value_size, at = varint(raw, at)
+            if not at <= end <= len(raw):
+                raise WireError(f"record {number} of a batch is not as long as it says")
+            found.append(Span(start, end, time_delta, offset_delta, key, value_size < 0))
+            at = end
+    except IndexError:
+        raise WireError("a record batch is cut off") from None
+    return batch, raw, found
+
+
+def with_only(
+    data: bytes | memoryview, batch: Batch, raw: bytes, kept: Sequence[Span], base_offset: int
+) -> bytes:
+    """The batch at its offset, with some of its records, as nobody's and of no transaction.
+
+    Each record keeps its offset and its time, and the batch the offset where it ends.
+    """
+    attributes = batch.attributes & ~Attribute.TRANSACTIONAL
+    if len(kept) == batch.records and attributes == batch.attributes:
+        return base_offset.to_bytes(8, "big") + bytes(data[LENGTH_AT : batch.size])
+    codec = attributes & Attribute.CODEC
+    left = b"".join([raw[each.start : each.end] for each in kept])
+    packed = pack(left, _METHODS[codec]) if codec else left
+    max_ms = batch.max_ms
+    if not attributes & Attribute.APPEND_TIME:
+        max_ms = batch.base_ms + max(each.time_delta for each in kept)
+    head = HEAD.pack(
+        base_offset, HEAD.size - _LENGTH_END + len(packed), batch.leader_epoch, MAGIC, 0,
+        attributes, batch.last_offset_delta, batch.base_ms, max_ms, -1, -1, -1, len(kept),
+    )  # fmt: skip
+    return with_crc(head + packed)
 
 
 def from_neutral(

@@ -52,9 +52,9 @@ def find_fields(batches: Sequence[bytes | memoryview], behind: bytes = b"") -> F
         first_ms.append(head.base_ms)
         if head.is_control:
             continue
-        text, append_ms = kafka.unpacked(batch, head)
-        if append_ms is not None:
-            first_ms[-1], is_stamped[number] = append_ms, True
+        text = kafka.unpacked(batch, head)
+        if head.append_ms is not None:
+            first_ms[-1], is_stamped[number] = head.append_ms, True
         try:
             bounds += _bounds(text, head.records, size)
         except IndexError:

@@ -1,0 +1,1 @@
+"""Queues of which only the last message of each key is kept."""

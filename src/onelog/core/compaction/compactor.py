@@ -1,0 +1,362 @@
+"""Compaction: of a queue whose topic wants that, the last message of each key stays, for ever.
+
+    table     "compacted": {topic@queue id: `Remains`, as a list}
+
+A job looks for queues of which enough is new, and goes over one at a time (`passes`): a worker
+reads, the loop writes, a little at a time. In the end one record in the table says that the new
+remains count; what the log had before is not looked at any more, and goes with its segments. When
+segments are about to go that hold remains, or messages of a compacted queue that no pass has come
+to, a pass carries them over first; until it has, they are kept.
+
+Offsets do not change, and nothing young is touched: not what came in the last minute (or
+`segment.ms`, or `min.compaction.lag.ms`), not the newest message, nothing from the first open
+transaction on. If a topic is not compacted any more its remains stay until all of them are as old
+as messages may be.
+
+Invariant: the last message of each key of a compacted queue that is decided is in what the queue's
+readers see, whatever the process, the disk or retention does; a tombstone, for its time.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from onelog.clock import Clock
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.compaction.policy import Policy, policy_of
+from onelog.core.compaction.remains import Cleaned, Place, Remains
+from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.cursors.starts import QueueStarts
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.writer import Writer
+from onelog.core.transactions.producers import BatchProducers
+from onelog.errors import StoreFullError
+from onelog.jobs import Job
+from onelog.message import QUEUE_ID_MAX, NewMessage
+from onelog.names import COMPACTED_TOPIC, join_key, split_key
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from onelog.core.compaction.passes import Pass, Plan
+
+log = logging.getLogger(__name__)
+
+KEYS_MAX = 500_000
+"""Of which a pass knows the last message: some 60 MB while it looks for them."""
+_QUEUES_AT_ONCE = 500
+_PAUSE_MS = 5
+
+
+class Compaction:
+    """Keeps compacted queues compact."""
+
+    name = "compacted"
+
+    def __init__(
+        self,
+        tables: Tables,
+        store: MessageStore,
+        topics: Topics,
+        marked: MarkedTopics,
+        starts: QueueStarts,
+        producers: BatchProducers,
+        writer: Writer,
+        clock: Clock,
+        schedule: Schedule,
+        warming: Warming,
+    ) -> None:
+        self._tables, self._store, self._topics, self._marked = tables, store, topics, marked
+        self._starts, self._producers, self._writer = starts, producers, writer
+        self._clock, self._schedule, self._warming = clock, schedule, warming
+        self.keys_max = KEYS_MAX
+        self.remains: dict[Place, Remains] = {}
+        """What is left of queues; those who read look here."""
+        self._policies: dict[str, Policy] = {}
+        self._to_look_at: list[Place] = []
+        self._urgent: dict[Place, int] = {}
+        """Queues with something before a log offset that is about to go."""
+        self._is_busy = False
+        self._job = Job("compacting queues")
+        topics.on_change.append(self._topic_changed)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        topic, queue_id = split_key(key)
+        place = topic, int(queue_id)
+        if value is None:
+            self.remains.pop(place, None)
+            self._store.carried.pop(place, None)
+            return
+        *numbers, cleaned = value
+        found = Remains._make([*numbers, tuple(Cleaned(*each) for each in cleaned)])
+        self.remains[place] = found
+        start = max(found.start, self._starts.of(*place))
+        self._store.carried[place] = (start, found.end)
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Everything that is left."""
+        for part in in_parts(self.remains):
+            yield {_key(place): list(each) for place, each in part}
+
+    def open(self) -> None:
+        """See which topics are compacted, and that what is left of their queues is there."""
+        for config in self._topics.all():
+            self._topic_changed(config.name, config)
+        for place, each in list(self.remains.items()):
+            queue = self._store.queue_table.find(*place)
+            has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
+            if self._topics.get(place[0]) is None or queue is None or not has_all:
+                log.warning("what was left of queue %d of topic %s is gone", place[1], place[0])
+                self._forget(place)
+
+    def _forget(self, *places: Place) -> None:
+        self._tables.write([(self.name, _key(place), None) for place in places])
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        policy = None
+        if config is not None:
+            policy = policy_of(config, self._store.config.retention_ms)
+        else:
+            self._forget(*[place for place in self.remains if place[0] == name])
+        if policy is None:
+            self._policies.pop(name, None)
+        else:
+            self._policies[name] = policy
+
+    # -- which queues --------------------------------------------------------------------------
+
+    def _queues(self) -> list[Place]:
+        by_topic = self._store.queue_table.by_topic
+        compacted = [(topic, each) for topic in self._policies for each in by_topic.get(topic, ())]
+        return [*compacted, *(place for place in self.remains if place[0] not in self._policies)]
+
+    def check(self) -> bool:
+        """Begin to go over a queue that is due, if none is; True: there is more to look at."""
+        if self._is_busy:
+            return False
+        if self._urgent:
+            self._begin(*self._urgent.popitem())
+            return False
+        if not self._to_look_at:
+            self._to_look_at = self._queues()
+        for _ in range(min(_QUEUES_AT_ONCE, len(self._to_look_at))):
+            place = self._to_look_at.pop()
+            if self._is_due(place):
+                self._begin(place, 0)
+                return False
+        return bool(self._to_look_at)
+
+    def _is_due(self, place: Place) -> bool:
+        """Whether to look closer: what must be read for that, a worker reads."""
+        policy, before = self._policies.get(place[0]), self.remains.get(place)
+        queue = self._store.queue_table.find(*place)
+        now_ms = self._clock.now_ms()
+        if queue is None:
+            return False
+        if policy is None:
+            self._retire(place, now_ms)
+            return False
+        if before is not None:
+            if any(each.time_ms + policy.tombstone_ms <= now_ms for each in before.cleaned):
+                return True
+            old_ms = now_ms - policy.retention_ms
+            is_late = before.made_ms <= now_ms - policy.retention_ms // 10
+            if policy.deletes and before.messages and before.oldest_ms < old_ms and is_late:
+                return True
+        if _is_dirty(policy, before, queue, queue.end - 1):
+            return True
+        clean = queue.start if before is None else before.clean
+        return policy.lag_max_ms < now_ms and clean < queue.end - 1
+
+    def _retire(self, place: Place, now_ms: int) -> None:
+        """Forget what is left of a queue that is not compacted any more, when it is all old."""
+        before, config = self.remains.get(place), self._topics.get(place[0])
+        if before is None or config is None:
+            return
+        retention_ms = config.retention_ms or self._store.config.retention_ms
+        if before.made_ms + retention_ms <= now_ms:
+            start = min(before.end, self._store.max_offset(*place))
+            changes: list[Change] = [(self.name, _key(place), None)]
+            if start > self._starts.of(*place):
+                changes.append((self._starts.name, _key(place), start))
+            self._tables.write(changes)
+
+    # -- going over one ------------------------------------------------------------------------
+
+    def _begin(self, place: Place, reach: int) -> None:
+        """Go over a queue; all of it that is before a log offset in any case."""
+        policy, before = self._policies.get(place[0]), self.remains.get(place)
+        queue = self._store.queue_table.find(*place)
+        if queue is None or (policy is None and before is None):
+            return
+        self._is_busy = True
+        stable = self._producers.stable_end(*place, queue.end)
+        plan = partial(self._plan, place, policy, before, queue, stable, reach)
+        self._ask(plan, partial(self._planned, place, queue))
+
+    def _ask(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Have a worker do something, and go on; if that fails, another time."""
+
+        def tried() -> Any:
+            try:
+                return ask()
+            except Exception as error:
+                return error
+
+        def go_on(found: Any) -> None:
+            with self._job:
+                try:
+                    if isinstance(found, Exception):
+                        raise found
+                    then(found)
+                except BaseException:
+                    self._is_busy = False
+                    raise
+
+        self._warming.find(tried, go_on)
+
+    def _plan(
+        self,
+        place: Place,
+        policy: Policy | None,
+        before: Remains | None,
+        queue: ConsumeQueue,
+        stable: int,
+        reach: int,
+    ) -> "Plan | None":
+        """What there is to do, if there is anything; for a worker."""
+        from onelog.core.compaction.passes import Plan  # What reads batches, few need.
+
+        store, now_ms = self._store, self._clock.now_ms()
+        start = int(store.min_offset(*place))
+        carried = start if before is None else max(start, before.end)
+        clean = start if before is None else max(start, before.clean)
+        dirty_end, carry_end, tombstones_before, expired_ms = clean, carried, 0, 0
+        is_wanted = reach > 0
+        if reach:
+            gone = queue.first_not_before(lambda entry: entry[0] < reach)
+            carry_end = max(carried, min(stable, gone))
+        young_ms = now_ms
+        if policy is not None:
+            young_ms = now_ms - policy.lag_ms
+            old_end = int(store.offset_by_time(*place, young_ms + 1))
+            newest = queue.end if reach else queue.end - 1
+            dirty_end = max(carried, min(stable, old_end, newest))
+            due = (
+                [
+                    each.end
+                    for each in before.cleaned
+                    if each.time_ms + policy.tombstone_ms <= now_ms
+                ]
+                if before
+                else []
+            )
+            tombstones_before = max(due, default=0)
+            if policy.deletes:
+                expired_ms = now_ms - policy.retention_ms
+                is_wanted |= before is not None and before.oldest_ms < expired_ms
+            is_wanted |= bool(due) or _is_dirty(policy, before, queue, dirty_end)
+            if not is_wanted and clean < dirty_end:
+                first_ms = store.store_time(*place, max(clean, queue.start))
+                is_wanted = first_ms is not None and first_ms < now_ms - policy.lag_max_ms
+        if not is_wanted:
+            return None
+        aborted = self._producers.aborted_between(*place, carried, max(dirty_end, carry_end))
+        return Plan(
+            place, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
+            tombstones_before, expired_ms, aborted,
+        )  # fmt: skip
+
+    def _planned(self, place: Place, queue: ConsumeQueue, plan: "Plan | None") -> None:
+        if plan is None:
+            self._over()
+            return
+        from onelog.core.compaction.passes import Pass
+
+        going = Pass(self._store, plan, self._queue_for(place), self.keys_max)
+        first = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
+        self._ask(going.step, partial(self._stepped, going, queue, first))
+
+    def _queue_for(self, place: Place) -> int:
+        """Where the remains of a queue go: where they are, or to a queue that nobody has."""
+        if place in self.remains:
+            return self.remains[place].queue_id
+        taken = {each.queue_id for each in self.remains.values()}
+        if len(taken) > QUEUE_ID_MAX:
+            raise StoreFullError(f"{len(taken)} queues are compacted; more cannot be")
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def _stepped(
+        self, going: "Pass", queue: ConsumeQueue, first: int, made: list[NewMessage]
+    ) -> None:
+        """Write what a step has made, and see to the next."""
+        place, before = going.plan.place, going.plan.before
+        is_same = self._store.queue_table.find(*place) is queue
+        if not is_same or self.remains.get(place) is not before:
+            self._over()  # The topic was deleted.
+            return
+        if made:
+            self._writer.write_now([], made)
+        if not going.is_done:
+            step = partial(self._stepped, going, queue, first)
+            self._schedule(_PAUSE_MS, lambda: self._ask(going.step, step))
+            return
+        self._marked.mark(place[0])
+        last = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
+        now = going.remains(first, last, self._clock.now_ms())
+        self._tables.write([(self.name, _key(place), [*now[:-1], [*map(list, now.cleaned)]])])
+        self._over()
+
+    def _over(self) -> None:
+        """See to the next queue, in a moment."""
+        self._is_busy = False
+        if self._to_look_at or self._urgent:
+            self._schedule(_PAUSE_MS, self._check_again)
+
+    def _check_again(self) -> None:
+        with self._job:
+            if self.check():
+                self._schedule(_PAUSE_MS, self._check_again)
+
+    # -- retention -----------------------------------------------------------------------------
+
+    def _needed_from(self, place: Place) -> int:
+        """Where in the log the first message of a queue is that is nowhere else, or its end."""
+        store, before = self._store, self.remains.get(place)
+        end = int(store.log_end)
+        if before is not None and before.first < before.last:
+            end = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
+        if place[0] not in self._policies:
+            return end
+        return min(end, store.place_of(*place, 0 if before is None else before.end))
+
+    def needed_from(self) -> int:
+        """Where in the log the first of all these messages is."""
+        return min(map(self._needed_from, self._queues()), default=int(self._store.log_end))
+
+    def prepare_retention(self, reach: int) -> None:
+        """Before log files up to this offset are deleted: carry over what is needed of them."""
+        if reach <= self._store.log_min:
+            return
+        for place in self._queues():
+            if self._needed_from(place) < reach:
+                self._urgent[place] = reach
+        if self._urgent and not self._is_busy:
+            self._check_again()
+
+
+def _is_dirty(policy: Policy, before: Remains | None, queue: ConsumeQueue, end: int) -> bool:
+    """Whether enough of a queue is new, if messages up to an offset may be compacted."""
+    clean, kept = (queue.start, 0) if before is None else (before.clean, before.messages)
+    new = end - clean
+    return new > 0 and new >= policy.dirty_ratio * (kept + new)
+
+
+def _key(place: Place) -> str:
+    return join_key(place[0], str(place[1]))
