@@ -19,6 +19,7 @@ from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
+from onelog.core.catalog.placements import Placements
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.cursors.fetch import Fetches
 from onelog.core.cursors.forms import MarkedTopics
@@ -133,6 +134,7 @@ class Parts:
         self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
+        self.placements = Placements(self.tables, self.topics)
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
@@ -250,7 +252,7 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
-            self.starts,
+            self.starts, self.placements,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)

@@ -5,7 +5,7 @@ them is as safe as configured. With acks 0 there is no answer, and an error clos
 """
 
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
@@ -92,9 +92,8 @@ def produce(session: KafkaSession, request: Request) -> None:
 
 def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fields) -> None:
     session, request = producing.session, producing.request
-    queue_id, data = wanted["index"], wanted["records"]
-    if not 0 <= queue_id < topic.queues:
-        raise TopicNotFoundError(f"topic {topic.name} has no partition {queue_id}")
+    data = wanted["records"]
+    queue_id = session.gateway.cluster.queue(topic, wanted["index"])
     if request.version < _BATCH_VERSION:
         data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
     batch = batches.checked(data, request.version, message_bytes_max(topic))
@@ -109,23 +108,23 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     )  # fmt: skip
     session.broker.publish_batch(
         session.principal, message, batches.stamp_of(batch), _stored,
-        (producing, topic.name, told),
+        (producing, topic.name, queue_id, told),
     )  # fmt: skip
 
 
 def _stored(
-    token: tuple[_Producing, str, Fields], appended: Appended | None, error: OnelogError | None
+    token: tuple[_Producing, str, int, Fields],
+    appended: Appended | None,
+    error: OnelogError | None,
 ) -> None:
-    producing, topic, told = token
+    producing, topic, queue_id, told = token
     if error is not None:
         producing.refuse(told, error_code(error), str(error))
     else:
         assert appended is not None
         session = producing.session
         told["base_offset"] = appended.queue_offset
-        told["log_start_offset"] = session.broker.min_offset(
-            session.principal, topic, told["index"]
-        )
+        told["log_start_offset"] = session.broker.min_offset(session.principal, topic, queue_id)
     producing.done()
 
 

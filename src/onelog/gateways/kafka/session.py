@@ -22,6 +22,8 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways import House
+from onelog.gateways.kafka.cluster.agreement import Agreement
+from onelog.gateways.kafka.cluster.view import Cluster, Node
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.names import TopicIds
@@ -36,8 +38,6 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
-NODE_ID = 0
-"""This broker, among the brokers that Kafka's clients are told of: it is the only one."""
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -75,12 +75,20 @@ class Gateway:
         self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(house.broker)
+        self.cluster = Cluster(house.loaded.config.kafka.node_id, self._here)
+        self.agreement: Agreement | None = None
+        """With the other brokers; None if there are no others."""
+        if not self.cluster.is_alone:
+            self.agreement = Agreement(house, self.cluster, self._here())
+            coordinator, cluster = self.broker.coordinator, self.cluster
+            coordinator.guard, coordinator.count = cluster.require_coordinator, cluster.partitions
         self.fetch_sessions = FetchSessions(house.random)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that clients are told."""
-        return self.broker.config.client_host, self.house.loaded.config.kafka.port
+    def _here(self) -> Node:
+        """This broker, as clients are told of it."""
+        config = self.broker.config
+        port = self.house.loaded.config.kafka.port
+        return Node(self.cluster.node_id, config.name, config.client_host, port)
 
 
 class KafkaSession(FramedSession):
@@ -201,6 +209,39 @@ class KafkaSession(FramedSession):
 
 
 Handler = Callable[[KafkaSession, Request], Fields | None]
+
+
+def agreed(handle: Callable[[KafkaSession, Request], Fields], again: bool = False) -> Handler:
+    """A handler that knows what all brokers know, and may propose changes to them.
+
+    `again`: it only asks, and is to see what it proposed.
+    """
+
+    def handler(session: KafkaSession, request: Request) -> Fields | None:
+        agreement = session.gateway.agreement
+        if agreement is None:
+            return handle(session, request)
+        agreement.spawn(_agree(agreement, session, request, handle, again))
+        return None
+
+    return handler
+
+
+async def _agree(
+    agreement: Agreement,
+    session: KafkaSession,
+    request: Request,
+    handle: Callable[[KafkaSession, Request], Fields],
+    again: bool,
+) -> None:
+    try:
+        answer = await agreement.agree(lambda: handle(session, request), again)
+        session.answer(request, answer)
+    except OnelogError as error:
+        session.refuse(request, error)
+    except Exception:
+        log.exception("request %d of %s failed", request.key, session.connection)
+        session.connection.abort()
 
 
 def refusal(error: OnelogError) -> Fields:

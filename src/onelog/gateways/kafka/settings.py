@@ -18,7 +18,7 @@ from onelog.gateways.kafka.configs import (
 )
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import require_topic, visible_topics
-from onelog.gateways.kafka.session import NODE_ID, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, agreed
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -58,8 +58,9 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
     if kind == TOPIC:
         return shown_configs(require_topic(session.broker, session.principal, name), loaded)
     if kind == BROKER:
-        if name not in ("", str(NODE_ID)):
-            raise InvalidRequestError(f"there is no broker {name!r}, only {NODE_ID}")
+        node_id = session.gateway.cluster.node_id
+        if name not in ("", str(node_id)):
+            raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
         return shown_broker_configs(loaded)
     raise InvalidRequestError(f"settings of kind {kind} are unknown here")
 
@@ -129,7 +130,8 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
             if kind != TOPIC:
                 raise InvalidRequestError("only settings of topics can be changed here")
             topic = require_topic(session.broker, session.principal, name)
-            _alter(session, topic, changes(topic, resource), request.fields["validate_only"])
+            wanted = changes(topic, resource)
+            _alter(session, topic, wanted, request.fields["validate_only"], answer)
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         told.append(answer)
@@ -137,7 +139,11 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
 
 
 def _alter(
-    session: KafkaSession, topic: TopicConfig, wanted: Mapping[str, str | None], is_trial: bool
+    session: KafkaSession,
+    topic: TopicConfig,
+    wanted: Mapping[str, str | None],
+    is_trial: bool,
+    told: Fields,
 ) -> None:
     given = check_configs({name: value for name, value in wanted.items() if value is not None})
     for name in wanted:
@@ -148,9 +154,13 @@ def _alter(
         for name, value in topic.attributes.items()
         if name not in wanted or name == CLEANUP_POLICY
     }
-    if not is_trial:
+    cluster = session.gateway.cluster
+    if not is_trial and cluster.is_alone:
         altered = replace(topic, attributes=kept | given)
         session.broker.admin.create_topic(session.principal, altered)
+    elif not is_trial:
+        placement = replace(cluster.placed[topic.name].placement, attributes=kept | given)
+        cluster.propose(topic.name, placement, told)
 
 
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
@@ -163,13 +173,16 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             for each in visible_topics(session.broker, session.principal)
         ]
     if BROKER in kinds:
-        found.append({"resource_name": str(NODE_ID), "resource_type": BROKER})
+        found += [
+            {"resource_name": str(each.node_id), "resource_type": BROKER}
+            for each in session.gateway.cluster.brokers()
+        ]
     return {"error_code": 0, "config_resources": found}
 
 
 HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.DESCRIBE_CONFIGS: describe_configs,
-    ApiKey.ALTER_CONFIGS: alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.DESCRIBE_CONFIGS: agreed(describe_configs),
+    ApiKey.ALTER_CONFIGS: agreed(alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: agreed(incremental_alter_configs),
     ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
 }

@@ -4,11 +4,11 @@ from functools import partial
 
 from onelog.core.transactions.producers import Queue
 from onelog.core.transactions.transactional_ids import State
-from onelog.errors import OnelogError, ProducerFencedError, TopicNotFoundError
+from onelog.errors import OnelogError, ProducerFencedError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import failed, taken
-from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -52,18 +52,13 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields:
     """ADD_PARTITIONS_TO_TXN: all of them, or none."""
     fields = request.fields
     codes: dict[Queue, ErrorCode] = {}
-    queues = [
-        (topic["name"], partition)
-        for topic in fields["v3_and_below_topics"]
-        for partition in topic["partitions"]
-    ]
-    for topic, partition in queues:
-        try:
-            config = require_topic(session.broker, session.principal, topic)
-            if not 0 <= partition < config.queues:
-                raise TopicNotFoundError(f"topic {topic} has no partition {partition}")
-        except OnelogError as error:
-            codes[topic, partition] = error_code(error)
+    queues: list[Queue] = []
+    for topic in fields["v3_and_below_topics"]:
+        for partition in topic["partitions"]:
+            try:
+                queues.append((topic["name"], queue_of(session, topic["name"], partition)))
+            except OnelogError as error:
+                codes[topic["name"], partition] = error_code(error)
     others = ErrorCode.OPERATION_NOT_ATTEMPTED
     if not codes:
         others = ErrorCode.NONE
@@ -175,8 +170,9 @@ def describe_transactions(session: KafkaSession, request: Request) -> Fields:
             told.append({"error_code": code, "transactional_id": name})
             continue
         topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(each.queues):
-            topics.setdefault(topic, []).append(partition)
+        for topic, place in sorted(each.queues):
+            partition = session.gateway.cluster.partition(topic, place)
+            topics.setdefault(topic, []).append(place if partition is None else partition)
         told.append(
             {
                 "transactional_id": name,
@@ -200,11 +196,10 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
     for topic in request.fields["topics"]:
         name = topic["name"]
         partitions: list[Fields] = []
-        for queue_id in topic["partition_indexes"]:
-            answer: Fields = {"partition_index": queue_id, "error_code": 0}
+        for partition in topic["partition_indexes"]:
+            answer: Fields = {"partition_index": partition, "error_code": 0}
             try:
-                if not 0 <= queue_id < require_topic(broker, who, name).queues:
-                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                queue_id = queue_of(session, name, partition)
                 answer["active_producers"] = [
                     {
                         "producer_id": producer_id,
