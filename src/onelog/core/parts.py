@@ -47,6 +47,7 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
+from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
 from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
@@ -170,6 +171,10 @@ class Parts:
             self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
             self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
         )  # fmt: skip
+        self.branches = Branches(
+            self.access, self.tables, self.topics, self.batch_producers, self.coordinator,
+            self.in_place,
+        )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.members.on_group_change, [], self.checkback.asks,
@@ -252,7 +257,7 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
-            self.starts, self.placements,
+            self.starts, self.placements, self.branches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)

@@ -28,6 +28,7 @@ class KafkaGateway:
             agreement = self.shared().agreement
             assert agreement is not None
             await agreement.start()
+            self.house.broker.in_place.expire()  # What others may not know the end of.
 
     def _session(self, connection: Connection) -> "KafkaSession":
         from onelog.gateways.kafka.session import KafkaSession

@@ -7,6 +7,7 @@ from onelog.gateways.kafka import (
     settings,
     storage,
     topics,
+    transaction_parts,
     transactions,
 )
 from onelog.gateways.kafka.groups import describing, members, positions
@@ -22,6 +23,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     **settings.HANDLERS,
     **storage.HANDLERS,
     **transactions.HANDLERS,
+    **transaction_parts.HANDLERS,
     **members.HANDLERS,
     **positions.HANDLERS,
     **describing.HANDLERS,
@@ -47,9 +49,10 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.API_VERSIONS: range(5),
     ApiKey.CREATE_TOPICS: range(2, 8),
     ApiKey.DELETE_TOPICS: range(1, 7),
-    ApiKey.ADD_PARTITIONS_TO_TXN: range(4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: range(5),
     ApiKey.ADD_OFFSETS_TO_TXN: range(4),
     ApiKey.END_TXN: range(5),
+    ApiKey.WRITE_TXN_MARKERS: range(1, 2),
     ApiKey.TXN_OFFSET_COMMIT: range(5),
     ApiKey.DESCRIBE_CONFIGS: range(1, 5),
     ApiKey.ALTER_CONFIGS: range(3),

@@ -12,7 +12,7 @@ reading, answers wait here, and its further requests stay unread.
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onelog.core.access import Principal
@@ -23,6 +23,7 @@ from onelog.errors import (
 )
 from onelog.gateways import House
 from onelog.gateways.kafka.cluster.agreement import Agreement
+from onelog.gateways.kafka.cluster.spread import Spread
 from onelog.gateways.kafka.cluster.view import Cluster, Node
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
@@ -78,10 +79,12 @@ class Gateway:
         self.cluster = Cluster(house.loaded.config.kafka.node_id, self._here)
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
+        self.spread: Spread | None = None
         if not self.cluster.is_alone:
             self.agreement = Agreement(house, self.cluster, self._here())
             coordinator, cluster = self.broker.coordinator, self.cluster
             coordinator.guard, coordinator.count = cluster.require_coordinator, cluster.partitions
+            self.spread = Spread(self.agreement, house.broker)
         self.fetch_sessions = FetchSessions(house.random)
 
     def _here(self) -> Node:
@@ -193,6 +196,23 @@ class KafkaSession(FramedSession):
         if was_full and len(pending) < PENDING_MAX:
             self._handle_read()
 
+    def later(self, request: Request, work: Callable[[], Awaitable[Fields | None]]) -> None:
+        """Answer with what others have to be asked for, in a cluster; None if that comes later."""
+
+        async def run() -> None:
+            try:
+                fields = await work()
+                if fields is not None:
+                    self.answer(request, fields)
+            except OnelogError as error:
+                self.refuse(request, error)
+            except Exception:
+                log.exception("request %d of %s failed", request.key, self.connection)
+                self.connection.abort()
+
+        assert self.gateway.agreement is not None
+        self.gateway.agreement.spawn(run())
+
     def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
         """Answer with what `find` finds in a worker."""
 
@@ -221,27 +241,10 @@ def agreed(handle: Callable[[KafkaSession, Request], Fields], again: bool = Fals
         agreement = session.gateway.agreement
         if agreement is None:
             return handle(session, request)
-        agreement.spawn(_agree(agreement, session, request, handle, again))
+        session.later(request, lambda: agreement.agree(lambda: handle(session, request), again))
         return None
 
     return handler
-
-
-async def _agree(
-    agreement: Agreement,
-    session: KafkaSession,
-    request: Request,
-    handle: Callable[[KafkaSession, Request], Fields],
-    again: bool,
-) -> None:
-    try:
-        answer = await agreement.agree(lambda: handle(session, request), again)
-        session.answer(request, answer)
-    except OnelogError as error:
-        session.refuse(request, error)
-    except Exception:
-        log.exception("request %d of %s failed", request.key, session.connection)
-        session.connection.abort()
 
 
 def refusal(error: OnelogError) -> Fields:

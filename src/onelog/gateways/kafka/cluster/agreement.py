@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How late a broker may learn of a change that nobody told it of."""
 ATTEMPTS = 5
+REGISTER_MARGIN_MS = 2_000
 DELETED_KEPT_MS = 30 * 86_400_000
 """A broker that was away for longer may bring a topic back that was deleted meanwhile."""
 
@@ -62,9 +63,9 @@ class Agreement:
         """Topics that may be other than the register says."""
         self._applying = False
         self._is_silent = False
+        self._life = ""
+        self._trusting_until_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_look: list[Callable[[], None]] = []
-        """Called after each look at the register."""
         self.broker.hooks.topic_changed.append(self._topic_changed)
 
     async def start(self) -> None:
@@ -133,10 +134,19 @@ class Agreement:
                 self._is_silent = True
                 return
             self._is_silent = False
-            found = {each.node_id for each in self.cluster.nodes.values() if each.name in names}
-            self.cluster.live = frozenset(found | {self._node.node_id})
-            for listener in self.on_look:
-                listener()
+            self.cluster.live = self._live(names)
+
+    def _live(self, names: frozenset[str]) -> frozenset[int]:
+        """Who is there: who is registered, or was, and had no time to tell a new name server."""
+        now_ms, life = self._clock.now_ms(), self._register.life
+        if self._life and life != self._life:
+            period_ms = self.broker.config.register_interval_ms
+            self._trusting_until_ms = now_ms + period_ms + REGISTER_MARGIN_MS
+        self._life = life
+        found = {each.node_id for each in self.cluster.nodes.values() if each.name in names}
+        if now_ms < self._trusting_until_ms:
+            found |= self.cluster.live
+        return frozenset(found | {self._node.node_id})
 
     async def _take(self, texts: dict[str, str], names: frozenset[str]) -> None:
         """Carry out what the register says."""

@@ -38,7 +38,7 @@ class Register:
         self._namespace = f"KAFKA_{config().cluster}"
         self._peer: Peer | None = None
         self._connecting = asyncio.Lock()
-        self._version = ""
+        self._version = self._life = ""
 
     async def load(self) -> Loaded:
         """Everything, if it is not what it was the last time."""
@@ -47,10 +47,16 @@ class Register:
         info = ClusterInfo.decode((await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
         names = frozenset(info.cluster_addr_table.get(self._config().cluster, ()))
         version = answer.ext.get("version", "")
+        self._life = version.partition("-")[0]
         if version and version == self._version:
             return Loaded(None, names)
         self._version = version
         return Loaded(KVTable.decode(answer.body).table if answer.body else {}, names)
+
+    @property
+    def life(self) -> str:
+        """Another one after each start of the name server."""
+        return self._life
 
     def forget(self) -> None:
         """Load everything the next time."""

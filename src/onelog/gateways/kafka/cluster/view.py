@@ -79,9 +79,11 @@ class Cluster:
 
     def coordinator(self, name: str) -> int | None:
         """Who looks after a group or a transactional id; None if nobody has asked yet."""
-        if self.is_alone:
-            return self.node_id
-        node = self.texts.get(COORDINATOR_KEY + str(_slot(name)))
+        return self.node_id if self.is_alone else self.coordinator_of_slot(slot_of(name))
+
+    def coordinator_of_slot(self, slot: int) -> int | None:
+        """Who looks after a slot; None if nobody has asked yet."""
+        node = self.texts.get(COORDINATOR_KEY + str(slot))
         return None if node is None else int(node)
 
     def is_listed(self, name: str) -> bool:
@@ -90,7 +92,7 @@ class Cluster:
 
     def propose_coordinator(self, name: str, told: Fields) -> None:
         """Have somebody look after a group or transactional id from now on."""
-        slot, live = _slot(name), sorted(self.live)
+        slot, live = slot_of(name), sorted(self.live)
         node = live[slot % len(live)]
         self.proposals.append(Proposal(COORDINATOR_KEY + str(slot), str(node), told))
 
@@ -156,5 +158,6 @@ class Cluster:
         self.proposals.append(Proposal(TOPIC_KEY + topic, placement.encode(), told))
 
 
-def _slot(name: str) -> int:
+def slot_of(name: str) -> int:
+    """The slot that a group or a transactional id falls into."""
     return zlib.crc32(name.encode()) % SLOTS
