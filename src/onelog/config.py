@@ -216,6 +216,9 @@ class KafkaConfig:
     """Kafka's protocol. It listens where the broker does."""
 
     port: int = setting(9092, "port of Kafka's clients; 0 for none, -1 for a free one", -1, 65_535)
+    node_id: int = setting(
+        -1, "number among the brokers that are one Kafka cluster; -1 to be one alone", -1, 999
+    )
     topic_partitions: int = setting(
         1, "partitions of a topic that a Kafka client names first", 1, 1024, live=True
     )

@@ -300,6 +300,14 @@ class UndecodableError(OnelogError):
     """A message whose body is not what its schema says."""
 
 
+class NotLeaderError(OnelogError):
+    """Another broker has what was asked for."""
+
+
+class NotCoordinatorError(OnelogError):
+    """Another broker looks after what was asked for."""
+
+
 class MembershipError(OnelogError):
     """A member of a group asks for what it cannot have, or not now."""
 

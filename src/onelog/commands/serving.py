@@ -205,6 +205,7 @@ async def supervise(loaded: Loaded, data: Path, count: int, extra: list[str], be
             arguments = [
                 *("--host", loaded.config.broker.host, "--port", str(port), "--name", name),
                 *("--nameservers", address, "--data", str(data / name), "--number", str(number)),
+                *("--set", f"kafka.node_id={number}"),
                 *extra,
             ]
             child = Child(name, arguments)

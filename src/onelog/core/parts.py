@@ -19,6 +19,7 @@ from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
+from onelog.core.catalog.placements import Placements
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
@@ -48,6 +49,7 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
+from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
 from onelog.core.transactions.half import Transactions
 from onelog.core.transactions.prepared_batches import PreparedBatches
@@ -135,6 +137,7 @@ class Parts:
         self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
+        self.placements = Placements(self.tables, self.topics)
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, naming, config)
         self.members = Members(clock, config.client_expiry_ms)
@@ -175,6 +178,10 @@ class Parts:
             self.lending,
         )  # fmt: skip
         self.coordinator.shares.on_lost = self.leases.release_held
+        self.branches = Branches(
+            self.access, self.tables, self.topics, self.batch_producers, self.coordinator,
+            self.in_place,
+        )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.members.on_group_change, [], self.checkback.asks,
@@ -262,7 +269,7 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
-            self.starts, self.compaction,
+            self.starts, self.compaction, self.placements, self.branches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)

@@ -8,6 +8,7 @@ Invariant: the file holds the old tables or the new ones, never a part, whenever
 """
 
 import os
+import secrets
 from pathlib import Path
 
 from msgspec import field
@@ -37,25 +38,35 @@ class KvConfig:
         self._bytes = sum(
             len(key) + len(value) for table in self._tables.values() for key, value in table.items()
         )
+        self._life = secrets.token_hex(4)
+        self._changes: dict[str, int] = {}
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a key."""
+    def put(self, namespace: str, key: str, value: str, expected: str | None = None) -> None:
+        """Set a key; if `expected` is given, only from that value on ("" for none)."""
         table = self._tables.get(namespace, {})
+        if expected is not None and table.get(key, "") != expected:
+            raise InvalidRequestError(f"the value of {key} is another than expected")
         growth = len(key) + len(value) - (len(key) + len(table[key]) if key in table else 0)
         if self._bytes + growth > BYTES_MAX:
             raise InvalidRequestError(f"the key-value configuration is full ({BYTES_MAX} bytes)")
         self._bytes += growth
         self._tables.setdefault(namespace, {})[key] = value
+        self._changes[namespace] = self._changes.get(namespace, 0) + 1
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget a key, if it is there."""
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._bytes -= len(key) + len(value)
+            self._changes[namespace] = self._changes.get(namespace, 0) + 1
 
     def get(self, namespace: str, key: str) -> str | None:
         """The value of a key."""
         return self._tables.get(namespace, {}).get(key)
+
+    def version(self, namespace: str) -> str:
+        """Another one after each change, and after each start."""
+        return f"{self._life}-{self._changes.get(namespace, 0)}"
 
     def namespace(self, namespace: str) -> KVTable:
         """All keys of a namespace; `KeyNotFoundError` if nothing was ever put there."""

@@ -278,10 +278,12 @@ def register_topic(session: NameserverSession, command: Command) -> Answer:
 
 
 def put_kv(session: NameserverSession, command: Command) -> None:
-    """PUT_KV_CONFIG."""
+    """PUT_KV_CONFIG. OneLog's own field `expected` is the value that it takes the place of."""
     ext = command.ext
     value = fields.text(ext, "value")
-    session.registry.kv.put(fields.text(ext, "namespace"), fields.text(ext, "key"), value)
+    session.registry.kv.put(
+        fields.text(ext, "namespace"), fields.text(ext, "key"), value, ext.get("expected")
+    )
     _save(session, command)
 
 
@@ -309,6 +311,15 @@ def get_kv(session: NameserverSession, command: Command) -> Answer:
     if value is None:
         raise KeyNotFoundError(f"No config item, Namespace: {namespace} Key: {key}")
     return Answer({"value": value})
+
+
+def list_kv(session: NameserverSession, command: Command) -> Answer:
+    """GET_KVLIST_BY_NAMESPACE. Nothing but its version, if that is OneLog's own field `known`."""
+    namespace, kv = fields.text(command.ext, "namespace"), session.registry.kv
+    version = {"version": kv.version(namespace)}
+    if command.ext.get("known") == version["version"]:
+        return Answer(version)
+    return Answer(version, kv.namespace(namespace).encode())
 
 
 # The name server's own configuration.
@@ -350,9 +361,7 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.PUT_KV_CONFIG: put_kv,
     RequestCode.GET_KV_CONFIG: get_kv,
     RequestCode.DELETE_KV_CONFIG: delete_kv,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: lambda session, command: Answer(
-        body=session.registry.kv.namespace(fields.text(command.ext, "namespace")).encode()
-    ),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_kv,
     RequestCode.REGISTER_BROKER: register_broker,
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.BROKER_HEARTBEAT: broker_heartbeat,

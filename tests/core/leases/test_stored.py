@@ -31,7 +31,7 @@ class Payer:
 
     def end(self, commit: bool) -> None:
         in_place = self.world.broker.in_place
-        in_place.end(SELF, "payer", self.id, self.epoch, commit, lambda error: None)
+        in_place.end(SELF, "payer", self.id, self.epoch, commit, lambda producer, error: None)
         self.world.end_tick()
 
 

@@ -188,8 +188,10 @@ class Topics(Settings[TopicConfig]):
 
     def _put(self, config: TopicConfig) -> None:
         known = self._known.get(config.name)
-        if known != config:
+        created_ms = config.created_ms
+        if not created_ms:
             created_ms = self._versions.now_ms() if known is None else known.created_ms
+        if known is None or known != config or known.created_ms != created_ms:
             self._record(replace(config, created_ms=created_ms))
 
     def delete(self, name: str, also: list[Change]) -> None:

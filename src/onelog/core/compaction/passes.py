@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from onelog.core.compaction.keys import LastOffsets
 from onelog.core.compaction.remains import Cleaned, Place, Remains
 from onelog.core.cursors.forms import place_in
-from onelog.core.transactions.in_place import Aborted
 from onelog.errors import StoreError, WireError
 from onelog.message import Message, NewMessage, QueueOffset, encode_properties
 from onelog.names import COMPACTED_TOPIC
@@ -33,6 +32,7 @@ from onelog.record.forms.kafka import Attribute, Batch, Span
 from onelog.record.inner_batch import unwrapped
 from onelog.store.dispatch import LAST_OFFSET
 from onelog.store.message_store import MessageStore
+from onelog.store.outcomes import Aborted
 from onelog.store.reader import FetchStatus
 
 log = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import msgspec
 
 from onelog.core.durable.tables import PART_ENTRIES, Change, Tables, in_parts
 from onelog.errors import MessageError
+from onelog.message import QUEUE_ID_MAX
 from onelog.names import join_key, split_key
 from onelog.store.message_store import MessageStore
 
@@ -28,6 +29,11 @@ Cursor = tuple[str, str]
 """A group and a topic."""
 MoveListener = Callable[[str, str, Mapping[int, int]], None]
 """Called with a group, a topic and where the group is now."""
+
+
+REMOTE_QUEUES = QUEUE_ID_MAX + 1
+"""Behind all queues of this broker: the position in a partition that another broker has is kept as
+that in the queue of this number and the partition's."""
 
 
 def cursor_key(group: str, topic: str) -> str:
@@ -75,8 +81,12 @@ class Offsets:
         """
         changes: list[Change] = []
         for (group, topic), queues in self._positions.items():
-            ends = {queue_id: int(self._store.max_offset(topic, queue_id)) for queue_id in queues}
-            beyond = {each: ends[each] for each, offset in queues.items() if offset > ends[each]}
+            ends = {
+                queue_id: int(self._store.max_offset(topic, queue_id))
+                for queue_id in queues
+                if queue_id < REMOTE_QUEUES
+            }
+            beyond = {each: end for each, end in ends.items() if queues[each] > end}
             if beyond:
                 log.warning(
                     "group %s was ahead of queues of topic %s, whose last messages were lost in a "

@@ -19,11 +19,11 @@ from onelog.core.cursors.forms import place_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.leases.queue import QueueLeases
 from onelog.core.leases.supply import Found, LeaseRequest
-from onelog.core.transactions.in_place import Aborted
 from onelog.errors import StoreFailedError
 from onelog.record.decode import decode_message
 from onelog.record.forms import Form, form_of
 from onelog.store.message_store import MessageStore
+from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
 
 _SCANS_MAX = 8

@@ -116,6 +116,10 @@ class Coordinator:
         self._counts: dict[str, int] | None = None
         self.is_pending: Callable[[str, str, int], bool]
         """Whether an open transaction will move a group in a queue of a topic."""
+        self.guard: Callable[[str], None] = lambda name: None
+        """Raises if another broker is to be asked about a group."""
+        self.count: Callable[[TopicConfig], int] = lambda config: config.queues
+        """How many partitions a topic has, on all brokers."""
         topics.on_change.append(self._topic_changed)
         groups.on_change.append(self._group_changed)
         offsets.on_move.append(self._moved)
@@ -157,6 +161,10 @@ class Coordinator:
             self._tables.write([(self.name, name, kept)])
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        self.recount()
+
+    def recount(self) -> None:
+        """Topics have other numbers of partitions."""
         self._counts = None
 
     def _group_changed(self, name: str, config: GroupConfig | None) -> None:
@@ -172,7 +180,7 @@ class Coordinator:
         if self._counts is None:
             naming = self._topics.naming
             self._counts = {
-                config.name: config.queues
+                config.name: self.count(config)
                 for config in self._topics.all()
                 if not self._topics.is_system(config.name)
                 and not naming.is_retry(config.name)
@@ -256,6 +264,7 @@ class Coordinator:
             self.access.check(who, "consume", ("group", group))
         if not group:
             raise InvalidGroupError("a consumer group needs a name")
+        self.guard(group)
 
     # -- positions -----------------------------------------------------------------------------
 
@@ -341,11 +350,13 @@ class Coordinator:
     def classic_group(self, who: Principal, group: str) -> ClassicGroup | None:
         """A classic group; None if there is none."""
         self.access.check(who, "describe", ("group", group))
+        self.guard(group)
         return self._classic.groups.get(group)
 
     def consumer_group(self, who: Principal, group: str) -> ConsumerGroup | None:
         """A group of the newer kind; None if there is none."""
         self.access.check(who, "describe", ("group", group))
+        self.guard(group)
         return self._consumers.groups.get(group)
 
     def share_group(self, who: Principal, group: str) -> ConsumerGroup | None:
@@ -387,6 +398,7 @@ class Coordinator:
     def delete(self, who: Principal, group: str) -> None:
         """Forget a group that has no members, and where it was."""
         self.access.check(who, "delete", ("group", group))
+        self.guard(group)
         if self._members.group(group) is not None:
             raise GroupNotEmptyError(f"group {group} has members: stop them")
         if (

@@ -61,6 +61,8 @@ class BatchProducers:
         self._dirty: set[Queue] = set()
         """Queues that got batches since they were kept."""
         self._next_id = self._ids_end = 0
+        self.first_id = 0
+        """Ids begin here: those of brokers that share producers must differ."""
         self.covers: Callable[[Stamp, Queue], None]
         """Raises what is wrong with a batch of a transaction, if it is in none."""
         topics.on_change.append(self._topic_changed)
@@ -169,7 +171,7 @@ class BatchProducers:
         if self._next_id >= self._ids_end:
             self._tables.write([(self.name, _NEXT_ID, self._next_id + _IDS_AT_ONCE)])
         self._next_id += 1
-        return self._next_id - 1
+        return self.first_id + self._next_id - 1
 
     def publish(
         self,

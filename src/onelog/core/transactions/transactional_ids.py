@@ -97,6 +97,8 @@ class Transaction:
     """Groups, and the positions that they will have."""
     before: Incarnation = NO_PRODUCER
     """Who asked for the present epoch, and may ask again: the answer may have been lost."""
+    others: frozenset[Queue] = frozenset()
+    """Partitions on other brokers that are in it, which have to be told of its end."""
 
 
 class TransactionalIds:
@@ -131,6 +133,10 @@ class TransactionalIds:
         self._with_groups: dict[str, Transaction] = {}
         self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._overdue)
         """Of those that are open."""
+        self.guard: Callable[[str], None] = lambda name: None
+        """Raises if another broker coordinates a transactional id."""
+        self.tell_others: Callable[[Transaction], bool] = lambda transaction: True
+        """Tells other brokers of an end; whether there are some that do not know it yet."""
         producers.covers = self._covers
         coordinator.is_pending = self._is_pending
 
@@ -159,7 +165,7 @@ class TransactionalIds:
     def open(self) -> None:
         """Carry out what was decided before a crash."""
         for transaction in list(self._transactions.values()):
-            if transaction.state in _ENDING:
+            if transaction.state in _ENDING and not transaction.others:
                 self._carry_out(transaction)
 
     def _record(self, transaction: Transaction) -> Transaction:
@@ -185,6 +191,7 @@ class TransactionalIds:
         self.access.check(who, "publish", ("group", name))
         if not name:
             raise InvalidRequestError("a transactional id cannot be empty")
+        self.guard(name)
         if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
             raise InvalidTransactionTimeoutError(
                 f"a transaction may last up to {TIMEOUT_MAX_MS} ms, not {timeout_ms}"
@@ -202,8 +209,13 @@ class TransactionalIds:
                 return found.producer_id, found.epoch
             raise ProducerFencedError(f"{name!r} has another producer, or epoch {found.epoch}")
         if found.state is State.ONGOING:
-            found = self._end(found, commit=False, epoch=found.epoch + 1)
-            producer_id, epoch = found.producer_id, found.epoch
+            # While others are told, it is at its epoch, for who asks again to be known.
+            is_renewed = not found.others
+            found = self._end(found, commit=False, epoch=found.epoch + is_renewed)
+            if is_renewed:
+                producer_id, epoch = found.producer_id, found.epoch
+            else:
+                producer_id, epoch = self._usable(found.producer_id, found.epoch + 1)
         else:
             producer_id, epoch = self._usable(found.producer_id, found.epoch + 1)
         now_ms = self._clock.now_ms()
@@ -227,6 +239,15 @@ class TransactionalIds:
         queues = [each for each in queues if self._is_there(*each)]
         if found.state is not State.ONGOING or not found.queues.issuperset(queues):
             self._record(replace(self._going_on(found), queues=found.queues.union(queues)))
+
+    def add_others(
+        self, who: Principal, name: str, producer_id: int, epoch: int, others: Sequence[Queue]
+    ) -> None:
+        """Partitions on other brokers will be in the transaction; to be called before they are."""
+        self.access.check(who, "publish", ("group", name))
+        found = self._require(name, producer_id, epoch)
+        if found.state is not State.ONGOING or not found.others.issuperset(others):
+            self._record(replace(self._going_on(found), others=found.others.union(others)))
 
     def add_group(
         self, who: Principal, name: str, producer_id: int, epoch: int, group: str
@@ -296,6 +317,12 @@ class TransactionalIds:
             raise TransactionStateError(f"{name!r} has nothing to {word}: {found.state.value}")
         self._when_durable(partial(when_ended, (found.producer_id, found.epoch)))
 
+    def finish(self, who: Principal, name: str) -> None:
+        """Carry out an end that all other brokers know."""
+        self.access.check(who, "publish", ("group", name))
+        if name in self._transactions:
+            self._settled(self._transactions[name])
+
     def transactions(self, who: Principal) -> list[Transaction]:
         """Every transactional id."""
         self.access.check(who, "describe", ("group", ""))
@@ -304,6 +331,7 @@ class TransactionalIds:
     def _require(self, name: str, producer_id: int, epoch: int) -> Transaction:
         if not name:
             raise InvalidRequestError("a transactional id cannot be empty")
+        self.guard(name)
         found = self._transactions.get(name)
         if found is None or found.producer_id != producer_id:
             raise ProducerIdMismatchError(f"{name!r} is not the id of producer {producer_id}")
@@ -340,19 +368,18 @@ class TransactionalIds:
         return self._carry_out(self._record(decided))
 
     def _carry_out(self, transaction: Transaction) -> Transaction:
-        """Write markers and positions, and that they are written, in one append."""
-        # Only who has transactions needs what writes their markers.
-        from onelog.record.forms import kafka
+        """Write markers and positions, and that they are written, in one append.
 
+        `TransactionEndingError` if it cannot be written, or others have to be told before.
+        """
+        if transaction.others and self.tell_others(transaction):
+            raise TransactionEndingError(
+                f"brokers are being told of the end of {transaction.name!r}"
+            )
         commit = transaction.state is State.COMMITTING
         now_ms = self._clock.now_ms()
         producer_id, epoch = transaction.producer_id, transaction.epoch
         queues = [each for each in sorted(transaction.queues) if self._is_there(*each)]
-        marker = kafka.control_batch(producer_id, epoch, now_ms, commit=commit)
-        messages = [
-            NewMessage(topic, queue_id, marker, sys_flag=_KAFKA_FORM, born_ms=now_ms)
-            for topic, queue_id in queues
-        ]
         changes: list[Change] = []
         if commit:
             for group, positions in transaction.groups.items():
@@ -365,20 +392,44 @@ class TransactionalIds:
             _ENDING[transaction.state], transaction.begun_ms, now_ms, before=transaction.before,
         )  # fmt: skip
         changes.append((self.name, transaction.name, _kept(ended)))
+        self.write_end(queues, producer_id, epoch, commit, changes)
+        return self._transactions[transaction.name]
+
+    def write_end(
+        self,
+        queues: Sequence[Queue],
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        changes: list[Change],
+    ) -> None:
+        """Write markers of a producer, and changes of tables, in one append."""
+        # Only who has transactions needs what writes their markers.
+        from onelog.record.forms import kafka
+
+        now_ms = self._clock.now_ms()
+        marker = kafka.control_batch(producer_id, epoch, now_ms, commit=commit)
+        messages = [
+            NewMessage(topic, queue_id, marker, sys_flag=_KAFKA_FORM, born_ms=now_ms)
+            for topic, queue_id in queues
+        ]
         for topic, _ in queues:
             self._producers.mark(topic)
         try:
             appended = self._writer.write_now(messages, self._tables.record(changes))
         except OnelogError as error:
             raise TransactionEndingError(
-                f"the end of {transaction.name!r} is decided, and not written: {error}"
+                f"the end of what producer {producer_id} sent is not written: {error}"
             ) from error
         self._tables.apply(changes)
         for queue, place in zip(queues, appended[: len(queues)], strict=True):
             self._producers.ended(queue, producer_id, epoch, place.queue_offset, kept=commit)
         for queue in queues:
             self._arrived(*queue)  # Who waits for committed messages can go on only now.
-        return self._transactions[transaction.name]
+
+    def when_durable(self, when_safe: WhenSafe) -> None:
+        """Call back when everything so far is as safe as configured."""
+        self._when_durable(when_safe)
 
     def _is_there(self, topic: str, queue_id: int) -> bool:
         config = self._topics.get(topic)
@@ -394,7 +445,7 @@ class TransactionalIds:
             try:
                 self._end(transaction, commit=False, epoch=transaction.epoch + 1)
             except OnelogError as error:
-                log.error("%s; it is tried again", error)
+                log.log(_level(transaction), "%s; it is tried again", error)
 
     def expire(self) -> None:
         """Try again what a disk refused, and forget ids that nobody uses; from time to time."""
@@ -404,7 +455,7 @@ class TransactionalIds:
                 try:
                     self._carry_out(transaction)
                 except TransactionEndingError as error:
-                    log.error("%s; it is tried again", error)
+                    log.log(_level(transaction), "%s; it is tried again", error)
             elif transaction.state is State.ONGOING:
                 if now_ms > transaction.begun_ms + transaction.timeout_ms + _LATE_MS:
                     self._overdue([transaction.name])
@@ -433,6 +484,11 @@ class TransactionalIds:
         )
 
 
+def _level(transaction: Transaction) -> int:
+    """How bad it is that a transaction could not be ended at once."""
+    return logging.INFO if transaction.others else logging.ERROR
+
+
 def _kept(transaction: Transaction) -> dict[str, Any]:
     return {
         "producer_id": transaction.producer_id,
@@ -443,6 +499,7 @@ def _kept(transaction: Transaction) -> dict[str, Any]:
         "seen_ms": transaction.seen_ms,
         "before": transaction.before,
         "queues": sorted(list(each) for each in transaction.queues),
+        "others": sorted(list(each) for each in transaction.others),
         "groups": {
             group: {
                 topic: {
@@ -471,4 +528,5 @@ def _restored(name: str, kept: Mapping[str, Any]) -> Transaction:
             for group, topics in kept["groups"].items()
         },
         tuple(kept.get("before", NO_PRODUCER)),
+        others=frozenset((each[0], each[1]) for each in kept.get("others", ())),
     )  # fmt: skip

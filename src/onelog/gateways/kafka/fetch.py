@@ -7,6 +7,7 @@ are the core's. Fetch sessions are told only what is new to them.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.forms import place_in
 from onelog.errors import OnelogError
@@ -107,7 +108,8 @@ def _wanted(fields: Fields) -> list[tuple[Place, Wanted]]:
 def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> None:
     """Find the queues of partitions; what cannot be read is refused."""
     session = fetching.session
-    names: dict[str | bytes, str | ErrorCode] = {}
+    names: dict[str | bytes, TopicConfig | ErrorCode] = {}
+    cluster = session.gateway.cluster
     for place, (offset, _, leader_epoch) in wanted:
         key = place[0]
         name = names.get(key)
@@ -118,16 +120,23 @@ def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> None:
         elif (refused := epoch_error(leader_epoch)) is not None:
             fetching.refused[place] = refused
         else:
+            queue_id = place[1]
+            if not cluster.is_alone:
+                try:
+                    queue_id = cluster.queue(name, queue_id)
+                except OnelogError as error:
+                    fetching.refused[place] = error_code(error)
+                    continue
             fetching.places.append(place)
-            fetching.cursors.append(Cursor(None, name, place[1], offset))
+            fetching.cursors.append(Cursor(None, name.name, queue_id, offset))
 
 
-def _name(session: KafkaSession, key: str | bytes) -> str | ErrorCode:
+def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
     name = session.gateway.ids.name_of(key) if isinstance(key, bytes) else key
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        return require_topic(session.broker, session.principal, name).name
+        return require_topic(session.broker, session.principal, name)
     except OnelogError as error:
         return error_code(error)
 
@@ -145,7 +154,7 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
     budget = [batches.CONVERTED_MAX]
     answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]
     for place, cursor, result in zip(fetching.places, fetching.cursors, results, strict=True):
-        answers.append((place, _partition(fetching, cursor, result, budget)))
+        answers.append((place, _partition(fetching, place[1], cursor, result, budget)))
     for place, partition in answers:
         if fetch_session is not None:
             is_news = fetch_session.is_news(place, partition)
@@ -176,17 +185,19 @@ def _refused(partition: int, code: ErrorCode) -> Fields:
     }  # fmt: skip
 
 
-def _partition(fetching: _Fetching, cursor: Cursor, result: Result, budget: list[int]) -> Fields:
+def _partition(
+    fetching: _Fetching, partition: int, cursor: Cursor, result: Result, budget: list[int]
+) -> Fields:
     """The answer for one partition."""
     session, request = fetching.session, fetching.request
     if isinstance(result, OnelogError):
-        return _refused(cursor.queue_id, error_code(result))
+        return _refused(partition, error_code(result))
     stable, aborted = session.broker.settled(
         session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
     )
     is_committed = request.fields.get("isolation_level") == _READ_COMMITTED
     answer: Fields = {
-        "partition_index": cursor.queue_id,
+        "partition_index": partition,
         "error_code": 0,
         "high_watermark": result.max_offset,
         "last_stable_offset": stable,
@@ -199,7 +210,7 @@ def _partition(fetching: _Fetching, cursor: Cursor, result: Result, budget: list
         "records": b"",
     }
     code = _read(cursor, result, answer, budget, request.version)
-    return answer if code is None else _refused(cursor.queue_id, code)
+    return answer if code is None else _refused(partition, code)
 
 
 def _read(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
+from onelog.errors import ConfigError
 from onelog.gateways import House
 from onelog.net.connection import Connection
 
@@ -18,20 +19,36 @@ class KafkaGateway:
         self._shared: Gateway | None = None
 
     async def listen(self) -> None:
-        """Open its port."""
-        await self.house.listen(self.house.loaded.config.kafka.port, self._session)
+        """Open its port, and join the cluster, if the broker is in one."""
+        config = self.house.loaded.config
+        await self.house.listen(config.kafka.port, self._session)
+        if config.kafka.node_id >= 0:
+            if not self.house.broker.config.nameserver_addresses:
+                raise ConfigError("kafka.node_id is of a cluster: set broker.nameservers, too")
+            agreement = self.shared().agreement
+            assert agreement is not None
+            await agreement.start()
+            self.house.broker.in_place.expire()  # What others may not know the end of.
 
     def _session(self, connection: Connection) -> "KafkaSession":
-        from onelog.gateways.kafka.session import Gateway, KafkaSession
+        from onelog.gateways.kafka.session import KafkaSession
 
+        return KafkaSession(connection, self.shared())
+
+    def shared(self) -> "Gateway":
+        """What its sessions share."""
         if self._shared is None:
-            from onelog.gateways.kafka.handlers import HANDLERS, VERSIONS
+            from onelog.gateways.kafka.handlers import CLUSTER_VERSIONS, HANDLERS, VERSIONS
+            from onelog.gateways.kafka.session import Gateway
 
-            self._shared = Gateway(self.house, HANDLERS, VERSIONS)
-        return KafkaSession(connection, self._shared)
+            is_alone = self.house.loaded.config.kafka.node_id < 0
+            self._shared = Gateway(self.house, HANDLERS, VERSIONS if is_alone else CLUSTER_VERSIONS)
+        return self._shared
 
     def refresh(self, loaded: Loaded) -> None:
         """Settings are looked up where they are needed."""
 
     async def close(self) -> None:
         """Clients find out by themselves."""
+        if self._shared is not None and self._shared.agreement is not None:
+            await self._shared.agreement.close()

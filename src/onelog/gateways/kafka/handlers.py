@@ -10,6 +10,7 @@ from onelog.gateways.kafka import (
     share_fetch,
     storage,
     topics,
+    transaction_parts,
     transactions,
 )
 from onelog.gateways.kafka.groups import describing, members, positions, shares
@@ -27,6 +28,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     **placement.HANDLERS,
     **security.HANDLERS,
     **transactions.HANDLERS,
+    **transaction_parts.HANDLERS,
     **members.HANDLERS,
     **positions.HANDLERS,
     **describing.HANDLERS,
@@ -54,9 +56,10 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.API_VERSIONS: range(5),
     ApiKey.CREATE_TOPICS: range(2, 8),
     ApiKey.DELETE_TOPICS: range(1, 7),
-    ApiKey.ADD_PARTITIONS_TO_TXN: range(4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: range(5),
     ApiKey.ADD_OFFSETS_TO_TXN: range(5),
     ApiKey.END_TXN: range(6),
+    ApiKey.WRITE_TXN_MARKERS: range(1, 2),
     ApiKey.TXN_OFFSET_COMMIT: range(6),
     ApiKey.DESCRIBE_ACLS: range(1, 4),
     ApiKey.CREATE_ACLS: range(1, 4),
@@ -93,3 +96,13 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: range(1),
 }
 """What clients are told that they may use."""
+
+_SHARES = frozenset({*shares.HANDLERS, *share_fetch.HANDLERS})
+CLUSTER_VERSIONS: dict[ApiKey, range] = {
+    **{key: versions for key, versions in VERSIONS.items() if key not in _SHARES},
+    ApiKey.PRODUCE: range(12),
+    ApiKey.ADD_OFFSETS_TO_TXN: range(4),
+    ApiKey.END_TXN: range(5),
+    ApiKey.TXN_OFFSET_COMMIT: range(5),
+}
+"""The same in a cluster: transactions are those of version 1, and there are no share groups."""

@@ -1,11 +1,11 @@
 """Requests about places in partitions: where they begin, end and were at a time; and who to ask."""
 
 from onelog.core.cursors.times import Dated
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import epoch_error
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import LEADER_EPOCH, NODE_ID, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -42,13 +42,13 @@ def list_offsets(session: KafkaSession, request: Request) -> Fields | None:
 
 
 def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: bool) -> Fields:
-    queue_id = wanted["partition_index"]
-    answer: Fields = {"partition_index": queue_id, "error_code": 0}
+    partition = wanted["partition_index"]
+    answer: Fields = {"partition_index": partition, "error_code": 0}
     refused = epoch_error(wanted.get("current_leader_epoch", -1))
     if refused is not None:
         return answer | {"error_code": refused}
     try:
-        offset, time_ms = _place(session, topic, queue_id, wanted["timestamp"], is_committed)
+        offset, time_ms = _place(session, topic, partition, wanted["timestamp"], is_committed)
     except OnelogError as error:
         return answer | {"error_code": error_code(error)}
     epoch = LEADER_EPOCH if offset >= 0 else -1
@@ -58,10 +58,10 @@ def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: boo
 
 
 def _place(
-    session: KafkaSession, topic: str, queue_id: int, time_ms: int, is_committed: bool
+    session: KafkaSession, topic: str, partition: int, time_ms: int, is_committed: bool
 ) -> Dated:
     broker, who = session.broker, session.principal
-    _require_partition(session, topic, queue_id)
+    queue_id = queue_of(session, topic, partition)
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
         return Dated(broker.min_offset(who, topic, queue_id), -1)
     if time_ms == LATEST:
@@ -75,10 +75,10 @@ def _place(
     return broker.first_message_since(who, topic, queue_id, time_ms) or _NOWHERE
 
 
-def _require_partition(session: KafkaSession, topic: str, queue_id: int) -> None:
+def queue_of(session: KafkaSession, topic: str, partition: int) -> int:
+    """The queue of a partition that this broker has."""
     config = require_topic(session.broker, session.principal, topic)
-    if not 0 <= queue_id < config.queues:
-        raise TopicNotFoundError(f"topic {topic} has no partition {queue_id}")
+    return session.gateway.cluster.queue(config, partition)
 
 
 def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
@@ -88,11 +88,10 @@ def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
         name = topic["topic"]
         partitions = []
         for each in topic["partitions"]:
-            queue_id = each["partition"]
-            answer: Fields = {"partition": queue_id, "error_code": 0}
+            answer: Fields = {"partition": each["partition"], "error_code": 0}
             refused = epoch_error(each.get("current_leader_epoch", -1))
             try:
-                _require_partition(session, name, queue_id)
+                queue_id = queue_of(session, name, each["partition"])
                 if refused is not None:
                     answer["error_code"] = refused
                 elif each["leader_epoch"] == LEADER_EPOCH:
@@ -106,24 +105,38 @@ def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
 
 
 def find_coordinator(session: KafkaSession, request: Request) -> Fields:
-    """FIND_COORDINATOR: this broker coordinates every group and every transaction."""
-    host, port = session.gateway.address
+    """FIND_COORDINATOR: of a broker that is alone, itself for every group and transaction."""
     fields = request.fields
-    found: Fields = {
-        "error_code": 0, "error_message": None, "node_id": NODE_ID, "host": host, "port": port,
-    }  # fmt: skip
-    if fields.get("key_type", 0) not in (0, 1):
-        found = {
-            "error_code": ErrorCode.INVALID_REQUEST, "error_message": "there is no such key type",
-            "node_id": -1, "host": "", "port": -1,
-        }  # fmt: skip
+    kind = fields.get("key_type", 0)
     if request.version < 4:
-        return found
-    return {"coordinators": [{**found, "key": key} for key in fields["coordinator_keys"]]}
+        return _coordinator(session, kind, fields["key"])
+    return {
+        "coordinators": [
+            {**_coordinator(session, kind, key), "key": key} for key in fields["coordinator_keys"]
+        ]
+    }
+
+
+def _coordinator(session: KafkaSession, kind: int, key: str) -> Fields:
+    cluster = session.gateway.cluster
+    nobody: Fields = {"node_id": -1, "host": "", "port": -1}
+    if kind not in (0, 1):
+        reason = "there is no such key type"
+        return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": reason, **nobody}
+    node_id = cluster.coordinator(key)
+    if node_id is None:
+        cluster.propose_coordinator(key, {})
+    for each in cluster.brokers():
+        if each.node_id == node_id:
+            place = {"node_id": node_id, "host": each.host, "port": each.port}
+            return {"error_code": 0, "error_message": None, **place}
+    reason = f"broker {node_id}, which looks after it, is away"
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return {"error_code": code, "error_message": reason, **nobody}
 
 
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
-    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.FIND_COORDINATOR: agreed(find_coordinator, again=True),
 }

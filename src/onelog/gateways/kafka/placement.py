@@ -6,7 +6,7 @@ A request to put a partition where it is already is done at once; any other is r
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import LEADER_EPOCH, NODE_ID, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -37,35 +37,39 @@ def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fi
 
 
 def _reassigned(session: KafkaSession, topic: str, wanted: Fields) -> Fields:
-    code, reason = _refused(session, topic, wanted["partition_index"]), None
-    if code is ErrorCode.NONE:
+    code, reason = ErrorCode.NONE, None
+    try:
+        leader = _leader(session, topic, wanted["partition_index"])
         if wanted["replicas"] is None:
             code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        elif wanted["replicas"] != [NODE_ID]:
+        elif wanted["replicas"] != [leader]:
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            reason = f"a partition stays on broker {NODE_ID}, and has no other replica"
+            reason = f"a partition stays on broker {leader}, and has no other replica"
+    except OnelogError as error:
+        code = error_code(error)
     return {"error_code": code, "error_message": reason}
 
 
-def _refused(session: KafkaSession, topic: str, queue_id: int) -> ErrorCode:
-    """Why a partition cannot be put anywhere: who asks may not, or there is none such."""
-    try:
-        session.require_administrator()
-        if not 0 <= queue_id < require_topic(session.broker, session.principal, topic).queues:
-            raise TopicNotFoundError(f"topic {topic} has no partition {queue_id}")
-    except OnelogError as error:
-        return error_code(error)
-    return ErrorCode.NONE
+def _leader(session: KafkaSession, topic: str, partition: int) -> int:
+    """Who has a partition; raises if who asks may not move it, or there is none such."""
+    session.require_administrator()
+    config = require_topic(session.broker, session.principal, topic)
+    leaders = session.gateway.cluster.leaders(config)
+    if not 0 <= partition < len(leaders):
+        raise TopicNotFoundError(f"topic {topic} has no partition {partition}")
+    return leaders[partition]
 
 
 def alter_replica_log_dirs(session: KafkaSession, request: Request) -> None:
     """ALTER_REPLICA_LOG_DIRS: there is one folder, and everything is in it."""
 
-    def moved(path: str, topic: str, queue_id: int, folder: str) -> Fields:
-        code = _refused(session, topic, queue_id)
-        if code is ErrorCode.NONE and path != folder:
-            code = ErrorCode.LOG_DIR_NOT_FOUND
-        return {"partition_index": queue_id, "error_code": code}
+    def moved(path: str, topic: str, partition: int, folder: str) -> Fields:
+        try:
+            _leader(session, topic, partition)
+            code = ErrorCode.NONE if path == folder else ErrorCode.LOG_DIR_NOT_FOUND
+        except OnelogError as error:
+            code = error_code(error)
+        return {"partition_index": partition, "error_code": code}
 
     def find() -> Fields:
         folder = str(session.broker.admin.log_state(session.principal).folder)
@@ -74,8 +78,8 @@ def alter_replica_log_dirs(session: KafkaSession, request: Request) -> None:
                 {
                     "topic_name": topic["name"],
                     "partitions": [
-                        moved(each["path"], topic["name"], queue_id, folder)
-                        for queue_id in topic["partitions"]
+                        moved(each["path"], topic["name"], partition, folder)
+                        for partition in topic["partitions"]
                     ],
                 }
                 for each in request.fields["dirs"]
@@ -87,11 +91,12 @@ def alter_replica_log_dirs(session: KafkaSession, request: Request) -> None:
 
 
 def describe_quorum(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_QUORUM: this broker alone decides."""
-    host, port = session.gateway.address
-    voter = {"replica_id": NODE_ID, "log_end_offset": 0}
+    """DESCRIBE_QUORUM: one broker decides."""
+    cluster = session.gateway.cluster
+    node_id = cluster.controller_id
+    voter = {"replica_id": node_id, "log_end_offset": 0}
     alone: Fields = {
-        "error_code": 0, "error_message": None, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
+        "error_code": 0, "error_message": None, "leader_id": node_id, "leader_epoch": LEADER_EPOCH,
         "high_watermark": 0, "current_voters": [voter], "observers": [],
     }  # fmt: skip
     unknown: Fields = {
@@ -110,11 +115,15 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
         }
         for topic in request.fields["topics"]
     ]
-    listener = {"name": "PLAINTEXT", "host": host, "port": port}
-    return {
-        "error_code": 0, "error_message": None, "topics": told,
-        "nodes": [{"node_id": NODE_ID, "listeners": [listener]}],
-    }  # fmt: skip
+    nodes = [
+        {
+            "node_id": each.node_id,
+            "listeners": [{"name": "PLAINTEXT", "host": each.host, "port": each.port}],
+        }
+        for each in cluster.brokers()
+        if each.node_id == node_id
+    ]
+    return {"error_code": 0, "error_message": None, "topics": told, "nodes": nodes}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

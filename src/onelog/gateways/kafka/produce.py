@@ -8,7 +8,7 @@ from typing import Literal
 
 from onelog.core.catalog.topics import COMPACT, TopicConfig
 from onelog.core.transactions.in_place import Stamp
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
@@ -123,9 +123,8 @@ def produce(session: KafkaSession, request: Request) -> None:
 
 def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fields) -> None:
     session, request = producing.session, producing.request
-    queue_id, data = wanted["index"], wanted["records"]
-    if not 0 <= queue_id < topic.queues:
-        raise TopicNotFoundError(f"topic {topic.name} has no partition {queue_id}")
+    data = wanted["records"]
+    queue_id = session.gateway.cluster.queue(topic, wanted["index"])
     if request.version < _BATCH_VERSION:
         data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
     batch = batches.checked(data, request.version, message_bytes_max(topic))
@@ -144,7 +143,7 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
         producing.add_to_transaction(stamp)
     session.broker.publish_batch(
-        session.principal, message, stamp, _stored, (producing, topic.name, told)
+        session.principal, message, stamp, _stored, (producing, topic.name, queue_id, told)
     )
 
 
@@ -160,18 +159,18 @@ def _require_keys(data: memoryview, told: Fields) -> None:
 
 
 def _stored(
-    token: tuple[_Producing, str, Fields], appended: Appended | None, error: OnelogError | None
+    token: tuple[_Producing, str, int, Fields],
+    appended: Appended | None,
+    error: OnelogError | None,
 ) -> None:
-    producing, topic, told = token
+    producing, topic, queue_id, told = token
     if error is not None:
         producing.fail(told, error)
     else:
         assert appended is not None
         session = producing.session
         told["base_offset"] = appended.queue_offset
-        told["log_start_offset"] = session.broker.min_offset(
-            session.principal, topic, told["index"]
-        )
+        told["log_start_offset"] = session.broker.min_offset(session.principal, topic, queue_id)
     producing.done()
 
 

@@ -12,7 +12,7 @@ reading, answers wait here, and its further requests stay unread.
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onelog.core.access import SELF, Principal
@@ -22,6 +22,9 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways import House
+from onelog.gateways.kafka.cluster.agreement import Agreement
+from onelog.gateways.kafka.cluster.spread import Spread
+from onelog.gateways.kafka.cluster.view import Cluster, Node
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.names import TopicIds
@@ -37,8 +40,6 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
-NODE_ID = 0
-"""This broker, among the brokers that Kafka's clients are told of: it is the only one."""
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
 _FEATURES = {"transaction.version": 2}
@@ -80,6 +81,15 @@ class Gateway:
         self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(house.broker)
+        self.cluster = Cluster(house.loaded.config.kafka.node_id, self._here)
+        self.agreement: Agreement | None = None
+        """With the other brokers; None if there are no others."""
+        self.spread: Spread | None = None
+        if not self.cluster.is_alone:
+            self.agreement = Agreement(house, self.cluster, self._here())
+            coordinator, cluster = self.broker.coordinator, self.cluster
+            coordinator.guard, coordinator.count = cluster.require_coordinator, cluster.partitions
+            self.spread = Spread(self.agreement, house.broker)
         self.fetch_sessions = FetchSessions(house.random)
         self.share_sessions = ShareSessions(self._member_gone)
 
@@ -87,10 +97,11 @@ class Gateway:
         """A member of a share group was cut off: others may have what it has."""
         self.broker.sharing.release(SELF, group, member)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that clients are told."""
-        return self.broker.config.client_host, self.house.loaded.config.kafka.port
+    def _here(self) -> Node:
+        """This broker, as clients are told of it."""
+        config = self.broker.config
+        port = self.house.loaded.config.kafka.port
+        return Node(self.cluster.node_id, config.name, config.client_host, port)
 
 
 class KafkaSession(FramedSession):
@@ -196,6 +207,23 @@ class KafkaSession(FramedSession):
         if was_full and len(pending) < PENDING_MAX:
             self._handle_read()
 
+    def later(self, request: Request, work: Callable[[], Awaitable[Fields | None]]) -> None:
+        """Answer with what others have to be asked for, in a cluster; None if that comes later."""
+
+        async def run() -> None:
+            try:
+                fields = await work()
+                if fields is not None:
+                    self.answer(request, fields)
+            except OnelogError as error:
+                self.refuse(request, error)
+            except Exception:
+                log.exception("request %d of %s failed", request.key, self.connection)
+                self.connection.abort()
+
+        assert self.gateway.agreement is not None
+        self.gateway.agreement.spawn(run())
+
     def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
         """Answer with what `find` finds in a worker."""
 
@@ -214,6 +242,22 @@ class KafkaSession(FramedSession):
 Handler = Callable[[KafkaSession, Request], Fields | None]
 
 
+def agreed(handle: Callable[[KafkaSession, Request], Fields], again: bool = False) -> Handler:
+    """A handler that knows what all brokers know, and may propose changes to them.
+
+    `again`: it only asks, and is to see what it proposed.
+    """
+
+    def handler(session: KafkaSession, request: Request) -> Fields | None:
+        agreement = session.gateway.agreement
+        if agreement is None:
+            return handle(session, request)
+        session.later(request, lambda: agreement.agree(lambda: handle(session, request), again))
+        return None
+
+    return handler
+
+
 def refusal(error: OnelogError) -> Fields:
     """The answer to a request that went wrong as a whole; APIs without a code have handlers that
     tell it for each of their parts."""
@@ -227,6 +271,8 @@ def api_versions(session: KafkaSession, request: Request) -> Fields:
         if not all(_SOFTWARE.fullmatch(each) for each in software):
             return api_versions_answer(session.gateway, ErrorCode.INVALID_REQUEST)
     answer = api_versions_answer(session.gateway, ErrorCode.NONE)
+    if not session.gateway.cluster.is_alone:
+        return answer
     if request.version >= _FEATURES_VERSION:
         answer["supported_features"] = [
             {"name": name, "min_version": 0, "max_version": level}

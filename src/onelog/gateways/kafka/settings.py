@@ -24,7 +24,7 @@ from onelog.gateways.kafka.groups.group_settings import (
     shown_group_configs,
 )
 from onelog.gateways.kafka.names import require_topic, visible_topics
-from onelog.gateways.kafka.session import NODE_ID, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, agreed
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -64,8 +64,9 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
     if kind == TOPIC:
         return shown_configs(require_topic(session.broker, session.principal, name), loaded)
     if kind == BROKER:
-        if name not in ("", str(NODE_ID)):
-            raise InvalidRequestError(f"there is no broker {name!r}, only {NODE_ID}")
+        node_id = session.gateway.cluster.node_id
+        if name not in ("", str(node_id)):
+            raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
         return shown_broker_configs(loaded)
     if kind == GROUP:
         return shown_group_configs(session.broker.find_group(session.principal, name))
@@ -141,7 +142,7 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
                 alter_group(session, name, changes(given, resource), is_trial)
             elif kind == TOPIC:
                 topic = require_topic(session.broker, session.principal, name)
-                _alter(session, topic, changes(topic.attributes, resource), is_trial)
+                _alter(session, topic, changes(topic.attributes, resource), is_trial, answer)
             elif kind != BROKER or not _only_resets(resource):
                 raise InvalidRequestError("only settings of topics and groups can be changed here")
         except OnelogError as error:
@@ -156,7 +157,11 @@ def _only_resets(resource: Fields) -> bool:
 
 
 def _alter(
-    session: KafkaSession, topic: TopicConfig, wanted: Mapping[str, str | None], is_trial: bool
+    session: KafkaSession,
+    topic: TopicConfig,
+    wanted: Mapping[str, str | None],
+    is_trial: bool,
+    told: Fields,
 ) -> None:
     given = check_configs({name: value for name, value in wanted.items() if value is not None})
     for name in wanted:
@@ -164,9 +169,13 @@ def _alter(
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
     changed = set(map(attribute, wanted))
     kept = {name: value for name, value in topic.attributes.items() if name not in changed}
-    if not is_trial:
+    cluster = session.gateway.cluster
+    if not is_trial and cluster.is_alone:
         altered = replace(topic, attributes=kept | given)
         session.broker.admin.create_topic(session.principal, altered)
+    elif not is_trial:
+        placement = replace(cluster.placed[topic.name].placement, attributes=kept | given)
+        cluster.propose(topic.name, placement, told)
 
 
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
@@ -186,13 +195,16 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             if not GROUP_CONFIGS.keys().isdisjoint(each.attributes)
         ]
     if BROKER in kinds:
-        found.append({"resource_name": str(NODE_ID), "resource_type": BROKER})
+        found += [
+            {"resource_name": str(each.node_id), "resource_type": BROKER}
+            for each in session.gateway.cluster.brokers()
+        ]
     return {"error_code": 0, "config_resources": found}
 
 
 HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.DESCRIBE_CONFIGS: describe_configs,
-    ApiKey.ALTER_CONFIGS: alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.DESCRIBE_CONFIGS: agreed(describe_configs),
+    ApiKey.ALTER_CONFIGS: agreed(alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: agreed(incremental_alter_configs),
     ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
 }

@@ -1,8 +1,9 @@
 """Requests about what partitions hold: deleting their first messages, and the space they take."""
 
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.names import require_topic, visible_topics
+from onelog.gateways.kafka.list_offsets import queue_of
+from onelog.gateways.kafka.names import visible_topics
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
@@ -19,12 +20,11 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
         name = topic["name"]
         partitions = []
         for each in topic["partitions"]:
-            queue_id = each["partition_index"]
-            answer: Fields = {"partition_index": queue_id, "low_watermark": -1, "error_code": 0}
+            partition = each["partition_index"]
+            answer: Fields = {"partition_index": partition, "low_watermark": -1, "error_code": 0}
             try:
                 session.require_administrator()
-                if not 0 <= queue_id < require_topic(broker, who, name).queues:
-                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                queue_id = queue_of(session, name, partition)
                 start = broker.delete_before(who, name, queue_id, each["offset"])
                 answer["low_watermark"] = start
             except OnelogError as error:
@@ -42,10 +42,11 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
     broker, who = session.broker, session.principal
     wanted = request.fields["topics"]
     places = (
-        {each.name: list(range(each.queues)) for each in visible_topics(broker, who)}
+        {each.name: None for each in visible_topics(broker, who)}
         if wanted is None
-        else {each["topic"]: each["partitions"] for each in wanted}
+        else {each["topic"]: set(each["partitions"]) for each in wanted}
     )
+    there = {name: _here(session, name, some) for name, some in places.items()}
 
     def find() -> Fields:
         state = broker.admin.log_state(who)
@@ -54,7 +55,7 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
                 "name": name,
                 "partitions": [
                     {
-                        "partition_index": queue_id,
+                        "partition_index": partition,
                         "partition_size": _ENTRY_BYTES
                         * (
                             broker.max_offset(who, name, queue_id)
@@ -63,14 +64,25 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
                         "offset_lag": 0,
                         "is_future_key": False,
                     }
-                    for queue_id in numbers
+                    for partition, queue_id in numbers.items()
                 ],
             }
-            for name, numbers in places.items()
+            for name, numbers in there.items()
         ]
         return {"results": [{"error_code": 0, "log_dir": str(state.folder), "topics": topics}]}
 
     session.look_up(request, find)
+
+
+def _here(session: KafkaSession, topic: str, some: set[int] | None) -> dict[int, int]:
+    """The partitions of a topic that this broker has, all or of some, and their queues."""
+    config, cluster = session.broker.find_topic(session.principal, topic), session.gateway.cluster
+    found: dict[int, int] = {}
+    for queue_id in range(0 if config is None else config.queues):
+        partition = cluster.partition(topic, queue_id)
+        if partition is not None and (some is None or partition in some):
+            found[partition] = queue_id
+    return found
 
 
 HANDLERS: dict[ApiKey, Handler] = {

@@ -1,14 +1,17 @@
 """Requests about topics: what there are, making them, growing them, deleting them.
 
-A Kafka topic is a topic, a partition is a queue. All partitions have this broker as their leader
-and only replica.
+A Kafka topic is a topic, a partition is a queue. Each partition has one broker as its leader and
+only replica; of a broker that is alone, itself.
 """
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
+from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import InvalidTopicError, OnelogError, TopicNotFoundError
+from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.configs import check_configs, shown_configs
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import (
@@ -18,7 +21,7 @@ from onelog.gateways.kafka.names import (
     topic_id,
     visible_topics,
 )
-from onelog.gateways.kafka.session import LEADER_EPOCH, NODE_ID, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
 from onelog.message import QUEUE_ID_MAX
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -27,11 +30,6 @@ _ALL_OPERATIONS = 0xDF8
 """Of a topic: read, write, create, delete, alter, describe, and those with configs."""
 _CLUSTER_OPERATIONS = 0x1FB0
 _PAGE_PARTITIONS_MAX = 2_000
-_LEADER: Fields = {
-    "error_code": 0, "leader_id": NODE_ID, "leader_epoch": LEADER_EPOCH,
-    "replica_nodes": [NODE_ID], "isr_nodes": [NODE_ID], "eligible_leader_replicas": [],
-    "last_known_elr": [],
-}  # fmt: skip
 
 
 class _Refused(NamedTuple):
@@ -45,10 +43,11 @@ class _Refused(NamedTuple):
 def metadata(session: KafkaSession, request: Request) -> Fields:
     """METADATA: the broker, and topics; one that is not there is made, if both sides agree."""
     fields, version = request.fields, request.version
-    host, port = session.gateway.address
-    wanted = fields["topics"]
+    cluster, wanted = session.gateway.cluster, fields["topics"]
     if wanted is None or (version == 0 and not wanted):
-        topics = [_told(each) for each in visible_topics(session.broker, session.principal)]
+        topics = [
+            _told(cluster, each) for each in visible_topics(session.broker, session.principal)
+        ]
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
         topics = [_topic(session, each, may_create) for each in wanted]
@@ -60,9 +59,12 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
             if not each["error_code"]:
                 each["topic_authorized_operations"] = _ALL_OPERATIONS
     answer: Fields = {
-        "brokers": [{"node_id": NODE_ID, "host": host, "port": port}],
+        "brokers": [
+            {"node_id": each.node_id, "host": each.host, "port": each.port}
+            for each in cluster.brokers()
+        ],
         "cluster_id": session.broker.config.cluster,
-        "controller_id": NODE_ID,
+        "controller_id": cluster.controller_id,
         "topics": topics,
     }
     if fields.get("include_cluster_authorized_operations"):
@@ -77,7 +79,7 @@ def _topic(session: KafkaSession, wanted: Fields, may_create: bool) -> Fields:
         if name is None:
             return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id_}
     try:
-        return _told(_found_or_made(session, name, may_create))
+        return _told(session.gateway.cluster, _found_or_made(session, name, may_create))
     except OnelogError as error:
         return {"error_code": error_code(error), "name": name, "topic_id": NO_ID}
 
@@ -91,17 +93,34 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
         if not may_create or not broker.config.auto_create_topics:
             raise
     queues = session.gateway.house.loaded.config.kafka.topic_partitions
-    broker.admin.create_topic(who, TopicConfig(name, queues, queues))
+    _make(session, TopicConfig(name, queues, queues), [], {})
     return require_topic(broker, who, name)
 
 
-def _told(config: TopicConfig) -> Fields:
+def _told(cluster: Cluster, config: TopicConfig) -> Fields:
+    leaders = {node: _leader(node, node in cluster.live) for node in set(cluster.leaders(config))}
     return {
         "error_code": 0,
         "name": config.name,
         "topic_id": topic_id(config),
         "is_internal": False,
-        "partitions": [{**_LEADER, "partition_index": each} for each in range(config.queues)],
+        "partitions": [
+            {**leaders[node], "partition_index": each}
+            for each, node in enumerate(cluster.leaders(config))
+        ],
+    }
+
+
+def _leader(node: int, is_there: bool) -> Fields:
+    return {
+        "error_code": 0 if is_there else ErrorCode.LEADER_NOT_AVAILABLE,
+        "leader_id": node if is_there else -1,
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": [node],
+        "isr_nodes": [node] if is_there else [],
+        "offline_replicas": [] if is_there else [node],
+        "eligible_leader_replicas": [],
+        "last_known_elr": [],
     }
 
 
@@ -138,7 +157,7 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
     told = []
     for topic in wanted:
         config = session.broker.find_topic(session.principal, topic["topic"])
-        queues = 0 if config is None else config.queues
+        queues = 0 if config is None else session.gateway.cluster.partitions(config)
         told.append(
             {
                 "topic": topic["topic"],
@@ -158,12 +177,15 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
 
 
 def describe_cluster(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_CLUSTER: the one broker."""
-    host, port = session.gateway.address
+    """DESCRIBE_CLUSTER."""
+    cluster = session.gateway.cluster
     answer: Fields = {
         "cluster_id": session.broker.config.cluster,
-        "controller_id": NODE_ID,
-        "brokers": [{"broker_id": NODE_ID, "host": host, "port": port}],
+        "controller_id": cluster.controller_id,
+        "brokers": [
+            {"broker_id": each.node_id, "host": each.host, "port": each.port}
+            for each in cluster.brokers()
+        ],
     }
     if request.fields["include_cluster_authorized_operations"]:
         answer["cluster_authorized_operations"] = _CLUSTER_OPERATIONS
@@ -213,14 +235,17 @@ def _create(
     count, copies, placed = (
         wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],
     )  # fmt: skip
+    nodes: list[int] = []
     if placed:
-        refused = _placement(placed, count, copies)
+        refused = _placement(session, placed, count, copies)
         if refused is not None:
             return refused
+        placed = sorted(placed, key=itemgetter("partition_index"))
+        nodes = [each["broker_ids"][0] for each in placed]
         count = len(placed)
     else:
         if copies not in (-1, 1):
-            reason = f"a replication factor of {copies}, and there is 1 broker"
+            reason = f"a replication factor of {copies}; each partition is on 1 broker"
             return _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
         if count == -1:
             count = session.gateway.house.loaded.config.kafka.topic_partitions
@@ -231,8 +256,7 @@ def _create(
     attributes = check_configs({name: value for name, value in given.items() if value is not None})
     config = TopicConfig(name, count, count, attributes=attributes)
     if not validate_only:
-        broker.admin.create_topic(who, config)
-        answer["topic_id"] = topic_id(broker.topic(who, name))
+        answer["topic_id"] = topic_id(_make(session, config, nodes, answer))
     answer |= {
         "num_partitions": count,
         "replication_factor": 1,
@@ -248,7 +272,27 @@ def _create(
     return None
 
 
-def _placement(placed: list[Fields], count: int, copies: int) -> _Refused | None:
+def _make(
+    session: KafkaSession, config: TopicConfig, nodes: list[int], told: Fields
+) -> TopicConfig:
+    """Create a topic, on these brokers or any; in a cluster, all have to agree first."""
+    broker, cluster = session.broker, session.gateway.cluster
+    if cluster.is_alone:
+        broker.admin.create_topic(session.principal, config)
+        return broker.topic(session.principal, config.name)
+    config = replace(config, created_ms=session.gateway.clock.now_ms())
+    placement = Placement(config.created_ms, [], config.attributes)
+    if nodes:
+        placement = placement.grown_to(nodes)
+    else:
+        placement = placement.grown(config.queues, cluster.round(config.name))
+    cluster.propose(config.name, placement, told)
+    return config
+
+
+def _placement(
+    session: KafkaSession, placed: list[Fields], count: int, copies: int
+) -> _Refused | None:
     """What is wrong with an assignment of partitions to brokers, if anything."""
     if count != -1 or copies != -1:
         reason = "partitions are either counted or assigned, not both"
@@ -256,44 +300,66 @@ def _placement(placed: list[Fields], count: int, copies: int) -> _Refused | None
     numbers = sorted(each["partition_index"] for each in placed)
     if numbers != list(range(len(placed))):
         return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions do not follow 0, 1, ...")
-    if any(each["broker_ids"] != [NODE_ID] for each in placed):
-        reason = f"a partition is assigned to others than broker {NODE_ID}, the only one"
-        return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    return None
+    return _strange(session, placed)
+
+
+def _strange(session: KafkaSession, placed: list[Fields]) -> _Refused | None:
+    """What is wrong with the brokers that partitions are assigned to, if anything."""
+    live = session.gateway.cluster.live
+    if all(len(each["broker_ids"]) == 1 and live.issuperset(each["broker_ids"]) for each in placed):
+        return None
+    known = ", ".join(map(str, sorted(live)))
+    reason = f"a partition is assigned to others than one of the brokers {known}"
+    return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
 
 def create_partitions(session: KafkaSession, request: Request) -> Fields:
     """CREATE_PARTITIONS: topics only grow."""
     told = []
     for wanted in request.fields["topics"]:
-        name = wanted["name"]
+        answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
-            refused = _grow(session, wanted, request.fields["validate_only"])
+            refused = _grow(session, wanted, request.fields["validate_only"], answer)
         except OnelogError as error:
             refused = _Refused(error_code(error), str(error))
-        code, reason = refused or (ErrorCode.NONE, None)
-        told.append({"name": name, "error_code": code, "error_message": reason})
+        if refused is not None:
+            answer |= {"error_code": refused.code, "error_message": refused.reason}
+        told.append(answer)
     return {"results": told}
 
 
-def _grow(session: KafkaSession, wanted: Fields, validate_only: bool) -> _Refused | None:
+def _grow(
+    session: KafkaSession, wanted: Fields, validate_only: bool, told: Fields
+) -> _Refused | None:
     broker, who, count = session.broker, session.principal, wanted["count"]
     session.require_administrator()
-    config = require_topic(broker, who, wanted["name"])
-    if not config.queues < count <= QUEUE_ID_MAX + 1:
-        reason = f"topic {config.name} has {config.queues} partitions: it cannot have {count} then"
+    config, cluster = require_topic(broker, who, wanted["name"]), session.gateway.cluster
+    before = cluster.partitions(config)
+    if not before < count <= QUEUE_ID_MAX + 1:
+        reason = f"topic {config.name} has {before} partitions: it cannot have {count} then"
         return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
     placed = wanted["assignments"]
     if placed is not None:
-        if len(placed) != count - config.queues:
-            reason = f"{len(placed)} assignments for {count - config.queues} new partitions"
+        if len(placed) != count - before:
+            reason = f"{len(placed)} assignments for {count - before} new partitions"
             return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        if any(each["broker_ids"] != [NODE_ID] for each in placed):
-            reason = f"a partition is assigned to others than broker {NODE_ID}, the only one"
-            return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    if not validate_only:
+        if (refused := _strange(session, placed)) is not None:
+            return refused
+    if validate_only:
+        return None
+    if cluster.is_alone:
         grown = replace(config, read_queues=count, write_queues=count)
         broker.admin.create_topic(who, grown)
+        return None
+    placement = cluster.placed[config.name].placement
+    if placed is not None:
+        placement = placement.grown_to([each["broker_ids"][0] for each in placed])
+    else:
+        # They go on where the last ones ended.
+        nodes = cluster.round(config.name)
+        first = before % len(nodes)
+        placement = placement.grown(count - before, nodes[first:] + nodes[:first])
+    cluster.propose(config.name, placement, told)
     return None
 
 
@@ -314,8 +380,13 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
             if name is None:
                 answer["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
             else:
-                answer["topic_id"] = topic_id(require_topic(broker, who, name))
-                broker.admin.delete_topic(who, name)
+                config = require_topic(broker, who, name)
+                answer["topic_id"] = topic_id(config)
+                if session.gateway.cluster.is_alone:
+                    broker.admin.delete_topic(who, name)
+                else:
+                    gone = Placement(config.created_ms, [], {}, session.gateway.clock.now_ms())
+                    session.gateway.cluster.propose(name, gone, answer)
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         told.append(answer)
@@ -323,13 +394,13 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
 
 
 HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.METADATA: metadata,
-    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.METADATA: agreed(metadata, again=True),
+    ApiKey.DESCRIBE_CLUSTER: agreed(describe_cluster),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: agreed(describe_topic_partitions),
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.CREATE_PARTITIONS: create_partitions,
-    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_TOPICS: agreed(create_topics),
+    ApiKey.CREATE_PARTITIONS: agreed(create_partitions),
+    ApiKey.DELETE_TOPICS: agreed(delete_topics),
 }

@@ -1,27 +1,56 @@
 """Requests of producers that number their batches, or send them in transactions."""
 
+import logging
 from functools import partial
 
+from onelog.core.cursors.offsets import REMOTE_QUEUES
 from onelog.core.transactions.producers import Queue
 from onelog.core.transactions.transactional_ids import Incarnation, State
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import failed, taken
+from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.transaction_parts import join_transactions
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
+log = logging.getLogger(__name__)
+
 _MEMBER_VERSION = 3
+_BROKERS_VERSION = 4
+"""From here on it is brokers that ask."""
 _JOINING_VERSION = 5
 """From here on positions add their group to the transaction."""
 _RENEWING_VERSION = 5
 """From here on every transaction has an epoch of its own."""
+_ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _code(request: Request, error: OnelogError) -> ErrorCode:
     return error_code_in(request.key, request.version, error)
+
+
+def _settled(handle: Handler) -> Handler:
+    """A handler that waits until other brokers know how the transaction before has ended."""
+
+    def handler(session: KafkaSession, request: Request) -> Fields | None:
+        spread = session.gateway.spread
+        answer = handle(session, request)
+        is_ending = answer is not None and answer["error_code"] == _ENDING
+        if spread is None or not is_ending:
+            return answer
+
+        async def again() -> Fields | None:
+            await spread.told(request.fields["transactional_id"])
+            return handle(session, request)
+
+        session.later(request, again)
+        return None
+
+    return handler
 
 
 def init_producer_id(session: KafkaSession, request: Request) -> Fields:
@@ -46,32 +75,54 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields:
+def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | None:
     """ADD_PARTITIONS_TO_TXN: all of them, or none."""
+    if request.version >= _BROKERS_VERSION:
+        return join_transactions(session, request)
     fields = request.fields
     codes: dict[Queue, ErrorCode] = {}
-    queues = [
-        (topic["name"], partition)
-        for topic in fields["v3_and_below_topics"]
-        for partition in topic["partitions"]
-    ]
-    for topic, partition in queues:
-        try:
-            config = require_topic(session.broker, session.principal, topic)
-            if not 0 <= partition < config.queues:
-                raise TopicNotFoundError(f"topic {topic} has no partition {partition}")
-        except OnelogError as error:
-            codes[topic, partition] = error_code(error)
+    queues: list[Queue] = []
+    away: list[Queue] = []
+    for topic in fields["v3_and_below_topics"]:
+        for partition in topic["partitions"]:
+            try:
+                config = require_topic(session.broker, session.principal, topic["name"])
+                place = session.gateway.cluster.place(config, partition)
+                if place < REMOTE_QUEUES:
+                    queues.append((topic["name"], place))
+                else:
+                    away.append((topic["name"], partition))
+            except OnelogError as error:
+                codes[topic["name"], partition] = error_code(error)
     others = ErrorCode.OPERATION_NOT_ATTEMPTED
     if not codes:
         others = ErrorCode.NONE
+        producer = (
+            fields["v3_and_below_transactional_id"], fields["v3_and_below_producer_id"],
+            fields["v3_and_below_producer_epoch"],
+        )  # fmt: skip
         try:
-            session.broker.in_place.add_queues(
-                session.principal, fields["v3_and_below_transactional_id"],
-                fields["v3_and_below_producer_id"], fields["v3_and_below_producer_epoch"], queues,
-            )  # fmt: skip
+            session.broker.in_place.add_queues(session.principal, *producer, queues)
+            spread = session.gateway.spread
+            if away and spread is not None:
+                session.broker.in_place.add_others(session.principal, *producer, away)
+
+                async def tell() -> Fields:
+                    try:
+                        await spread.add(*producer, away)
+                    except OnelogError as error:
+                        log.info("a transaction of %r: %s", producer[0], error)
+                        return _added(fields, codes, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                    return _added(fields, codes, others)
+
+                session.later(request, tell)
+                return None
         except OnelogError as error:
             others = _code(request, error)
+    return _added(fields, codes, others)
+
+
+def _added(fields: Fields, codes: dict[Queue, ErrorCode], others: ErrorCode) -> Fields:
     return {
         "results_by_topic_v3_and_below": [
             {
@@ -89,9 +140,12 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields:
     }
 
 
-def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields:
+def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields | None:
     """ADD_OFFSETS_TO_TXN: a group whose positions belong to the transaction."""
-    fields = request.fields
+    fields, cluster = request.fields, session.gateway.cluster
+    if cluster.coordinator(fields["group_id"]) != cluster.node_id:
+        session.later(request, lambda: _add_group_of_others(session, request))
+        return None
     try:
         session.broker.in_place.add_group(
             session.principal, fields["transactional_id"], fields["producer_id"],
@@ -102,15 +156,45 @@ def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0}
 
 
+async def _add_group_of_others(session: KafkaSession, request: Request) -> Fields:
+    """The same, for a group that another broker looks after."""
+    fields, spread = request.fields, session.gateway.spread
+    assert spread is not None
+    producer = fields["transactional_id"], fields["producer_id"], fields["producer_epoch"]
+    try:
+        slot = await spread.slot(fields["group_id"])
+        if spread.node_of(slot) == session.gateway.cluster.node_id:
+            in_place = session.broker.in_place
+            in_place.add_group(session.principal, *producer, fields["group_id"])
+            return {"error_code": 0}
+        session.broker.in_place.add_others(session.principal, *producer, [slot])
+    except OnelogError as error:
+        return {"error_code": _code(request, error)}
+    try:
+        await spread.add(*producer, [slot])
+    except OnelogError as error:
+        log.info("a transaction of %r: %s", producer[0], error)
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    return {"error_code": 0}
+
+
 def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
     """TXN_OFFSET_COMMIT: positions that count once the transaction is committed."""
     fields = request.fields
     positions, told = taken(session, fields["topics"])
     if request.version < _MEMBER_VERSION:
         fields |= {"generation_id": -1, "member_id": ""}
+    cluster, name = session.gateway.cluster, fields["transactional_id"]
     try:
+        cluster.require_coordinator(fields["group_id"])
+        if cluster.coordinator(name) != cluster.node_id:
+            session.broker.branches.commit_offsets(
+                session.principal, fields["producer_id"], fields["producer_epoch"],
+                fields["group_id"], member_of(fields), positions,
+            )  # fmt: skip
+            return {"topics": told}
         session.broker.in_place.commit_offsets(
-            session.principal, fields["transactional_id"], fields["producer_id"],
+            session.principal, name, fields["producer_id"],
             fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
             joins=request.version >= _JOINING_VERSION,
         )  # fmt: skip
@@ -179,10 +263,16 @@ def describe_transactions(session: KafkaSession, request: Request) -> Fields:
         each = found.get(name)
         if each is None:
             code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            cluster = session.gateway.cluster
+            if cluster.coordinator(name) not in (None, cluster.node_id):
+                code = ErrorCode.NOT_COORDINATOR
             told.append({"error_code": code, "transactional_id": name})
             continue
         topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(each.queues):
+        for topic, place in sorted(each.queues):
+            partition = session.gateway.cluster.partition(topic, place)
+            topics.setdefault(topic, []).append(place if partition is None else partition)
+        for topic, partition in sorted(each.others):
             topics.setdefault(topic, []).append(partition)
         told.append(
             {
@@ -207,11 +297,10 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
     for topic in request.fields["topics"]:
         name = topic["name"]
         partitions: list[Fields] = []
-        for queue_id in topic["partition_indexes"]:
-            answer: Fields = {"partition_index": queue_id, "error_code": 0}
+        for partition in topic["partition_indexes"]:
+            answer: Fields = {"partition_index": partition, "error_code": 0}
             try:
-                if not 0 <= queue_id < require_topic(broker, who, name).queues:
-                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                queue_id = queue_of(session, name, partition)
                 answer["active_producers"] = [
                     {
                         "producer_id": producer_id,
@@ -231,11 +320,11 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
 
 
 HANDLERS: dict[ApiKey, Handler] = {
-    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.INIT_PRODUCER_ID: _settled(init_producer_id),
     ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-    ApiKey.END_TXN: end_txn,
+    ApiKey.END_TXN: _settled(end_txn),
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,

@@ -38,10 +38,10 @@ class Header(NamedTuple):
 class FrameReader:
     """Takes bytes as they come, hands out frames without their length."""
 
-    __slots__ = ("_bytes_max", "_pieces", "_wanted", "unread_bytes")
+    __slots__ = ("_bytes_max", "_bytes_min", "_pieces", "_wanted", "unread_bytes")
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, bytes_max: int, bytes_min: int = _HEADER.size) -> None:
+        self._bytes_max, self._bytes_min = bytes_max, bytes_min
         self._pieces: list[Piece] = []
         self._wanted = _LENGTH_BYTES
         """How many bytes are needed to get any further."""
@@ -61,7 +61,7 @@ class FrameReader:
                 self._pieces = [b"".join(self._pieces)]
             data = memoryview(self._pieces[0])
             size = int.from_bytes(data[:_LENGTH_BYTES], "big", signed=True)
-            if not _HEADER.size <= size <= self._bytes_max:
+            if not self._bytes_min <= size <= self._bytes_max:
                 raise WireError(f"a request of {size} bytes; the limit is {self._bytes_max}")
             end = _LENGTH_BYTES + size
             if end > len(data):
@@ -98,6 +98,19 @@ def read_fields(header: Header, frame: memoryview) -> schema.Fields:
         raise WireError(f"{api.name} {header.version} is cut off in its header") from None
     except WireError as error:
         raise WireError(f"{api.name} {header.version}: {error}") from None
+
+
+def encode_request(
+    key: int, version: int, number: int, client_id: str, fields: schema.Fields
+) -> list[Piece]:
+    """A request of ours, in pieces that go to the socket one after the other."""
+    who = client_id.encode()
+    head = _HEADER.pack(key, version, number, len(who)) + who
+    if version in schema.apis()[key].flexible:
+        head += b"\0"
+    pieces = [head, *schema.encode_request(key, version, fields)]
+    size = sum(map(len, pieces))
+    return joined([size.to_bytes(_LENGTH_BYTES, "big"), *pieces])
 
 
 def encode_answer(key: int, version: int, number: int, fields: schema.Fields) -> list[Piece]:

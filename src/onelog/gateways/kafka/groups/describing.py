@@ -29,7 +29,9 @@ def list_groups(session: KafkaSession, request: Request) -> Fields:
                 "group_type": each.kind,
             }
             for each in session.broker.coordinator.listed(session.principal)
-            if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds)
+            if session.gateway.cluster.is_listed(each.name)
+            and (not states or each.state.lower() in states)
+            and (not kinds or each.kind in kinds)
         ],
     }
 

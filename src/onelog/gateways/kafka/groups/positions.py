@@ -1,5 +1,6 @@
 """Positions of groups: committing them, fetching them, and forgetting them."""
 
+import contextlib
 from functools import partial
 
 from onelog.core.cursors.offset_notes import Note
@@ -26,23 +27,21 @@ def taken(
         partitions: list[Fields] = []
         queues = positions.setdefault(name, {})
         for each in topic["partitions"]:
-            queue_id, text = each["partition_index"], each["committed_metadata"] or ""
+            partition, text = each["partition_index"], each["committed_metadata"] or ""
             code = 0
             try:
-                if queue_id not in range(
-                    require_topic(session.broker, session.principal, name).queues
-                ):
-                    raise TopicNotFoundError(f"topic {name} has no partition {queue_id}")
+                config = require_topic(session.broker, session.principal, name)
+                place = session.gateway.cluster.place(config, partition)
                 if len(text.encode()) > METADATA_BYTES_MAX:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 elif each["committed_offset"] < 0:
                     code = ErrorCode.OFFSET_OUT_OF_RANGE
                 else:
                     note = Note(each.get("committed_leader_epoch", -1), text)
-                    queues[queue_id] = Position(each["committed_offset"], note)
+                    queues[place] = Position(each["committed_offset"], note)
             except OnelogError as error:
                 code = error_code(error)
-            partitions.append({"partition_index": queue_id, "error_code": code})
+            partitions.append({"partition_index": partition, "error_code": code})
         told.append({"name": name, "partitions": partitions})
     return positions, told
 
@@ -87,7 +86,12 @@ def offset_fetch(session: KafkaSession, request: Request) -> Fields:
 def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
     group, topics = wanted["group_id"], wanted["topics"]
     coordinator, who = session.broker.coordinator, session.principal
-    named = None if topics is None else {each["name"]: each["partition_indexes"] for each in topics}
+    named = None
+    if topics is not None:
+        named = {
+            each["name"]: [_place(session, each["name"], at) for at in each["partition_indexes"]]
+            for each in topics
+        }
     try:
         if wanted.get("member_id") and wanted.get("member_epoch", -1) >= 0:
             coordinator.check_member(
@@ -103,13 +107,28 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
             {
                 "name": topic,
                 "partitions": [
-                    _told(queue_id, position, fields.get("require_stable", False))
-                    for queue_id, position in queues.items()
+                    _told(partition, position, fields.get("require_stable", False))
+                    for place, position in queues.items()
+                    if (partition := _partition(session, topic, place)) is not None
                 ],
             }
             for topic, queues in found.items()
         ],
     }
+
+
+def _place(session: KafkaSession, topic: str, partition: int) -> int:
+    """Where the position in a partition is kept; of one that is not there, where nothing is."""
+    config = session.broker.find_topic(session.principal, topic)
+    if config is not None:
+        with contextlib.suppress(TopicNotFoundError):
+            return session.gateway.cluster.place(config, partition)
+    return -1 - partition
+
+
+def _partition(session: KafkaSession, topic: str, place: int) -> int | None:
+    """The inverse."""
+    return -1 - place if place < 0 else session.gateway.cluster.partition(topic, place)
 
 
 def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
@@ -139,11 +158,13 @@ def offset_delete(session: KafkaSession, request: Request) -> Fields:
         for each in topic["partitions"]:
             code = ErrorCode.NONE
             try:
-                require_topic(session.broker, who, name)
+                place = session.gateway.cluster.place(
+                    require_topic(session.broker, who, name), each["partition_index"]
+                )
                 if read is None or name in read:
                     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
-                    coordinator.forget_position(who, group, name, each["partition_index"])
+                    coordinator.forget_position(who, group, name, place)
             except OnelogError as error:
                 code = error_code(error)
             partitions.append({"partition_index": each["partition_index"], "error_code": code})

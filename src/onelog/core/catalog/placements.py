@@ -1,0 +1,116 @@
+"""Where the partitions of topics are, of protocols that number them over all brokers of a cluster.
+
+Partition p is the p-th (broker, queue) of its topic's placement. Queues of a broker are taken in
+their order, so a placement says which broker is next, in runs that go round some brokers:
+
+    runs [[5, [0, 1]], [2, [2]]]    partitions 0 to 4 are on 0 1 0 1 0, partitions 5 and 6 on 2 2
+
+A placement is agreed on elsewhere; this broker keeps what it knows of it.
+
+    table     "placements": {topic: placement}
+
+Invariant: a placement only grows, for as long as its topic lives.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.durable.tables import Tables, in_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The partitions of one topic, and what else all brokers must know of it."""
+
+    created_ms: int
+    """When the topic came into being: the same on all brokers."""
+    runs: list[tuple[int, list[int]]]
+    attributes: dict[str, str] = field(default_factory=dict)
+    deleted_ms: int = 0
+    """When it was deleted; 0 if it was not."""
+
+    @property
+    def nodes(self) -> list[int]:
+        """The broker of each partition."""
+        return [
+            nodes[each % len(nodes)] for count, nodes in self.runs if nodes for each in range(count)
+        ]
+
+    def grown(self, count: int, nodes: Sequence[int]) -> "Placement":
+        """The same with more partitions, which go round these brokers."""
+        return replace(self, runs=[*self.runs, (count, list(nodes))])
+
+    def grown_to(self, nodes: Sequence[int]) -> "Placement":
+        """The same with more partitions, on these brokers one by one."""
+        more = [(len(list(some)), [node]) for node, some in groupby(nodes)]
+        return replace(self, runs=[*self.runs, *more])
+
+    def encode(self) -> str:
+        """As text."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> "Placement":
+        """The inverse; `msgspec.DecodeError` if it is none."""
+        return msgspec.json.decode(text, type=Placement)
+
+
+class Placed:
+    """A placement as one broker looks things up in it."""
+
+    __slots__ = ("nodes", "partitions", "placement", "queues")
+
+    def __init__(self, placement: Placement, node_id: int) -> None:
+        self.placement = placement
+        self.nodes = placement.nodes
+        counts: Counter[int] = Counter()
+        self.queues: list[int] = []
+        """The queue of each partition, on its broker."""
+        self.partitions: list[int] = []
+        """The partition of each queue on this broker."""
+        for partition, node in enumerate(self.nodes):
+            self.queues.append(counts[node])
+            counts[node] += 1
+            if node == node_id:
+                self.partitions.append(partition)
+
+
+class Placements:
+    """What this broker knows of placements."""
+
+    name = "placements"
+
+    def __init__(self, tables: Tables, topics: Topics) -> None:
+        self._tables = tables
+        self._known: dict[str, str] = {}
+        topics.on_change.append(self._topic_changed)
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = value
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every placement; some at a time."""
+        return map(dict, in_parts(self._known))
+
+    def all(self) -> dict[str, str]:
+        """Every placement, by topic."""
+        return dict(self._known)
+
+    def put(self, topic: str, text: str) -> None:
+        """Know a topic's placement."""
+        if self._known.get(topic) != text:
+            self._tables.write([(self.name, topic, text)])
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        if config is None and name in self._known:
+            self._tables.write([(self.name, name, None)])

@@ -1,0 +1,106 @@
+"""Other brokers of the cluster, called in Kafka's protocol.
+
+Invariant: every question is answered, or raises `PeerTimeoutError` or `PeerClosedError`.
+"""
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable
+
+from onelog.errors import PeerClosedError, PeerTimeoutError
+from onelog.gateways.kafka.cluster.view import Node
+from onelog.net.connection import Connection, FramedSession, Outbox
+from onelog.net.peer import LIMITS, OpenedConnection
+from onelog.net.tls import Tls
+from onelog.wire.kafka import schema
+from onelog.wire.kafka.codes import ApiKey
+from onelog.wire.kafka.frame import FrameReader, encode_request
+from onelog.wire.kafka.schema import Fields
+
+TIMEOUT_SECONDS = 3.0
+_ANSWER_BYTES_MAX = 16 << 20
+_NUMBER = struct.Struct(">i")
+
+
+class _Caller(FramedSession):
+    """One connection to another broker."""
+
+    _reader: FrameReader
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._reader = FrameReader(_ANSWER_BYTES_MAX, _NUMBER.size)
+        self._numbers = itertools.count()
+        self._asked: dict[int, tuple[ApiKey, int, asyncio.Future[Fields]]] = {}
+
+    def ask(self, key: ApiKey, version: int, fields: Fields) -> "asyncio.Future[Fields]":
+        number = next(self._numbers)
+        answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+        self._asked[number] = key, version, answer
+        self.connection.send(encode_request(key, version, number, "onelog", fields))
+        return answer
+
+    def _handle_read(self) -> None:
+        for frame in self._reader.frames():
+            (number,) = _NUMBER.unpack_from(frame)
+            key, version, answer = self._asked.pop(number)
+            tagged = version in schema.apis()[key].flexible
+            at = schema.skip_tags(frame, 4) if tagged else 4
+            fields = schema.decode_response(key, version, frame, at)
+            if not answer.done():
+                answer.set_result(fields)
+
+    def connection_lost(self) -> None:
+        asked, self._asked = self._asked, {}
+        for _, _, answer in asked.values():
+            if not answer.done():
+                answer.set_exception(PeerClosedError("the other broker is gone"))
+
+
+class Peers:
+    """The brokers that this one has called."""
+
+    def __init__(self, find: Callable[[int], Node | None], tls: Tls) -> None:
+        self._find = find
+        self._tls = tls
+        self._callers: dict[int, tuple[Node, _Caller]] = {}
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, node_id: int, key: ApiKey, version: int, fields: Fields) -> Fields:
+        """What another broker answers."""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                caller = await self._connected(node_id)
+                return await caller.ask(key, version, fields)
+        except TimeoutError:
+            raise PeerTimeoutError(f"broker {node_id} does not answer") from None
+
+    async def _connected(self, node_id: int) -> _Caller:
+        async with self._connecting:
+            node = self._find(node_id)
+            if node is None:
+                raise PeerClosedError(f"there is no broker {node_id}")
+            known = self._callers.get(node_id)
+            if known is not None and known[0] == node and not known[1].connection.closing:
+                return known[1]
+            made: list[_Caller] = []
+
+            def make(connection: Connection) -> _Caller:
+                made.append(_Caller(connection))
+                return made[0]
+
+            loop = asyncio.get_running_loop()
+            tls = await self._tls.client_context()
+            connection = OpenedConnection(make, Outbox(loop), LIMITS)
+            try:
+                await loop.create_connection(lambda: connection, node.host, node.port, ssl=tls)
+            except OSError as error:
+                raise PeerClosedError(f"no connection to broker {node_id}: {error}") from None
+            self._callers[node_id] = node, made[0]
+            return made[0]
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for _, caller in self._callers.values():
+            caller.connection.close()

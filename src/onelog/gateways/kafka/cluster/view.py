@@ -1,0 +1,163 @@
+"""What this broker knows of its cluster: the brokers, where partitions are, who coordinates what.
+
+A broker that is alone has all partitions, each in the queue of its number, and coordinates
+everything. In a cluster, every broker has every topic, with the queues that are its own; maybe
+none. Groups and transactional ids fall into slots by their names, and each slot has a broker, which
+was chosen when the slot was first asked for, and stays.
+
+Invariant: nothing here waits for anybody; what is known comes in from `agreement`.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from onelog.core.catalog.placements import Placed, Placement
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.offsets import REMOTE_QUEUES
+from onelog.errors import NotCoordinatorError, NotLeaderError, TopicNotFoundError
+from onelog.wire.kafka.schema import Fields
+
+SLOTS = 64
+"""Of coordinators: as many brokers can have a part in coordinating."""
+TOPIC_KEY, NODE_KEY, COORDINATOR_KEY = "topic/", "node/", "coordinator/"
+"""What keys of the register begin with; behind it is a topic, a node's number or a slot."""
+
+
+class Node(NamedTuple):
+    """A broker, as Kafka's clients are told of it."""
+
+    node_id: int
+    name: str
+    host: str
+    port: int
+
+
+class Proposal(NamedTuple):
+    """A change that all brokers have to agree on."""
+
+    key: str
+    text: str
+    told: Fields
+    """The part of an answer that tells how it went."""
+
+
+class Cluster:
+    """All of that, for one broker."""
+
+    def __init__(self, node_id: int, here: Callable[[], Node]) -> None:
+        self.is_alone = node_id < 0
+        self.node_id = max(0, node_id)
+        self._here = here
+        self.nodes: dict[int, Node] = {}
+        """Those that ever were in the cluster."""
+        self.live = frozenset((self.node_id,))
+        """Those that are there now."""
+        self.placed: dict[str, Placed] = {}
+        self.texts: dict[str, str] = {}
+        """All that is agreed on, by key."""
+        self.proposals: list[Proposal] = []
+        """What the request that is being handled wants to change."""
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def brokers(self) -> list[Node]:
+        """Those that can be reached now, in the order of their numbers."""
+        if self.is_alone:
+            return [self._here()]
+        return [each for number, each in sorted(self.nodes.items()) if number in self.live]
+
+    @property
+    def controller_id(self) -> int:
+        """Whom clients shall ask to change topics; all others would do it, too."""
+        return min(self.live)
+
+    def require_coordinator(self, name: str) -> None:
+        """`NotCoordinatorError` if another broker looks after a group or transactional id."""
+        if not self.is_alone and self.coordinator(name) != self.node_id:
+            raise NotCoordinatorError(f"broker {self.node_id} does not look after {name[:60]!r}")
+
+    def coordinator(self, name: str) -> int | None:
+        """Who looks after a group or a transactional id; None if nobody has asked yet."""
+        return self.node_id if self.is_alone else self.coordinator_of_slot(slot_of(name))
+
+    def coordinator_of_slot(self, slot: int) -> int | None:
+        """Who looks after a slot; None if nobody has asked yet."""
+        node = self.texts.get(COORDINATOR_KEY + str(slot))
+        return None if node is None else int(node)
+
+    def is_listed(self, name: str) -> bool:
+        """Whether this broker tells of a group: each group is told of by one."""
+        return self.coordinator(name) in (None, self.node_id)
+
+    def propose_coordinator(self, name: str, told: Fields) -> None:
+        """Have somebody look after a group or transactional id from now on."""
+        slot, live = slot_of(name), sorted(self.live)
+        node = live[slot % len(live)]
+        self.proposals.append(Proposal(COORDINATOR_KEY + str(slot), str(node), told))
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def partitions(self, topic: TopicConfig) -> int:
+        """How many partitions a topic has."""
+        if self.is_alone:
+            return topic.queues
+        placed = self.placed.get(topic.name)
+        return 0 if placed is None else len(placed.nodes)
+
+    def leaders(self, topic: TopicConfig) -> list[int]:
+        """The broker of each partition, be it there or not."""
+        if self.is_alone:
+            return [self.node_id] * topic.queues
+        placed = self.placed.get(topic.name)
+        return [] if placed is None else placed.nodes
+
+    def queue(self, topic: TopicConfig, partition: int) -> int:
+        """The queue of a partition; `NotLeaderError` if another broker has it."""
+        queue_id = self.place(topic, partition)
+        if queue_id >= REMOTE_QUEUES:
+            raise NotLeaderError(f"another broker has partition {partition} of {topic.name}")
+        return queue_id
+
+    def place(self, topic: TopicConfig, partition: int) -> int:
+        """The same; a partition that another broker has is one behind all queues of this one."""
+        if self.is_alone:
+            if 0 <= partition < topic.queues:
+                return partition
+        else:
+            placed = self.placed.get(topic.name)
+            if placed is not None and 0 <= partition < len(placed.nodes):
+                is_here = placed.nodes[partition] == self.node_id
+                return placed.queues[partition] if is_here else REMOTE_QUEUES + partition
+        raise TopicNotFoundError(f"topic {topic.name} has no partition {partition}")
+
+    def partition(self, topic: str, place: int) -> int | None:
+        """The inverse of `place`; None if no partition is there."""
+        if self.is_alone:
+            return place
+        if place >= REMOTE_QUEUES:
+            return place - REMOTE_QUEUES
+        placed = self.placed.get(topic)
+        known = () if placed is None else placed.partitions
+        return known[place] if place < len(known) else None
+
+    def put(self, topic: str, placement: Placement) -> None:
+        """Know where a topic is."""
+        self.placed[topic] = Placed(placement, self.node_id)
+
+    # -- changing topics -----------------------------------------------------------------------
+
+    def round(self, topic: str) -> list[int]:
+        """The brokers that new partitions of a topic go round: not all topics begin at one."""
+        live = sorted(self.live)
+        first = zlib.crc32(topic.encode()) % len(live)
+        return live[first:] + live[:first]
+
+    def propose(self, topic: str, placement: Placement, told: Fields) -> None:
+        """Have a topic be so on all brokers."""
+        self.proposals.append(Proposal(TOPIC_KEY + topic, placement.encode(), told))
+
+
+def slot_of(name: str) -> int:
+    """The slot that a group or a transactional id falls into."""
+    return zlib.crc32(name.encode()) % SLOTS
