@@ -144,6 +144,21 @@ async def test_positions_are_told_moved_and_forgotten(ann: Member) -> None:
     assert places(await describe_offsets(client)) == []
 
 
+async def test_a_share_group_is_no_classic_group(ann: Member) -> None:
+    client = ann.client
+    await beat(client, 0)
+    await ann.fetch()
+    answer = await client.ask(ApiKey.DESCRIBE_GROUPS, 5, {"groups": [GROUP]})
+    assert answer["groups"][0]["group_state"] == "Dead"
+    joining = {
+        "group_id": GROUP, "session_timeout_ms": 6_000, "rebalance_timeout_ms": 6_000,
+        "member_id": "eve", "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }  # fmt: skip
+    answer = await client.ask(ApiKey.JOIN_GROUP, 5, joining)
+    assert answer["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
 async def configs(client: RawClient) -> dict[str, tuple[str, int]]:
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": GROUP, "configuration_keys": None}
     answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})
