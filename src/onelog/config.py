@@ -220,6 +220,10 @@ class KafkaConfig:
         5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
         live=True,
     )  # fmt: skip
+    share_lock_ms: int = setting(
+        30_000, "time that a member of a share group has a message to itself", 100, 3_600_000,
+        live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onelog.gateways.kafka.groups.group_settings import GROUP as GROUP_RESOURCE
-from onelog.gateways.kafka.groups.group_settings import GROUP_CONFIGS, LOCK_MS, RESET
+from onelog.gateways.kafka.groups.group_settings import ISOLATION, LOCK_MS, RESET
 from onelog.gateways.kafka.names import topic_id
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -181,8 +181,8 @@ async def set_config(client: RawClient, name: str, value: str | None, operation:
 async def test_settings_of_groups(ann: Member) -> None:
     client = ann.client
     assert await configs(client) == {
-        name: (default, 5) for name, (default, _) in GROUP_CONFIGS.items()
-    }
+        RESET: ("latest", 5), ISOLATION: ("read_uncommitted", 5), LOCK_MS: ("30000", 5)
+    }  # fmt: skip
     assert await set_config(client, RESET, "earliest") == 0
     assert await set_config(client, LOCK_MS, "15000") == 0
     found = await configs(client)
@@ -190,7 +190,14 @@ async def test_settings_of_groups(ann: Member) -> None:
     assert (await ann.fetch())["acquisition_lock_timeout_ms"] == 15_000
     listed = await client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [GROUP_RESOURCE]})
     assert [each["resource_name"] for each in listed["config_resources"]] == [GROUP]
-    for name, value in ((RESET, "sometimes"), (LOCK_MS, "0"), (LOCK_MS, "x"), ("what", "1")):
+    for name, value in (
+        (RESET, "sometimes"),
+        (LOCK_MS, "0"),
+        (LOCK_MS, "x"),
+        (LOCK_MS, ""),
+        (LOCK_MS, "9" * 5000),
+        ("what", "1"),
+    ):
         assert await set_config(client, name, value) == ErrorCode.INVALID_CONFIG
     assert await set_config(client, RESET, None, 1) == 0
     assert (await configs(client))[RESET] == ("latest", 5)

@@ -8,6 +8,7 @@ share.record.lock.duration.ms    how long a member has a message to itself
 from collections.abc import Mapping
 from dataclasses import replace
 
+from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.leases.sharing import Terms
 from onelog.errors import ConfigError
@@ -22,26 +23,27 @@ LOCK_MS_MIN, LOCK_MS_MAX = 1_000, 3_600_000
 RESET, ISOLATION, LOCK_MS = (
     "share.auto.offset.reset", "share.isolation.level", "share.record.lock.duration.ms",
 )  # fmt: skip
-GROUP_CONFIGS = {
-    RESET: ("latest", ("earliest",)),
-    ISOLATION: ("read_uncommitted", ("read_committed",)),
-    LOCK_MS: (str(Terms().lock_ms), ()),
+GROUP_CONFIGS: dict[str, tuple[str, ...]] = {
+    RESET: ("latest", "earliest"),
+    ISOLATION: ("read_uncommitted", "read_committed"),
+    LOCK_MS: (),
 }
-"""What is the default, and what else can be."""
+"""What each can be, the default first; that of a time is in the configuration."""
 
 
-def terms_of(group: GroupConfig | None) -> Terms:
+def terms_of(group: GroupConfig | None, config: KafkaConfig) -> Terms:
     """How a share group wants its messages."""
-    if group is None or not group.attributes:
-        return Terms()
-    given = group.attributes
-    lock_ms = int(given.get(LOCK_MS, GROUP_CONFIGS[LOCK_MS][0]))
+    given = {} if group is None else group.attributes
+    lock = given.get(LOCK_MS, "")  # Other protocols' tools set attributes, too: to anything.
+    lock_ms = int(lock) if _is_accepted(LOCK_MS, lock) else config.share_lock_ms
     return Terms(lock_ms, given.get(ISOLATION) == "read_committed", given.get(RESET) == "earliest")
 
 
-def shown_group_configs(group: GroupConfig | None) -> list[Shown]:
+def shown_group_configs(group: GroupConfig | None, config: KafkaConfig) -> list[Shown]:
     """Every setting of a group."""
     given = {} if group is None else group.attributes
+    lock_ms = (str(config.share_lock_ms),)
+    defaults = {name: (words or lock_ms)[0] for name, words in GROUP_CONFIGS.items()}
     return [
         Shown(
             name,
@@ -50,8 +52,14 @@ def shown_group_configs(group: GroupConfig | None) -> list[Shown]:
             _INT if name == LOCK_MS else _STRING,
             default,
         )
-        for name, (default, _) in GROUP_CONFIGS.items()
+        for name, default in defaults.items()
     ]
+
+
+def _is_accepted(name: str, value: str) -> bool:
+    if name != LOCK_MS:
+        return value in GROUP_CONFIGS[name]
+    return value.isdecimal() and len(value) < 10 and LOCK_MS_MIN <= int(value) <= LOCK_MS_MAX
 
 
 def alter_group(
@@ -61,14 +69,7 @@ def alter_group(
     for key, value in wanted.items():
         if key not in GROUP_CONFIGS:
             raise ConfigError(f"groups have no setting {key!r} here")
-        default, others = GROUP_CONFIGS[key]
-        if value is None or value == default or value in others:
-            continue
-        if (
-            key != LOCK_MS
-            or not value.isdecimal()
-            or not (LOCK_MS_MIN <= int(value) <= LOCK_MS_MAX)
-        ):
+        if value is not None and not _is_accepted(key, value):
             raise ConfigError(f"{key} = {value!r:.80} is not accepted here")
     if is_trial:
         return
