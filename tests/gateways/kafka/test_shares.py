@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
+from onelog.gateways.kafka.groups.group_settings import (
+    DELIVERIES,
+    ISOLATION,
+    LOCK_MS,
+    RESET,
+    WINDOW,
+)
 from onelog.gateways.kafka.groups.group_settings import GROUP as GROUP_RESOURCE
-from onelog.gateways.kafka.groups.group_settings import ISOLATION, LOCK_MS, RESET
 from onelog.gateways.kafka.names import topic_id
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -181,13 +187,18 @@ async def set_config(client: RawClient, name: str, value: str | None, operation:
 async def test_settings_of_groups(ann: Member) -> None:
     client = ann.client
     assert await configs(client) == {
-        RESET: ("latest", 5), ISOLATION: ("read_uncommitted", 5), LOCK_MS: ("30000", 5)
+        RESET: ("latest", 5), ISOLATION: ("read_uncommitted", 5), LOCK_MS: ("30000", 5),
+        DELIVERIES: ("5", 5), WINDOW: ("2000", 5),
     }  # fmt: skip
     assert await set_config(client, RESET, "earliest") == 0
     assert await set_config(client, LOCK_MS, "15000") == 0
     found = await configs(client)
     assert (found[RESET], found[LOCK_MS]) == (("earliest", 8), ("15000", 8))
     assert (await ann.fetch())["acquisition_lock_timeout_ms"] == 15_000
+    assert await set_config(client, WINDOW, "100") == 0
+    await client.produce(TOPIC, batch_of(*[b"x"] * 150))
+    assert acquired(await ann.fetch(max_records=200)) == [(0, 99, 1)]
+    assert acquired(await ann.fetch()) == []
     listed = await client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [GROUP_RESOURCE]})
     assert [each["resource_name"] for each in listed["config_resources"]] == [GROUP]
     for name, value in (
@@ -196,6 +207,8 @@ async def test_settings_of_groups(ann: Member) -> None:
         (LOCK_MS, "x"),
         (LOCK_MS, ""),
         (LOCK_MS, "9" * 5000),
+        (DELIVERIES, "1"),
+        (WINDOW, "10001"),
         ("what", "1"),
     ):
         assert await set_config(client, name, value) == ErrorCode.INVALID_CONFIG
