@@ -97,7 +97,8 @@ class Sharing:
         request = LeaseRequest(
             group, places, tuple(taking.places), taking.count_max, terms.lock_ms,
             SHARED[terms.deliveries_max], attempt_id=taking.member, bytes_max=taking.bytes_max,
-            as_stored=True, committed=terms.committed, window_max=terms.window_max, whole=taking.whole,
+            as_stored=True, committed=terms.committed, window_max=terms.window_max,
+            whole=taking.whole,
         )  # fmt: skip
         self._lending.lease(request, wait_ms, on_leased, owner, token)
 
