@@ -230,6 +230,10 @@ class KafkaConfig:
         6_000, "shortest session.timeout.ms of a member of the classic group protocol", 10, 60_000,
         live=True,
     )  # fmt: skip
+    share_lock_ms: int = setting(
+        30_000, "time that a member of a share group has a message to itself", 100, 3_600_000,
+        live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

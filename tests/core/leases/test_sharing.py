@@ -16,15 +16,14 @@ from hypothesis.stateful import (
 )
 
 from onelog.core.access import SELF
-from onelog.core.leases import sharing as sharing_module
-from onelog.core.leases.queue import SHARED, Outcome
+from onelog.core.leases.queue import Outcome
 from onelog.core.leases.sharing import Terms
 from onelog.errors import GroupPermissionError, LeaseNotFoundError
 from onelog.message import NewMessage
 from tests.core.sharing import EARLIEST, GROUP, TOPIC, Sharer, put_batch, sharing
 from tests.core.world import World
 
-LIMIT = SHARED.deliveries_max
+LIMIT = EARLIEST.deliveries_max
 LOCK_MS = EARLIEST.lock_ms
 
 
@@ -64,6 +63,22 @@ def test_what_is_returned_comes_again_and_after_some_times_no_more(world: World)
     ann.give_back(1)
     assert ann.take() == {}
     assert ann.position == 3
+
+
+@pytest.mark.parametrize("limit", [2, 10])
+def test_a_group_says_how_often_a_message_is_delivered(world: World, limit: int) -> None:
+    ann = sharing(world)
+    ann.terms = EARLIEST._replace(deliveries_max=limit)
+    put_batch(world, 1)
+    for times in range(1, limit):
+        assert ann.take() == {0: times}
+        ann.give_back(0)
+    assert ann.take() == {0: limit}
+    world.crash()
+    world.advance(200)
+    world.end_tick()
+    assert ann.take() == {}
+    assert ann.position == 1
 
 
 def test_a_lock_runs_out_unless_it_is_renewed(world: World) -> None:
@@ -120,9 +135,9 @@ def test_who_waits_is_told_when_something_comes_back(world: World) -> None:
     assert [part.offsets for part in held[0].parts] == [(0,)]
 
 
-def test_a_group_reads_only_so_far_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing_module, "WINDOW_MAX", 5)
+def test_a_group_reads_only_so_far_ahead(world: World) -> None:
     ann, bob = sharing(world), Sharer(world, "bob")
+    ann.terms = bob.terms = EARLIEST._replace(window_max=5)
     put_batch(world, 8)
     assert len(ann.take(whole=True)) == 5
     held = bob.ask(wait_ms=60_000)

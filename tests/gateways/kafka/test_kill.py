@@ -51,8 +51,12 @@ class Killable:
 
     def kill(self) -> None:
         """SIGKILL, and start again."""
-        stop(self.child, signal.SIGKILL)
+        self.die()
         self.start()
+
+    def die(self) -> None:
+        """SIGKILL. A thread that starts a broker takes it along when it ends: it must not."""
+        stop(self.child, signal.SIGKILL)
 
     def close(self) -> None:
         stop(self.child)
@@ -117,7 +121,7 @@ class Copier:
         self.producer.send_offsets_to_transaction([place], metadata, SECONDS)
         if dies == "moved":
             self.broker.kill()
-        killer = threading.Thread(target=self.broker.kill)
+        killer = threading.Thread(target=self.broker.die)
         if dies == "committing":
             killer.start()
         try:
@@ -125,6 +129,7 @@ class Copier:
         finally:
             if dies == "committing":
                 killer.join()
+                self.broker.start()
         if dies == "committed":
             self.broker.kill()
 
@@ -197,7 +202,7 @@ class Sharer:
         self.reader.acknowledge(first, kind)
         for each in others:
             self.reader.acknowledge(each)
-        killer = threading.Thread(target=self.broker.kill)
+        killer = threading.Thread(target=self.broker.die)
         if dies == "acknowledging":
             killer.start()
         try:
@@ -207,6 +212,7 @@ class Sharer:
         finally:
             if dies == "acknowledging":
                 killer.join()
+                self.broker.start()
         settled = [each.value() for each in (others if is_new else taken)]
         is_confirmed = results and all(error is None for error in results.values())
         (self.done if is_confirmed else self.unsure).update(settled)

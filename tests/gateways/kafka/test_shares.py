@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
+from onelog.gateways.kafka.groups.group_settings import (
+    DELIVERIES,
+    ISOLATION,
+    LOCK_MS,
+    RESET,
+    WINDOW,
+)
 from onelog.gateways.kafka.groups.group_settings import GROUP as GROUP_RESOURCE
-from onelog.gateways.kafka.groups.group_settings import GROUP_CONFIGS, LOCK_MS, RESET
 from onelog.gateways.kafka.names import topic_id
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -144,6 +150,21 @@ async def test_positions_are_told_moved_and_forgotten(ann: Member) -> None:
     assert places(await describe_offsets(client)) == []
 
 
+async def test_a_share_group_is_no_classic_group(ann: Member) -> None:
+    client = ann.client
+    await beat(client, 0)
+    await ann.fetch()
+    answer = await client.ask(ApiKey.DESCRIBE_GROUPS, 5, {"groups": [GROUP]})
+    assert answer["groups"][0]["group_state"] == "Dead"
+    joining = {
+        "group_id": GROUP, "session_timeout_ms": 6_000, "rebalance_timeout_ms": 6_000,
+        "member_id": "eve", "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }  # fmt: skip
+    answer = await client.ask(ApiKey.JOIN_GROUP, 5, joining)
+    assert answer["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
 async def configs(client: RawClient) -> dict[str, tuple[str, int]]:
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": GROUP, "configuration_keys": None}
     answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})
@@ -166,16 +187,30 @@ async def set_config(client: RawClient, name: str, value: str | None, operation:
 async def test_settings_of_groups(ann: Member) -> None:
     client = ann.client
     assert await configs(client) == {
-        name: (default, 5) for name, (default, _) in GROUP_CONFIGS.items()
-    }
+        RESET: ("latest", 5), ISOLATION: ("read_uncommitted", 5), LOCK_MS: ("30000", 5),
+        DELIVERIES: ("5", 5), WINDOW: ("2000", 5),
+    }  # fmt: skip
     assert await set_config(client, RESET, "earliest") == 0
     assert await set_config(client, LOCK_MS, "15000") == 0
     found = await configs(client)
     assert (found[RESET], found[LOCK_MS]) == (("earliest", 8), ("15000", 8))
     assert (await ann.fetch())["acquisition_lock_timeout_ms"] == 15_000
+    assert await set_config(client, WINDOW, "100") == 0
+    await client.produce(TOPIC, batch_of(*[b"x"] * 150))
+    assert acquired(await ann.fetch(max_records=200)) == [(0, 99, 1)]
+    assert acquired(await ann.fetch()) == []
     listed = await client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [GROUP_RESOURCE]})
     assert [each["resource_name"] for each in listed["config_resources"]] == [GROUP]
-    for name, value in ((RESET, "sometimes"), (LOCK_MS, "0"), (LOCK_MS, "x"), ("what", "1")):
+    for name, value in (
+        (RESET, "sometimes"),
+        (LOCK_MS, "0"),
+        (LOCK_MS, "x"),
+        (LOCK_MS, ""),
+        (LOCK_MS, "9" * 5000),
+        (DELIVERIES, "1"),
+        (WINDOW, "10001"),
+        ("what", "1"),
+    ):
         assert await set_config(client, name, value) == ErrorCode.INVALID_CONFIG
     assert await set_config(client, RESET, None, 1) == 0
     assert (await configs(client))[RESET] == ("latest", 5)

@@ -106,7 +106,7 @@ class Leases:
 
     def __post_init__(self) -> None:
         self.policies: dict[int, Policy] = {
-            each.number: each for each in (IN_PLACE, IN_ORDER, SHARED)
+            each.number: each for each in (IN_PLACE, IN_ORDER, *SHARED.values())
         }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule

@@ -85,8 +85,8 @@ class Outcome(enum.Enum):
 
 IN_PLACE = Policy(1)
 IN_ORDER = Policy(2, in_order=True)
-SHARED = Policy(3, deliveries_max=5, ends_with_broker=True)
-"""Of members of a share group, each of whom has what it was given to itself."""
+SHARED = {most: Policy(10 + most, False, None, None, most, True) for most in range(2, 11)}
+"""Of share groups, by how often a message is delivered: a member has it until the broker ends."""
 _OWN_PLACE = 1 << 62
 """The turn of what stands at its own offset: behind what was put to the back there."""
 

@@ -25,9 +25,6 @@ from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import GroupPermissionError
 from onelog.store.message_store import MessageStore
 
-WINDOW_MAX = 2_000
-"""How far a group may have read in a queue beyond what it is done with."""
-
 
 class Terms(NamedTuple):
     """How a share group wants its messages."""
@@ -38,6 +35,9 @@ class Terms(NamedTuple):
     """Whether messages of transactions are not for it before they are committed."""
     from_start: bool = False
     """Where it begins in a queue that it never was in: at its start, else at its end."""
+    deliveries_max: int = 5
+    window_max: int = 2_000
+    """How far it may have read in a queue beyond what it is done with."""
 
 
 class Taking(NamedTuple):
@@ -95,9 +95,10 @@ class Sharing:
             return found
 
         request = LeaseRequest(
-            group, places, tuple(taking.places), taking.count_max, terms.lock_ms, SHARED,
-            attempt_id=taking.member, bytes_max=taking.bytes_max, as_stored=True,
-            committed=terms.committed, window_max=WINDOW_MAX, whole=taking.whole,
+            group, places, tuple(taking.places), taking.count_max, terms.lock_ms,
+            SHARED[terms.deliveries_max], attempt_id=taking.member, bytes_max=taking.bytes_max,
+            as_stored=True, committed=terms.committed, window_max=terms.window_max,
+            whole=taking.whole,
         )  # fmt: skip
         self._lending.lease(request, wait_ms, on_leased, owner, token)
 

@@ -69,7 +69,8 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
             raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
         return shown_broker_configs(loaded)
     if kind == GROUP:
-        return shown_group_configs(session.broker.find_group(session.principal, name))
+        group = session.broker.find_group(session.principal, name)
+        return shown_group_configs(group, loaded.kafka)
     raise InvalidRequestError(f"settings of kind {kind} are unknown here")
 
 

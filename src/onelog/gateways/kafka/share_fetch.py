@@ -120,7 +120,8 @@ def _begun(session: KafkaSession, request: Request) -> tuple[_Sharing, ShareSess
     found = session.gateway.share_sessions.of((group, member), epoch, session)
     if isinstance(found, ErrorCode):
         return found
-    terms = terms_of(session.broker.find_group(session.principal, group))
+    config = session.gateway.house.loaded.config.kafka
+    terms = terms_of(session.broker.find_group(session.principal, group), config)
     return _Sharing(session, request, group, member, terms), found
 
 

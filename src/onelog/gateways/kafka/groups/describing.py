@@ -46,8 +46,10 @@ def describe_groups(session: KafkaSession, request: Request) -> Fields:
             group = coordinator.classic_group(who, name)
             if group is not None:
                 answer |= _classic(group)
-            elif coordinator.consumer_group(who, name) is None and coordinator.has_positions(
-                who, name
+            elif (
+                coordinator.consumer_group(who, name) is None
+                and coordinator.share_group(who, name) is None
+                and coordinator.has_positions(who, name)
             ):
                 answer["group_state"] = "Empty"
             elif request.version >= 6:

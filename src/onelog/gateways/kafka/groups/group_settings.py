@@ -1,14 +1,18 @@
 """Settings of groups, under Kafka's names. They are attributes of the group.
 
-share.auto.offset.reset          where a share group begins: latest, or earliest
-share.isolation.level            read_uncommitted, or read_committed
-share.record.lock.duration.ms    how long a member has a message to itself
+share.auto.offset.reset            where a share group begins: latest, or earliest
+share.isolation.level              read_uncommitted, or read_committed
+share.record.lock.duration.ms      how long a member has a message to itself
+share.delivery.count.limit         how often a message is delivered at most
+share.partition.max.record.locks   how far it may have read beyond what it is done with
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
+from onelog.core.leases.queue import SHARED
 from onelog.core.leases.sharing import Terms
 from onelog.errors import ConfigError
 from onelog.gateways.kafka.configs import DEFAULT_SOURCE, Shown
@@ -18,40 +22,58 @@ GROUP = 32
 """Kafka's number for settings of groups."""
 _GROUP_SOURCE = 8
 _STRING, _INT = 2, 3
-LOCK_MS_MIN, LOCK_MS_MAX = 1_000, 3_600_000
-RESET, ISOLATION, LOCK_MS = (
-    "share.auto.offset.reset", "share.isolation.level", "share.record.lock.duration.ms",
-)  # fmt: skip
-GROUP_CONFIGS = {
-    RESET: ("latest", ("earliest",)),
-    ISOLATION: ("read_uncommitted", ("read_committed",)),
-    LOCK_MS: (str(Terms().lock_ms), ()),
+RESET, ISOLATION = "share.auto.offset.reset", "share.isolation.level"
+LOCK_MS, DELIVERIES = "share.record.lock.duration.ms", "share.delivery.count.limit"
+WINDOW = "share.partition.max.record.locks"
+GROUP_CONFIGS: dict[str, tuple[str, str] | range] = {
+    RESET: ("latest", "earliest"),
+    ISOLATION: ("read_uncommitted", "read_committed"),
+    LOCK_MS: range(1_000, 3_600_001),
+    DELIVERIES: range(min(SHARED), max(SHARED) + 1),
+    WINDOW: range(100, 10_001),
 }
-"""What is the default, and what else can be."""
+"""What each can be; of words, the first is the default."""
 
 
-def terms_of(group: GroupConfig | None) -> Terms:
+def terms_of(group: GroupConfig | None, config: KafkaConfig) -> Terms:
     """How a share group wants its messages."""
+    usual = Terms(config.share_lock_ms)
     if group is None or not group.attributes:
-        return Terms()
-    given = group.attributes
-    lock_ms = int(given.get(LOCK_MS, GROUP_CONFIGS[LOCK_MS][0]))
-    return Terms(lock_ms, given.get(ISOLATION) == "read_committed", given.get(RESET) == "earliest")
+        return usual
+    # Other protocols' tools set attributes, too: to anything.
+    given = {
+        name: value
+        for name, value in group.attributes.items()
+        if name in GROUP_CONFIGS and _is_accepted(name, value)
+    }
+    return Terms(
+        int(given.get(LOCK_MS, usual.lock_ms)),
+        given.get(ISOLATION) == "read_committed",
+        given.get(RESET) == "earliest",
+        int(given.get(DELIVERIES, usual.deliveries_max)),
+        int(given.get(WINDOW, usual.window_max)),
+    )
 
 
-def shown_group_configs(group: GroupConfig | None) -> list[Shown]:
+def shown_group_configs(group: GroupConfig | None, config: KafkaConfig) -> list[Shown]:
     """Every setting of a group."""
     given = {} if group is None else group.attributes
-    return [
-        Shown(
-            name,
-            given.get(name, default),
-            _GROUP_SOURCE if name in given else DEFAULT_SOURCE,
-            _INT if name == LOCK_MS else _STRING,
-            default,
-        )
-        for name, (default, _) in GROUP_CONFIGS.items()
-    ]
+    usual = terms_of(None, config)
+    numbers = {LOCK_MS: usual.lock_ms, DELIVERIES: usual.deliveries_max, WINDOW: usual.window_max}
+    shown = []
+    for name, allowed in GROUP_CONFIGS.items():
+        default = str(numbers[name]) if isinstance(allowed, range) else allowed[0]
+        source = _GROUP_SOURCE if name in given else DEFAULT_SOURCE
+        kind = _INT if isinstance(allowed, range) else _STRING
+        shown.append(Shown(name, given.get(name, default), source, kind, default))
+    return shown
+
+
+def _is_accepted(name: str, value: str) -> bool:
+    allowed = GROUP_CONFIGS[name]
+    if isinstance(allowed, range):
+        return value.isdecimal() and len(value) < 10 and int(value) in allowed
+    return value in allowed
 
 
 def alter_group(
@@ -61,14 +83,7 @@ def alter_group(
     for key, value in wanted.items():
         if key not in GROUP_CONFIGS:
             raise ConfigError(f"groups have no setting {key!r} here")
-        default, others = GROUP_CONFIGS[key]
-        if value is None or value == default or value in others:
-            continue
-        if (
-            key != LOCK_MS
-            or not value.isdecimal()
-            or not (LOCK_MS_MIN <= int(value) <= LOCK_MS_MAX)
-        ):
+        if value is not None and not _is_accepted(key, value):
             raise ConfigError(f"{key} = {value!r:.80} is not accepted here")
     if is_trial:
         return
