@@ -20,6 +20,7 @@ from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import ClusterInfo, TopicRouteData
 from tests.complaints import complaints
+from tests.gateways.kafka.test_cluster import leaders, make_topic, read_all, send_to
 from tests.gateways.remoting.live import Client, bodies
 from tests.ports import free_port
 
@@ -206,6 +207,35 @@ async def test_several_brokers_are_supervised(tmp_path: Path, programs: list[Pro
     code, err = await asyncio.to_thread(program.stop)
     assert code == 0, err
     assert processes(str(tmp_path)) == []
+
+
+def test_several_brokers_are_one_kafka_cluster_whichever_is_killed(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    names, first, kafka = free_port(), free_port(), free_port()
+    program = Program(
+        *("up", "--data", str(tmp_path), "--nameserver-port", str(names)),
+        *("--broker-port", str(first), "--kafka-port", str(kafka), "--brokers", "3", *SMALL),
+    )
+    programs.append(program)
+    program.wait_for("^ready in")
+    at = f"127.0.0.1:{kafka + 2}"
+    make_topic(at, "orders", 6)
+    placed = leaders(at, "orders")
+    assert sorted(placed.values()) == [0, 0, 1, 1, 2, 2]
+    values = {each: [b"%d" % each] for each in range(6)}
+    assert len(send_to(at, "orders", values).places) == 6
+    (broker_b,) = processes(f"--port {first + 10} ")
+    os.kill(broker_b, signal.SIGKILL)
+    program.wait_for("broker-b died")
+    there = {each: [b"more"] for each, node in placed.items() if node != 1}
+    assert len(send_to(at, "orders", there).places) == 4
+    program.wait_for("broker-b serves again")
+    assert leaders(f"127.0.0.1:{kafka + 1}", "orders") == placed
+    read = read_all(f"127.0.0.1:{kafka}", "readers", "orders", 10)
+    assert read == {each: values[each] + there.get(each, []) for each in range(6)}
+    code, err = program.stop()
+    assert code == 0, err
 
 
 async def test_what_a_killed_broker_acknowledged_under_sync_flush_is_there_again(

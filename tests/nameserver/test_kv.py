@@ -20,6 +20,30 @@ def test_keys_are_put_read_and_deleted() -> None:
     assert config.namespace("ns").table == {}
 
 
+def test_a_value_takes_the_place_of_the_one_that_was_expected_or_none() -> None:
+    config = KvConfig()
+    config.put("ns", "k", "v", expected="")
+    for expected in ("", "other"):
+        with pytest.raises(InvalidRequestError, match="another than expected"):
+            config.put("ns", "k", "w", expected)
+    config.put("ns", "k", "w", expected="v")
+    assert config.get("ns", "k") == "w"
+
+
+def test_a_namespace_has_another_version_after_each_change_and_each_start() -> None:
+    config = KvConfig()
+    seen = [config.version("ns")]
+    config.put("ns", "k", "v")
+    seen.append(config.version("ns"))
+    config.put("other", "k", "v")
+    assert config.version("ns") == seen[-1]
+    config.delete("ns", "k")
+    seen.append(config.version("ns"))
+    config.delete("ns", "k")
+    assert config.version("ns") == seen[-1]
+    assert len({*seen, KvConfig().version("ns")}) == 4
+
+
 def test_a_namespace_that_was_never_used_is_not_found() -> None:
     with pytest.raises(KeyNotFoundError, match="No config item, Namespace: ns"):
         KvConfig().namespace("ns")

@@ -200,6 +200,12 @@ async def test_keys_are_kept(peer: Peer) -> None:
     assert (await peer.ask(Code.GET_KV_CONFIG, key)).ext == {"value": "v"}
     table = await ask(peer, Code.GET_KVLIST_BY_NAMESPACE, namespace="ns")
     assert KVTable.decode(table.body).table == {"k": "v"}
+    known = await ask(
+        peer, Code.GET_KVLIST_BY_NAMESPACE, namespace="ns", known=table.ext["version"]
+    )
+    assert (known.ext, known.body) == (table.ext, b"")
+    refused = await peer.ask(Code.PUT_KV_CONFIG, key | {"value": "w", "expected": ""})
+    assert refused.code == ResponseCode.SYSTEM_ERROR
     assert (await peer.ask(Code.DELETE_KV_CONFIG, key)).code == 0
     assert (await peer.ask(Code.GET_KV_CONFIG, key)).code == ResponseCode.QUERY_NOT_FOUND
     nothing = await ask(peer, Code.GET_KVLIST_BY_NAMESPACE, namespace="none")

@@ -8,6 +8,9 @@ from onelog.config import NameserverConfig, Value
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.server import BrokerServer
 from tests.gateways.kafka.live import address, kafka
+from tests.ports import free_port
+
+_BROKERS_MAX = 5
 
 
 class KafkaCluster:
@@ -18,8 +21,8 @@ class KafkaCluster:
         self._settings = settings
         self.nameserver: NameServer
         self._stacks: dict[int, contextlib.AsyncExitStack] = {}
-        self._ports: dict[int, int] = {}
-        self._nameserver_port = 0
+        self._port = free_port()
+        """The first of some that are free, for brokers that come back where they were."""
         self.servers: dict[int, BrokerServer] = {}
 
     def __getitem__(self, number: int) -> BrokerServer:
@@ -33,28 +36,33 @@ class KafkaCluster:
     async def start_nameserver(self) -> None:
         """Start the name server, on the port that it had."""
         path = str(self._folder / "kv.json")
-        config = NameserverConfig(port=self._nameserver_port, kv_path=path)
+        config = NameserverConfig(port=self._port + _BROKERS_MAX * 2, kv_path=path)
         self.nameserver = await serve_nameserver(config)
-        self._nameserver_port = self.nameserver.address[1]
 
     async def stop_nameserver(self) -> None:
         """Stop it."""
         await self.nameserver.close()
 
-    async def start(self, number: int) -> BrokerServer:
+    @property
+    def nameservers(self) -> str:
+        """Where RocketMQ's clients begin."""
+        return f"127.0.0.1:{self._port + _BROKERS_MAX * 2}"
+
+    async def start(self, number: int, **settings: Value) -> BrokerServer:
         """Start a broker, on the ports that it had."""
         stack = self._stacks[number] = contextlib.AsyncExitStack()
-        settings: dict[str, Value] = {
+        given: dict[str, Value] = {
             "broker__name": f"broker-{'abcdef'[number]}",
-            "broker__nameservers": f"127.0.0.1:{self._nameserver_port}",
+            "broker__port": self._port + _BROKERS_MAX + number,
+            "broker__nameservers": self.nameservers,
             "broker__register_interval_ms": 1_000,
             "kafka__node_id": number,
-            "kafka__port": self._ports.get(number, -1),
+            "kafka__port": self._port + number,
             **self._settings,
+            **settings,
         }
-        running = kafka(self._folder / f"broker-{number}", **settings)
+        running = kafka(self._folder / f"broker-{number}", **given)
         server = self.servers[number] = await stack.enter_async_context(running)
-        self._ports[number] = server.config.kafka.port
         return server
 
     async def stop(self, number: int) -> None:

@@ -8,19 +8,22 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
 
+from onelog.client import AsyncProducer, Message
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import KeyNotFoundError
+from onelog.errors import ConfigError, KeyNotFoundError
 from onelog.gateways.kafka.gateway import KafkaGateway
 from onelog.gateways.kafka.session import Gateway
 from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 from tests.client.watching import eventually
-from tests.gateways.kafka.live import SECONDS, Sent, address, consumer, take
+from tests.gateways.kafka.live import SECONDS, Sent, address, consumer, kafka, take
 from tests.gateways.kafka.live_cluster import KafkaCluster, kafka_cluster
 from tests.gateways.kafka.raw import batch_of, raw
 
@@ -305,6 +308,48 @@ def partitions_on(server: BrokerServer, topic: str) -> int:
 
 def gateway_of(server: BrokerServer) -> Gateway:
     """What Kafka's sessions of a broker share."""
-    kafka = server.gateways["kafka"]
-    assert isinstance(kafka, KafkaGateway)
-    return kafka.shared()
+    gateway = server.gateways["kafka"]
+    assert isinstance(gateway, KafkaGateway)
+    return gateway.shared()
+
+
+async def test_rocketmq_members_and_kafka_members_read_the_same_topic(tmp_path: Path) -> None:
+    """Its partitions are on one broker: the others have the topic, and no queue of it."""
+
+    async with kafka_cluster(tmp_path) as cluster:
+        await asyncio.to_thread(make_topic, cluster.bootstrap, "orders", 1)
+        async with AsyncProducer("senders", nameserver=cluster.nameservers) as producer:
+            for number in range(4):
+                await producer.send(Message("orders", b"%d" % number))
+        read = await asyncio.to_thread(read_all, cluster.bootstrap, "readers", "orders", 4)
+        assert read == {0: [b"0", b"1", b"2", b"3"]}
+
+
+async def test_another_client_finds_everything(tmp_path: Path) -> None:
+    def run(at: str) -> list[tuple[int, bytes]]:
+        make_topic(at, "orders", 4)
+        producer = KafkaProducer(bootstrap_servers=at)
+        for partition in range(4):
+            producer.send("orders", b"%d" % partition, partition=partition)
+        producer.flush(SECONDS)
+        producer.close()
+        reader = KafkaConsumer(
+            "orders", bootstrap_servers=at, group_id="readers", auto_offset_reset="earliest",
+            consumer_timeout_ms=SECONDS * 1000,
+        )  # fmt: skip
+        found = [(each.partition, each.value) for each, _ in zip(reader, range(4), strict=False)]
+        reader.close()
+        return found
+
+    async with kafka_cluster(tmp_path) as cluster:
+        found = await asyncio.to_thread(run, address(cluster[1]))
+        assert sorted(found) == [(each, b"%d" % each) for each in range(4)]
+
+
+async def test_a_number_is_that_of_one_broker(tmp_path: Path) -> None:
+    async with kafka_cluster(tmp_path, count=2) as cluster:
+        with pytest.raises(ConfigError, match=r"kafka.node_id 1 is that of broker broker-b"):
+            await cluster.start(2, kafka__node_id=1)
+    with pytest.raises(ConfigError, match=r"set broker.nameservers"):
+        async with kafka(tmp_path / "alone", kafka__node_id=0):
+            pass

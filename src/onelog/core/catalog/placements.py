@@ -102,6 +102,10 @@ class Placements:
         """Every placement; some at a time."""
         return map(dict, in_parts(self._known))
 
+    def get(self, topic: str) -> str | None:
+        """The placement of a topic, if one is known."""
+        return self._known.get(topic)
+
     def all(self) -> dict[str, str]:
         """Every placement, by topic."""
         return dict(self._known)

@@ -16,6 +16,7 @@ Invariant: a topic that a broker has goes only if the register says that this on
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How late a broker may learn of a change that nobody told it of."""
 ATTEMPTS = 5
+AT_ONCE = 20
+"""Topics that are carried out before others may go on."""
 REGISTER_MARGIN_MS = 2_000
 DELETED_KEPT_MS = 30 * 86_400_000
 """A broker that was away for longer may bring a topic back that was deleted meanwhile."""
@@ -63,6 +66,8 @@ class Agreement:
         """Topics that may be other than the register says."""
         self._applying = False
         self._is_silent = False
+        self._silent_until = 0.0
+        """Who asks before that does not wait for a name server that did not answer."""
         self._life = ""
         self._trusting_until_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,6 +119,8 @@ class Agreement:
 
     async def look(self) -> None:
         """Know what was agreed on before this was called, if the name server can be asked."""
+        if time.monotonic() < self._silent_until:
+            return
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._look())
         await asyncio.shield(self._next)
@@ -132,6 +139,7 @@ class Agreement:
                 if not self._is_silent:
                     log.warning("the Kafka cluster's name server cannot be asked: %s", error)
                 self._is_silent = True
+                self._silent_until = time.monotonic() + LOOK_SECONDS / 2
                 return
             self._is_silent = False
             self.cluster.live = self._live(names)
@@ -163,9 +171,15 @@ class Agreement:
                 node_id = int(key.removeprefix(NODE_KEY))
                 cluster.nodes[node_id] = Node(node_id, name, host, int(port))
         kept, cluster.texts = cluster.texts, texts
-        for key, known in texts.items():
-            if key.startswith(TOPIC_KEY) and kept.get(key) != known:
-                self._apply(key.removeprefix(TOPIC_KEY), known)
+        changed = [
+            key
+            for key, known in texts.items()
+            if key.startswith(TOPIC_KEY) and kept.get(key) != known
+        ]
+        for number, key in enumerate(changed):
+            self._apply(key.removeprefix(TOPIC_KEY), texts[key])
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
         for key in kept.keys() - texts.keys():
             if key.startswith(TOPIC_KEY):  # The name server has lost it.
                 self._unsure[key.removeprefix(TOPIC_KEY)] = None
@@ -194,7 +208,7 @@ class Agreement:
 
     def _apply_placement(self, name: str, placement: Placement) -> None:
         broker, cluster = self.broker, self.cluster
-        known = broker.placements.all().get(name)
+        known = broker.placements.get(name)
         local = broker.find_topic(SELF, name)
         before = None if known is None else Placement.decode(known)
         if local is not None and (
@@ -300,7 +314,7 @@ class Agreement:
         cluster, now_ms = self.cluster, self._clock.now_ms()
         text = cluster.texts.get(TOPIC_KEY + name)
         agreed = None if text is None else Placement.decode(text)
-        kept = self.broker.placements.all().get(name)
+        kept = self.broker.placements.get(name)
         local = self.broker.find_topic(SELF, name)
         if local is None:
             if agreed is None or agreed.deleted_ms:

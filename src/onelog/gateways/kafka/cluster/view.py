@@ -114,6 +114,8 @@ class Cluster:
 
     def queue(self, topic: TopicConfig, partition: int) -> int:
         """The queue of a partition; `NotLeaderError` if another broker has it."""
+        if self.is_alone and 0 <= partition < topic.queues:
+            return partition
         queue_id = self.place(topic, partition)
         if queue_id >= REMOTE_QUEUES:
             raise NotLeaderError(f"another broker has partition {partition} of {topic.name}")
