@@ -220,6 +220,10 @@ class KafkaConfig:
         5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
         live=True,
     )  # fmt: skip
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, "time after which positions of a Kafka group without members are forgotten",
+        1, 1 << 31, live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.access import Access, Principal
+from onelog.core.access import SELF, Access, Principal
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
@@ -29,6 +29,7 @@ from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.membership import classic, consumers
 from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
+from onelog.core.membership.group_uses import GroupUses
 from onelog.core.membership.members import Members
 from onelog.errors import (
     GroupNotEmptyError,
@@ -41,6 +42,8 @@ from onelog.names import DEAD_LETTER_PREFIX
 log = logging.getLogger(__name__)
 
 CLASSIC, CONSUMER = "classic", "consumer"
+_GROUPS_AT_ONCE = 20
+"""Groups that are looked at together; each of them may have to be forgotten."""
 _COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
 
 
@@ -105,6 +108,7 @@ class Coordinator:
         self._admin = admin
         self._when_durable = when_durable
         self.notes = OffsetNotes(tables, topics, groups)
+        self.uses = GroupUses(tables, groups, clock)
         self._classic = ClassicGroups(clock, schedule, new_id, self._classic_changed)
         self._consumers = ConsumerGroups(
             clock, schedule, new_id, self._partitions, self._consumers_changed
@@ -137,6 +141,7 @@ class Coordinator:
                 self._classic.restore(name, kept)
             else:
                 self._consumers.restore(name, kept["epoch"])
+            self.uses.known(name)
 
     def _classic_changed(self, group: ClassicGroup) -> None:
         self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
@@ -180,7 +185,7 @@ class Coordinator:
         found = self._consumers.groups.get(joining.group)
         if found is not None and found.members:
             raise InconsistentProtocolError(f"members of {joining.group} use the newer protocol")
-        self._groups.require(joining.group)
+        self.use(joining.group)
         self._classic.join(joining, on_joined)
         self._consumers.groups.pop(joining.group, None)
 
@@ -217,10 +222,32 @@ class Coordinator:
         found = self._classic.groups.get(beat.group)
         if found is not None and found.members:
             raise GroupNotFoundError(f"members of {beat.group} use the classic protocol")
-        self._groups.require(beat.group)
+        self.use(beat.group)
         beaten = self._consumers.heartbeat(beat)
         self._classic.groups.pop(beat.group, None)
         return beaten
+
+    def use(self, group: str) -> None:
+        """A Kafka client uses a group, which is made if that is allowed."""
+        is_ours = self._groups.get(group) is None or group in self._kept
+        self._groups.require(group)
+        self.uses.used(group, ours=is_ours)
+
+    def expire(self) -> bool:
+        """Forget some groups that nobody has used for long; whether there are more to look at."""
+        some = self.uses.next(_GROUPS_AT_ONCE) if self.uses.retention_ms else []
+        for name in some:
+            if self._members.group(name) is not None:
+                self.uses.share(name)
+            elif any(
+                name in known and known[name].members
+                for known in (self._classic.groups, self._consumers.groups)
+            ):
+                self.uses.used(name)
+            elif self.uses.is_over(name):
+                log.info("group %s was not used for long: its positions are forgotten", name)
+                self._forget(SELF, name)
+        return bool(some)
 
     def _check(self, who: Principal, group: str) -> None:
         if not self.access.is_open:
@@ -255,7 +282,7 @@ class Coordinator:
         its position; who is no member moves it again.
         """
         self.check_member(who, group, member)
-        self._groups.require(group)
+        self.use(group)
         if member.generation < 0 and self._offsets.has_resets:
             for topic, queues in positions.items():
                 for queue_id in queues:
@@ -358,6 +385,9 @@ class Coordinator:
             and self._groups.get(group) is None
         ):
             raise GroupNotFoundError(f"there is no group {group!r}")
+        self._forget(who, group)
+
+    def _forget(self, who: Principal, group: str) -> None:
         self._classic.delete(group)
         self._consumers.delete(group)
         self._admin.delete_group(who, group, clean_offsets=True)

@@ -19,6 +19,7 @@ class KafkaGateway:
 
     async def listen(self) -> None:
         """Open its port."""
+        self.refresh(self.house.loaded)
         await self.house.listen(self.house.loaded.config.kafka.port, self._session)
 
     def _session(self, connection: Connection) -> "KafkaSession":
@@ -31,7 +32,9 @@ class KafkaGateway:
         return KafkaSession(connection, self._shared)
 
     def refresh(self, loaded: Loaded) -> None:
-        """Settings are looked up where they are needed."""
+        """Most settings are looked up where they are needed."""
+        minutes = loaded.config.kafka.offsets_retention_minutes
+        self.house.broker.coordinator.uses.retention_ms = minutes * 60_000
 
     async def close(self) -> None:
         """Clients find out by themselves."""
