@@ -139,6 +139,15 @@ class Topics(Settings[TopicConfig]):
                     found[config.name] = min(int(time_ms), _FOR_EVER_MS)
         return found
 
+    def retention_bytes(self) -> dict[str, int]:
+        """The topics whose queues have a size of their own: Kafka's "retention.bytes"."""
+        found = {}
+        for config in self.all():
+            size = config.attributes.get("retention.bytes", "") if config.attributes else ""
+            if size.isdecimal():
+                found[config.name] = int(size)
+        return found
+
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
         return (
