@@ -61,6 +61,8 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     ApiKey.OFFSET_DELETE: range(1),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
+    ApiKey.ALTER_CLIENT_QUOTAS: range(2),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: range(1),
     ApiKey.DESCRIBE_CLUSTER: range(2),
     ApiKey.DESCRIBE_PRODUCERS: range(1),
     ApiKey.DESCRIBE_TRANSACTIONS: range(1),

@@ -180,6 +180,41 @@ def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0, "error_message": None, "entries": []}
 
 
+def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
+    """ALTER_CLIENT_QUOTAS: refused, because nothing would follow from a quota."""
+    told = []
+    for entry in request.fields["entries"]:
+        answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
+        try:
+            session.require_administrator()
+            names = [each["key"] for each in entry["ops"] if not each["remove"]]
+            if names:
+                code, reason = ErrorCode.INVALID_REQUEST, f"{names[0]}: clients have no quotas here"
+                answer |= {"error_code": code, "error_message": reason}
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        told.append(answer)
+    return {"entries": told}
+
+
+def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
+    """DESCRIBE_USER_SCRAM_CREDENTIALS: nobody has any."""
+    code, users = ErrorCode.RESOURCE_NOT_FOUND, request.fields["users"] or []
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "results": [
+            {
+                "user": each["name"],
+                "error_code": code,
+                "error_message": f"there is no user {each['name']!r}",
+                "credential_infos": [],
+            }
+            for each in users
+        ],
+    }
+
+
 # -- changing ----------------------------------------------------------------------------------
 
 
@@ -329,6 +364,8 @@ HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.DELETE_TOPICS: delete_topics,
