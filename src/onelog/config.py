@@ -234,6 +234,10 @@ class KafkaConfig:
         30_000, "time that a member of a share group has a message to itself", 100, 3_600_000,
         live=True,
     )  # fmt: skip
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60, "time after which positions of a Kafka group without members are forgotten",
+        1, 1 << 31, live=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,13 +238,14 @@ class BrokerServer:
         """One round of retention, beside everything else; see `Retention.run`."""
         async with self._retaining:
             times = self.broker.topics.retention_ms()
+            sizes = self.broker.topics.retention_bytes()
             reach = await asyncio.to_thread(self.store.retention.reach, times)
             self.broker.prepare_retention(reach)
-            done = await _in_steps(self.store.retention.steps(times, manual=manual))
+            done = await _in_steps(self.store.retention.steps(times, sizes, manual=manual))
             for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():
                 log.warning(
                     "retention (%s) deleted %d messages that group %s had not read",
-                    done.reason or "a topic's own time",
+                    done.reason or "a topic's own limit",
                     count,
                     group,
                 )

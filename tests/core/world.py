@@ -196,7 +196,10 @@ class World:
         for _ in range(2):  # What the first one moves is on disk for the second one.
             self.broker.prepare_retention()
             assert self.store.wait_flushed(self.store.log_end)
-        return self.store.retention.run(self.broker.topics.retention_ms(), manual=manual)
+        topics = self.broker.topics
+        return self.store.retention.run(
+            topics.retention_ms(), topics.retention_bytes(), manual=manual
+        )
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

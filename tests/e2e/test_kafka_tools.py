@@ -78,6 +78,19 @@ async def test_topics_settings_and_records(tmp_path: Path) -> None:
         assert "orders" not in await tools(topics, "--list")
 
 
+async def test_quotas_are_described_and_refused(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        settings = "kafka.admin.ConfigCommand"
+        for kind in ("clients", "users"):
+            await tools(settings, "--describe", "--entity-type", kind)
+        quota = ["--entity-type", "clients", "--entity-name", "c", "--add-config"]
+        with pytest.raises(AssertionError, match="clients have no quotas here"):
+            await tools(settings, "--alter", *quota, "producer_byte_rate=10")
+        features = await tools(f"{TOOLS}.FeatureCommand", "describe")
+        assert "transaction.version" in features
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_groups_consume_are_described_and_moved(tmp_path: Path, protocol: str) -> None:
     async with kafka(tmp_path) as server:

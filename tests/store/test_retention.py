@@ -7,7 +7,7 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreClosedError, StoreFailedError, StoreFullError
-from onelog.message import NewMessage, NewRun, encode_properties
+from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import parse_hours
 from tests.store.conftest import SMALL, OpenStore
@@ -262,3 +262,42 @@ def test_a_disk_that_fails_during_the_owners_write_is_not_forgiven(open_store: O
     store.retain()
     with pytest.raises(StoreFailedError):
         store.append([NewMessage("t", 0, b"x")])
+
+
+# -- by size ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 20_000])
+def test_a_topic_with_a_size_keeps_its_newest_messages(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("onelog.store.retention._ENTRIES_AT_ONCE", at_once)
+    store = open_store(NEVER_BY_HOUR)
+    places = []
+    for number in range(12):
+        count = 1 + number % 4
+        batch = NewMessage("t", 0, b"x" * 500, sys_flag=int(SysFlag.NEED_UNWRAP), inner_count=count)
+        store.append([batch])
+        store.append([NewMessage("other", 0, b"y" * 500)])
+        places += [number] * count
+    (_, size, _) = next(iter(store.entries("t", 0, 0, 1)))
+    for kept in (11, 8, 3, 1):
+        store.retention.run({}, {"t": kept * size})
+        assert store.min_offset("t", 0) == places.index(12 - kept)
+        store.retention.run({}, {"t": kept * size + 1})
+        assert store.min_offset("t", 0) == places.index(12 - kept), "nothing comes back"
+    done = store.retention.run({}, {"t": 0})
+    assert done.messages_deleted == {("t", 0): len(places) - places.index(11)}
+    assert store.min_offset("t", 0) == store.max_offset("t", 0)
+    assert (store.min_offset("other", 0), done.segments_deleted) == (0, 0)
+    store.retention.run({}, {"t": 10, "nowhere": 10})
+
+
+def test_a_queue_keeps_at_least_the_size_of_its_topic(open_store: OpenStore) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    for _ in range(5):
+        store.append([NewMessage("t", 0, b"x" * 500)])
+    (_, size, _) = next(iter(store.entries("t", 0, 0, 1)))
+    for limit, first in ((6 * size, 0), (5 * size, 0), (4 * size + 1, 0), (4 * size, 1)):
+        store.retention.run({}, {"t": limit})
+        assert store.min_offset("t", 0) == first

@@ -268,8 +268,8 @@ class Parts:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
-            self.batch_producers, self.coordinator, self.coordinator.notes, self.in_place,
-            self.starts, self.compaction, self.placements, self.branches,
+            self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
+            self.in_place, self.starts, self.compaction, self.placements, self.branches,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -301,6 +301,7 @@ class Parts:
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
         self._every(SAMPLE_MS, self.in_place.expire, "looking after transactions in place")
+        self._every(SAMPLE_MS, self.coordinator.expire, "forgetting groups that nobody uses")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
         self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")

@@ -7,7 +7,8 @@ refuses writes until there is room again.
 
 A topic may have a retention time of its own. A longer one keeps the segments that still hold such
 messages (unless the disk forces them out); a shorter one hides messages at once, and their space
-comes back with their segment.
+comes back with their segment. A topic may also have a size: of each of its queues the newest
+messages that have so many bytes together stay, and the others are hidden in the same way.
 
 The owner of the store says from where on the log is needed whatever its age (`kept_from`), because
 something there waits for its time. To move that out of the way it writes, also when the disk is too
@@ -32,10 +33,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from onelog.clock import Clock
 from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreError, StoreFullError
 from onelog.message import Message
+from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.segment import Segment, disk_error, sync_folder
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 200
+_ENTRIES_AT_ONCE = 20_000
+NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +172,15 @@ class Retention:
                 return first.store_ms
         return min(now_ms, self._store.last_append_ms)
 
-    def run(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> RetentionRound:
-        """One round: guard the disk, hide what short-lived topics expired, delete segments."""
-        steps = self.steps(topic_retention_ms, manual=manual)
+    def run(
+        self,
+        topic_retention_ms: Mapping[str, int],
+        topic_bytes: Mapping[str, int] = NO_SIZES,
+        *,
+        manual: bool = False,
+    ) -> RetentionRound:
+        """One round: guard the disk, hide what topics are not to have any more, delete segments."""
+        steps = self.steps(topic_retention_ms, topic_bytes, manual=manual)
         while True:
             try:
                 step = next(steps)
@@ -178,7 +190,13 @@ class Retention:
             if step is not None:
                 step()
 
-    def steps(self, topic_retention_ms: Mapping[str, int], *, manual: bool = False) -> Steps:
+    def steps(
+        self,
+        topic_retention_ms: Mapping[str, int],
+        topic_bytes: Mapping[str, int] = NO_SIZES,
+        *,
+        manual: bool = False,
+    ) -> Steps:
         """`run` for a thread that has other things to do, in steps of a few milliseconds.
 
         A step that is a function waits for the disk. It is to be called in a worker, and changes
@@ -187,7 +205,7 @@ class Retention:
         store = self._store
         now_ms = self._clock.now_ms()
         survey = _Survey()
-        yield lambda: self._look(survey, topic_retention_ms, now_ms)
+        yield lambda: self._look(survey, topic_retention_ms, topic_bytes, now_ms)
         reason = self._reason(now_ms, survey.percent, manual)
         gone = deleted = 0
         end = self._end_of_unneeded(survey.reach) if reason else 0
@@ -215,8 +233,14 @@ class Retention:
         self._guard(survey.percent)
         return RetentionRound(reason, deleted, gone, log_start, messages, survey.percent)
 
-    def _look(self, survey: "_Survey", topic_retention_ms: Mapping[str, int], now_ms: int) -> None:
-        """Find out how full the disk is, how far files should go, and what short topics hide."""
+    def _look(
+        self,
+        survey: "_Survey",
+        topic_retention_ms: Mapping[str, int],
+        topic_bytes: Mapping[str, int],
+        now_ms: int,
+    ) -> None:
+        """Find out how full the disk is, how far files should go, and what small topics hide."""
         survey.percent = self.disk(self._store.folder)
         survey.reach = self.reach(topic_retention_ms)
         for topic, short_ms in topic_retention_ms.items():
@@ -225,6 +249,10 @@ class Retention:
                     before_ms = now_ms - short_ms
                     offset = self._store.offset_by_time(topic, queue.queue_id, before_ms)
                     survey.starts[queue] = int(offset)
+        for topic, bytes_max in topic_bytes.items():
+            for queue in list(self._store.queue_table.by_topic.get(topic, {}).values()):
+                start = _first_of_newest(queue, bytes_max)
+                survey.starts[queue] = max(survey.starts.get(queue, 0), start)
 
     def _find_starts(self, survey: "_Survey", log_start: int) -> None:
         """Find out where each queue begins, now that the log begins there."""
@@ -309,6 +337,27 @@ class Retention:
         elif percent < limit and self._full is not None:
             self._store.refuse_writes(None)
             self._full = None
+
+
+def _first_of_newest(queue: ConsumeQueue, bytes_max: int) -> int:
+    """Where the newest records of a queue begin that have at least so many bytes together."""
+    start, at, total = queue.start, queue.end, 0
+    while at > start and total < bytes_max:
+        low = max(start, at - _ENTRIES_AT_ONCE)
+        before = 1 if low > start else 0
+        raw = queue.read_entries(low - before, at - low + before)
+        entries = np.frombuffer(raw, ENTRY_DTYPE)
+        if len(entries) < at - low + before:
+            break  # Somebody else has let it begin later meanwhile.
+        sizes = np.where(entries["size"] == PADDING_SIZE, 0, entries["size"].astype(np.int64))
+        # A record with many messages has an entry for each of them.
+        sizes[1:][entries["log"][1:] == entries["log"][:-1]] = 0
+        newest = total + np.cumsum(sizes[before:][::-1])
+        enough = int(np.searchsorted(newest, bytes_max))
+        if enough < len(newest):
+            return at - 1 - enough
+        total, at = int(newest[-1]), low
+    return at if total >= bytes_max else start
 
 
 def space_usage(folder: Path) -> SpaceUsage:

@@ -171,3 +171,10 @@ def test_topics_may_have_a_retention_time_of_their_own(world: World) -> None:
     world.broker.topics.put(TopicConfig("usual"))
     world.broker.topics.put(TopicConfig("odd", attributes={"reserve.time": "-1"}))
     assert world.broker.topics.retention_ms() == {"long": 240 * 3_600_000}
+
+
+def test_topics_may_have_a_size_of_their_own(world: World) -> None:
+    for name, size in (("small", "1000"), ("large", "-1"), ("odd", "x")):
+        world.broker.topics.put(TopicConfig(name, 1, 1, attributes={"retention.bytes": size}))
+    world.broker.topics.put(TopicConfig("usual"))
+    assert world.broker.topics.retention_bytes() == {"small": 1_000}

@@ -9,6 +9,7 @@ from onelog.core.cursors.offset_notes import Note
 from onelog.core.membership.classic import Joined, Joining
 from onelog.core.membership.consumers import Beat
 from onelog.core.membership.coordinator import Member, Position, subscribed
+from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -162,3 +163,95 @@ def test_what_consumers_say_of_themselves_is_read_or_not() -> None:
     for at in range(len(said) - 4):
         assert subscribed([said[:at]]) is None
     assert subscribed([b"\0\1\xff\xff\xff\xff"]) == frozenset()
+
+
+# -- groups that nobody uses -----------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+
+
+def keep_for_a_week(world: World) -> None:
+    world.broker.coordinator.uses.retention_ms = 7 * DAY_MS
+
+
+def test_positions_of_a_group_without_members_are_forgotten_after_a_time(orders: World) -> None:
+    keep_for_a_week(orders)
+    commit(orders, Member(), 7, Note(0, "n"))
+    orders.clock.advance(7 * DAY_MS - HOUR_MS)
+    orders.advance(11_000)
+    assert position(orders) == Position(7, Note(0, "n"))
+    orders.clock.advance(2 * HOUR_MS)
+    orders.advance(20_000)
+    assert position(orders) == Position(-1)
+    assert orders.broker.groups.get(GROUP) is None
+    assert entries_of(orders.broker.coordinator.uses) == {}
+    orders.restart()
+    assert position(orders) == Position(-1)
+
+
+def test_a_group_with_members_keeps_its_positions(orders: World) -> None:
+    keep_for_a_week(orders)
+    member = join(orders)
+    commit(orders, member, 7)
+    coordinator = orders.broker.coordinator
+    for _ in range(20 * 24):
+        orders.clock.advance(HOUR_MS - 5_000)
+        coordinator.heartbeat(SELF, GROUP, member)
+        orders.advance(5_000)
+    assert position(orders).offset == 7
+    coordinator.leave(SELF, GROUP, member)
+    orders.clock.advance(6 * DAY_MS)
+    orders.advance(20_000)
+    assert position(orders).offset == 7
+    orders.clock.advance(DAY_MS + 2 * HOUR_MS)
+    orders.advance(20_000)
+    assert position(orders).offset == -1
+    assert coordinator.classic_group(SELF, GROUP) is None
+
+
+def test_positions_of_rocketmq_groups_are_kept_also_if_kafka_uses_them(orders: World) -> None:
+    keep_for_a_week(orders)
+    orders.broker.offsets.commit("theirs", "orders", 0, 3)
+    orders.broker.groups.require("before")
+    positions = {"orders": {0: Position(7)}}
+    for group in ("before", "later"):
+        orders.broker.coordinator.commit(SELF, group, Member(), positions, lambda error: None)
+    client = Client("c1", "c1")
+    orders.broker.heartbeat(SELF, client, (ConsumerData("later"),), ())
+    orders.advance(20_000)
+    orders.broker.channel_closed("c1")
+    for _ in range(3):
+        orders.clock.advance(30 * DAY_MS)
+        orders.advance(20_000)
+    offsets = orders.broker.offsets
+    kept = {group: offsets.get(group, "orders", 0) for group in ("theirs", "before", "later")}
+    assert kept == {"theirs": 3, "before": 7, "later": 7}
+
+
+def test_after_a_long_absence_of_the_broker_consumers_may_come_back(orders: World) -> None:
+    commit(orders, Member(), 7)
+    orders.close()
+    orders.clock.advance(30 * DAY_MS)
+    orders.start()
+    keep_for_a_week(orders)
+    orders.advance(60_000)
+    assert position(orders).offset == 7
+    commit(orders, Member(), 8)
+    orders.advance(1_200_000)
+    assert position(orders).offset == 8
+
+
+def test_many_groups_are_forgotten_some_at_a_time(orders: World) -> None:
+    keep_for_a_week(orders)
+    coordinator = orders.broker.coordinator
+    for number in range(100):
+        positions = {"orders": {0: Position(number)}}
+        coordinator.commit(SELF, f"g{number}", Member(), positions, lambda error: None)
+    orders.clock.advance(8 * DAY_MS)
+    assert not coordinator.expire(), "nothing was to be looked at yet"
+    assert coordinator.expire()
+    assert len(entries_of(coordinator.uses)) == 80
+    while coordinator.expire():
+        pass
+    assert entries_of(coordinator.uses) == {}

@@ -41,6 +41,7 @@ REQUESTS: dict[ApiKey, tuple[int, dict[str, Any], list[str | int]]] = {
     ),
     ApiKey.ALTER_CONFIGS: (1, {"resources": [TOPIC]}, ["responses", 0]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, {"resources": [TOPIC]}, ["responses", 0]),
+    ApiKey.ALTER_CLIENT_QUOTAS: (1, {"entries": [{"entity": [], "ops": []}]}, ["entries", 0]),
     ApiKey.DELETE_GROUPS: (2, {"groups_names": ["readers"]}, ["results", 0]),
     ApiKey.OFFSET_DELETE: (0, {"group_id": "readers", "topics": []}, []),
 }

@@ -96,3 +96,35 @@ async def test_settings_of_a_broker_can_be_reset_and_not_set(tmp_path: Path) -> 
             told = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [wanted]})
             codes.append(told["responses"][0]["error_code"])
         assert codes == [ErrorCode.INVALID_REQUEST, 0]
+
+
+async def test_a_partition_with_a_size_begins_later(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders", retention_bytes="3000")
+        for _ in range(10):
+            await client.produce("orders", batch_of(b"x" * 800, b"y" * 200))
+        await server.retain()
+        first = server.broker.store.min_offset("orders", 0)
+        assert first in range(12, 18, 2), "two or three batches are left, and whole ones"
+        found = await client.fetch("orders", 0)
+        assert found["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await client.fetch("orders", int(first)))["error_code"] == 0
+
+
+async def test_nobody_has_quotas_or_passwords(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        everybody = [{"entity_type": "client-id", "match_type": 2, "match": None}]
+        told = await client.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": everybody})
+        assert (told["error_code"], told["entries"]) == (0, [])
+        entity = [{"entity_type": "client-id", "entity_name": "c"}]
+        rate = {"key": "producer_byte_rate", "value": 10.0, "remove": False}
+        for changed, code in (({}, ErrorCode.INVALID_REQUEST), ({"remove": True}, 0)):
+            wanted = {"entries": [{"entity": entity, "ops": [{**rate, **changed}]}]}
+            told = await client.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, wanted)
+            (found,) = told["entries"]
+            assert (found["error_code"], found["entity"]) == (code, entity)
+        told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
+        assert (told["error_code"], told["results"]) == (0, [])
+        named = {"users": [{"name": "ann"}]}
+        told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, named)
+        assert told["results"][0]["error_code"] == ErrorCode.RESOURCE_NOT_FOUND

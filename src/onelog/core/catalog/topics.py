@@ -158,6 +158,15 @@ class Topics(Settings[TopicConfig]):
             and (own_ms := config.retention_ms) is not None
         }
 
+    def retention_bytes(self) -> dict[str, int]:
+        """The topics whose queues have a size of their own: Kafka's "retention.bytes"."""
+        found = {}
+        for config in self.all():
+            size = config.attributes.get("retention.bytes", "") if config.attributes else ""
+            if size.isdecimal():
+                found[config.name] = int(size)
+        return found
+
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
         return (

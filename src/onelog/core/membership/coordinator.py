@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
-from onelog.core.access import Access, Principal
+from onelog.core.access import SELF, Access, Principal
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
@@ -30,6 +30,7 @@ from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.membership import classic, consumers
 from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
+from onelog.core.membership.group_uses import GroupUses
 from onelog.core.membership.members import Members
 from onelog.core.membership.shares import ShareGroups
 from onelog.errors import (
@@ -43,6 +44,8 @@ from onelog.names import DEAD_LETTER_PREFIX
 log = logging.getLogger(__name__)
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+_GROUPS_AT_ONCE = 20
+"""Groups that are looked at together; each of them may have to be forgotten."""
 _COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
 
 
@@ -107,6 +110,7 @@ class Coordinator:
         self._admin = admin
         self._when_durable = when_durable
         self.notes = OffsetNotes(tables, topics, groups)
+        self.uses = GroupUses(tables, groups, clock)
         self._classic = ClassicGroups(clock, schedule, new_id, self._classic_changed)
         self._consumers = ConsumerGroups(
             clock, schedule, new_id, self._partitions, self._consumers_changed
@@ -146,6 +150,7 @@ class Coordinator:
                 self._consumers.restore(name, kept["epoch"])
             else:
                 self.shares.restore(name, kept["epoch"])
+            self.uses.known(name)
 
     def _classic_changed(self, group: ClassicGroup) -> None:
         self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
@@ -197,7 +202,7 @@ class Coordinator:
         if found is not None and found.members:
             raise InconsistentProtocolError(f"members of {joining.group} use the newer protocol")
         self._require_no_sharing(joining.group)
-        self._groups.require(joining.group)
+        self.use(joining.group)
         self._classic.join(joining, on_joined)
         self._consumers.groups.pop(joining.group, None)
         self.shares.groups.pop(joining.group, None)
@@ -236,7 +241,7 @@ class Coordinator:
         if found is not None and found.members:
             raise GroupNotFoundError(f"members of {beat.group} use the classic protocol")
         self._require_no_sharing(beat.group)
-        self._groups.require(beat.group)
+        self.use(beat.group)
         beaten = self._consumers.heartbeat(beat)
         self._classic.groups.pop(beat.group, None)
         self.shares.groups.pop(beat.group, None)
@@ -248,7 +253,7 @@ class Coordinator:
         for known in (self._classic.groups, self._consumers.groups):
             if beat.group in known and known[beat.group].members:
                 raise GroupNotFoundError(f"members of {beat.group} do not share its messages")
-        self._groups.require(beat.group)
+        self.use(beat.group)
         beaten = self.shares.heartbeat(beat)
         self._classic.groups.pop(beat.group, None)
         self._consumers.groups.pop(beat.group, None)
@@ -258,6 +263,28 @@ class Coordinator:
         found = self.shares.groups.get(group)
         if found is not None and found.members:
             raise InconsistentProtocolError(f"members of {group} share its messages")
+
+    def use(self, group: str) -> None:
+        """A Kafka client uses a group, which is made if that is allowed."""
+        is_ours = self._groups.get(group) is None or group in self._kept
+        self._groups.require(group)
+        self.uses.used(group, ours=is_ours)
+
+    def expire(self) -> bool:
+        """Forget some groups that nobody has used for long; whether there are more to look at."""
+        some = self.uses.next(_GROUPS_AT_ONCE) if self.uses.retention_ms else []
+        for name in some:
+            if self._members.group(name) is not None:
+                self.uses.share(name)
+            elif any(
+                name in known and known[name].members
+                for known in (self._classic.groups, self._consumers.groups, self.shares.groups)
+            ):
+                self.uses.used(name)
+            elif self.uses.is_over(name):
+                log.info("group %s was not used for long: its positions are forgotten", name)
+                self._forget(SELF, name)
+        return bool(some)
 
     def _check(self, who: Principal, group: str) -> None:
         if not self.access.is_open:
@@ -293,7 +320,7 @@ class Coordinator:
         its position; who is no member moves it again.
         """
         self.check_member(who, group, member)
-        self._groups.require(group)
+        self.use(group)
         if member.generation < 0 and self._offsets.has_resets:
             for topic, queues in positions.items():
                 for queue_id in queues:
@@ -408,6 +435,9 @@ class Coordinator:
             and self._groups.get(group) is None
         ):
             raise GroupNotFoundError(f"there is no group {group!r}")
+        self._forget(who, group)
+
+    def _forget(self, who: Principal, group: str) -> None:
         self._classic.delete(group)
         self._consumers.delete(group)
         self.shares.delete(group)

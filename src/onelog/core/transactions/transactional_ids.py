@@ -279,6 +279,7 @@ class TransactionalIds:
             raise NotInTransactionError(f"group {group} was not added to the transaction of {name}")
         if member.generation >= 0 or member.member_id:
             self._coordinator.check_member(who, group, member)
+        self._coordinator.use(group)
         if joins:
             found = self._going_on(found)
         pending = dict(found.groups.get(group, {}))

@@ -15,7 +15,7 @@ from struct import Struct
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import WireError
 from onelog.gateways.kafka.session import LEADER_EPOCH
-from onelog.message import Message, SysFlag
+from onelog.message import Message, QueueOffset, SysFlag
 from onelog.record.decode import decode_message
 from onelog.record.forms import Form, form_of, kafka
 from onelog.record.forms.conversion import in_kafka_form
@@ -156,7 +156,7 @@ def pieces_of(
         else:
             message = decode_message(record)
             at = place(topic, queue_id, message)
-            for each in _single(message._replace(queue_offset=at)):  # type: ignore[arg-type]
+            for each in _single(message._replace(queue_offset=QueueOffset(at))):
                 if each.queue_offset < offset:
                     continue
                 if budget[0] <= 0:

@@ -7,6 +7,7 @@ follows from them. Those that mean something have a check.
     max.message.bytes         the largest batch that a producer may send
     message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
     retention.ms              messages may go at that age; -1 for never, while the disk has room
+    retention.bytes           what a partition keeps at least; older messages are hidden
     min.insync.replicas       there is one replica: more than 1 is refused
     cleanup.policy            delete, compact or both; an attribute of another name, because
                               RocketMQ has one of that name
@@ -168,6 +169,7 @@ def shown_broker_configs(config: Config) -> list[Shown]:
         ("log.segment.bytes", str(config.store.segment_bytes), _INT),
         ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
         ("min.insync.replicas", "1", _INT),
+        ("offsets.retention.minutes", str(kafka.offsets_retention_minutes), _INT),
         ("num.partitions", str(kafka.topic_partitions), _INT),
         ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
     ]

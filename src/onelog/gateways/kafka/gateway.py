@@ -21,6 +21,7 @@ class KafkaGateway:
     async def listen(self) -> None:
         """Open its port, and join the cluster, if the broker is in one."""
         config = self.house.loaded.config
+        self.refresh(self.house.loaded)
         await self.house.listen(config.kafka.port, self._session)
         if config.kafka.node_id >= 0:
             if not self.house.broker.config.nameserver_addresses:
@@ -46,7 +47,9 @@ class KafkaGateway:
         return self._shared
 
     def refresh(self, loaded: Loaded) -> None:
-        """Settings are looked up where they are needed."""
+        """Most settings are looked up where they are needed."""
+        minutes = loaded.config.kafka.offsets_retention_minutes
+        self.house.broker.coordinator.uses.retention_ms = minutes * 60_000
 
     async def close(self) -> None:
         """Clients find out by themselves."""

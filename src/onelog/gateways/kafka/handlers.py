@@ -76,6 +76,7 @@ VERSIONS: dict[ApiKey, range] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: range(1),
     ApiKey.OFFSET_DELETE: range(1),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
+    ApiKey.ALTER_CLIENT_QUOTAS: range(2),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: range(1),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: range(1),
     ApiKey.DESCRIBE_QUORUM: range(3),

@@ -202,6 +202,23 @@ def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0, "error_message": None, "entries": []}
 
 
+def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
+    """ALTER_CLIENT_QUOTAS: refused, because nothing would follow from a quota."""
+    told = []
+    for entry in request.fields["entries"]:
+        answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
+        try:
+            session.require_administrator()
+            names = [each["key"] for each in entry["ops"] if not each["remove"]]
+            if names:
+                code, reason = ErrorCode.INVALID_REQUEST, f"{names[0]}: clients have no quotas here"
+                answer |= {"error_code": code, "error_message": reason}
+        except OnelogError as error:
+            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        told.append(answer)
+    return {"entries": told}
+
+
 # -- changing ----------------------------------------------------------------------------------
 
 
@@ -400,6 +417,7 @@ HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
     ApiKey.CREATE_TOPICS: agreed(create_topics),
     ApiKey.CREATE_PARTITIONS: agreed(create_partitions),
     ApiKey.DELETE_TOPICS: agreed(delete_topics),
