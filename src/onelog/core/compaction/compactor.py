@@ -79,6 +79,8 @@ class Compaction:
         self._to_look_at: list[Place] = []
         self._urgent: dict[Place, int] = {}
         """Queues with something before a log offset that is about to go."""
+        self._needed: dict[Place, int] = {}
+        """What `_needed_from` has found out."""
         self._is_busy = False
         self._job = Job("compacting queues")
         topics.on_change.append(self._topic_changed)
@@ -89,6 +91,7 @@ class Compaction:
         """Make one change."""
         topic, queue_id = split_key(key)
         place = topic, int(queue_id)
+        self._needed.pop(place, None)
         if value is None:
             self.remains.pop(place, None)
             self._store.carried.pop(place, None)
@@ -124,6 +127,8 @@ class Compaction:
             policy = policy_of(config, self._store.config.retention_ms)
         else:
             self._forget(*[place for place in self.remains if place[0] == name])
+        for place in [each for each in self._needed if each[0] == name]:
+            del self._needed[place]
         if policy is None:
             self._policies.pop(name, None)
         else:
@@ -311,6 +316,7 @@ class Compaction:
         last = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
         now = going.remains(first, last, self._clock.now_ms())
         self._tables.write([(self.name, _key(place), [*now[:-1], [*map(list, now.cleaned)]])])
+        self._needed_from(place)
         self._over()
 
     def _over(self) -> None:
@@ -328,13 +334,17 @@ class Compaction:
 
     def _needed_from(self, place: Place) -> int:
         """Where in the log the first message of a queue is that is nowhere else, or its end."""
-        store, before = self._store, self.remains.get(place)
-        end = int(store.log_end)
-        if before is not None and before.first < before.last:
-            end = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
-        if place[0] not in self._policies:
-            return end
-        return min(end, store.place_of(*place, 0 if before is None else before.end))
+        found = self._needed.get(place)
+        if found is None:
+            store, before = self._store, self.remains.get(place)
+            found = int(store.log_end)
+            if before is not None and before.first < before.last:
+                found = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
+            if place[0] in self._policies:
+                found = min(found, store.place_of(*place, 0 if before is None else before.end))
+            if found < store.log_end:  # Else it moves with whatever is written.
+                self._needed[place] = found
+        return found
 
     def needed_from(self) -> int:
         """Where in the log the first of all these messages is."""
