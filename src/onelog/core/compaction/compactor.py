@@ -112,11 +112,15 @@ class Compaction:
         for config in self._topics.all():
             self._topic_changed(config.name, config)
         for place, each in list(self.remains.items()):
-            queue = self._store.queue_table.find(*place)
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
-            if self._topics.get(place[0]) is None or queue is None or not has_all:
+            if self._topics.get(place[0]) is None or not has_all:
                 log.warning("what was left of queue %d of topic %s is gone", place[1], place[0])
                 self._forget(place)
+                continue
+            queue = self._store.queue_table.get(*place)
+            if queue.end < each.end:
+                # Its files were made anew, from a log that has nothing of it any more.
+                queue.pad_to(each.end)
 
     def _forget(self, *places: Place) -> None:
         self._tables.write([(self.name, _key(place), None) for place in places])
@@ -243,10 +247,11 @@ class Compaction:
         carried = start if before is None else max(start, before.end)
         clean = start if before is None else max(start, before.clean)
         dirty_end, carry_end, tombstones_before, expired_ms = clean, carried, 0, 0
-        is_wanted = reach > 0
-        if reach:
+        is_wanted = reach > 0 and self._is_left_before(before, reach)
+        if reach and policy is not None:
             gone = queue.first_not_before(lambda entry: entry[0] < reach)
             carry_end = max(carried, min(stable, gone))
+            is_wanted |= carry_end > carried
         young_ms = now_ms
         if policy is not None:
             young_ms = now_ms - policy.lag_ms
@@ -331,6 +336,12 @@ class Compaction:
                 self._schedule(_PAUSE_MS, self._check_again)
 
     # -- retention -----------------------------------------------------------------------------
+
+    def _is_left_before(self, before: Remains | None, reach: int) -> bool:
+        """Whether some of the remains is before a log offset."""
+        if before is None or before.first == before.last:
+            return False
+        return self._store.place_of(COMPACTED_TOPIC, before.queue_id, before.first) < reach
 
     def _needed_from(self, place: Place) -> int:
         """Where in the log the first message of a queue is that is nowhere else, or its end."""
