@@ -114,6 +114,22 @@ def test_a_tombstone_goes_some_time_after_what_it_deletes(world: World) -> None:
     assert [each.offset for each in seen(world)] == [3, 5]
 
 
+def test_however_often_a_queue_is_gone_over_its_tombstones_are_known_in_few_parts(
+    world: World,
+) -> None:
+    make(world, delete_retention_ms=str(30 * MINUTE))
+    for number in range(130):
+        send(world, (b"k%d" % number, None))
+        send(world, (b"z", b""))
+        world.advance(20_000)
+        assert len(world.broker.compaction.remains[TOPIC, 0].cleaned) <= 52
+        # None of the last half hour is lacking, and none stays for much longer.
+        kept = [each for each in seen(world) if each.value is None]
+        assert min(number + 1, 88) <= len(kept) <= 98
+    world.advance(40 * MINUTE)
+    assert {each.key for each in seen(world)} == {b"z"}
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_batches_stay_compressed(world: World, codec: Codec) -> None:
     make(world)

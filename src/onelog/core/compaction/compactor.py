@@ -81,7 +81,7 @@ class Compaction:
         """Queues with something before a log offset that is about to go."""
         self._needed: dict[Place, int] = {}
         """What `_needed_from` has found out."""
-        self._is_busy = False
+        self._is_busy = self._is_closed = False
         self._job = Job("compacting queues")
         topics.on_change.append(self._topic_changed)
 
@@ -121,6 +121,10 @@ class Compaction:
             if queue.end < each.end:
                 # Its files were made anew, from a log that has nothing of it any more.
                 queue.pad_to(each.end)
+
+    def close(self) -> None:
+        """A pass that is under way ends here, and counts for nothing."""
+        self._is_closed = True
 
     def _forget(self, *places: Place) -> None:
         self._tables.write([(self.name, _key(place), None) for place in places])
@@ -219,6 +223,8 @@ class Compaction:
                 return error
 
         def go_on(found: Any) -> None:
+            if self._is_closed:
+                return
             with self._job:
                 try:
                     if isinstance(found, Exception):
@@ -258,20 +264,14 @@ class Compaction:
             old_end = int(store.offset_by_time(*place, young_ms + 1))
             newest = queue.end if reach else queue.end - 1
             dirty_end = max(carried, min(stable, old_end, newest))
-            due = (
-                [
-                    each.end
-                    for each in before.cleaned
-                    if each.time_ms + policy.tombstone_ms <= now_ms
-                ]
-                if before
-                else []
-            )
-            tombstones_before = max(due, default=0)
+            due_ms = now_ms - policy.tombstone_ms
+            known = () if before is None else before.cleaned
+            tombstones_before = max((e.end for e in known if e.time_ms <= due_ms), default=0)
             if policy.deletes:
                 expired_ms = now_ms - policy.retention_ms
-                is_wanted |= before is not None and before.oldest_ms < expired_ms
-            is_wanted |= bool(due) or _is_dirty(policy, before, queue, dirty_end)
+                is_old = before is not None and before.oldest_ms < expired_ms
+                is_wanted |= is_old and before is not None and before.messages > 0
+            is_wanted |= tombstones_before > 0 or _is_dirty(policy, before, queue, dirty_end)
             if not is_wanted and clean < dirty_end:
                 first_ms = store.store_time(*place, max(clean, queue.start))
                 is_wanted = first_ms is not None and first_ms < now_ms - policy.lag_max_ms
@@ -280,7 +280,7 @@ class Compaction:
         aborted = self._producers.aborted_between(*place, carried, max(dirty_end, carry_end))
         return Plan(
             place, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
-            tombstones_before, expired_ms, aborted,
+            tombstones_before, 0 if policy is None else policy.tombstone_ms, expired_ms, aborted,
         )  # fmt: skip
 
     def _planned(self, place: Place, queue: ConsumeQueue, plan: "Plan | None") -> None:
