@@ -339,10 +339,10 @@ class Parts:
             return
         self._closed = True
         for part in (
-            self.delay.close, self.writer.end_of_tick, self.timers.close, self.waiting.end_all,
-            self.checkback.close, self.prepared_batches.close, self.transactions.remember,
-            self.leases.close, self.lease_tables.close, self.offsets.flush,
-            self.batch_producers.close, self.tables.close,
+            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
+            self.transactions.remember, self.leases.close, self.lease_tables.close,
+            self.offsets.flush, self.batch_producers.close, self.tables.close,
         ):  # fmt: skip
             try:
                 part()

@@ -1,5 +1,7 @@
 """What is left of a compacted topic, for whom, and for how long."""
 
+import shutil
+
 import pytest
 
 from onelog.core.access import SELF
@@ -24,7 +26,7 @@ from tests.core.compaction.queues import (
     send,
 )
 from tests.core.leasing import LEASE_MS, Reader
-from tests.core.world import World
+from tests.core.world import HELD_S_MAX, World
 
 DAY = 86_400_000
 
@@ -110,6 +112,22 @@ def test_a_tombstone_goes_some_time_after_what_it_deletes(world: World) -> None:
     assert [each.offset for each in seen(world)] == [3, 4, 5]
     world.advance(20 * MINUTE)
     assert [each.offset for each in seen(world)] == [3, 5]
+
+
+def test_however_often_a_queue_is_gone_over_its_tombstones_are_known_in_few_parts(
+    world: World,
+) -> None:
+    make(world, delete_retention_ms=str(30 * MINUTE))
+    for number in range(130):
+        send(world, (b"k%d" % number, None))
+        send(world, (b"z", b""))
+        world.advance(20_000)
+        assert len(world.broker.compaction.remains[TOPIC, 0].cleaned) <= 52
+        # None of the last half hour is lacking, and none stays for much longer.
+        kept = [each for each in seen(world) if each.value is None]
+        assert min(number + 1, 88) <= len(kept) <= 98
+    world.advance(40 * MINUTE)
+    assert {each.key for each in seen(world)} == {b"z"}
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -389,6 +407,60 @@ def test_a_lease_on_what_is_left_comes_back(world: World) -> None:
         (1, b"1"),
         (3, b"3"),
     ]
+
+
+def test_queues_that_are_made_anew_go_on_behind_what_is_left(world: World) -> None:
+    make(world)
+    for number in range(5):
+        send(world, (b"k%d" % number, b""))
+    compact(world)
+    expire(world)
+    assert world.store.queue_table.get(TOPIC, 0).start == 5
+    world.close()
+    shutil.rmtree(world.folder / "consumequeue")
+    world.start()
+    assert [each.offset for each in seen(world)] == [*range(5)]
+    assert send(world, (b"z", b"")) == 5
+    world.crash()
+    assert [each.offset for each in seen(world)] == [*range(6)]
+
+
+def test_what_is_not_compacted_any_more_is_not_carried_over(world: World) -> None:
+    make(world)
+    for number in range(5):
+        send(world, (b"a", b"%d" % number))
+    compact(world)
+    world.topic(TOPIC, 1)
+    expire(world)
+    assert seen(world) == []
+    assert world.store.min_offset(TOPIC, 0) == 5
+    assert not world.broker.compaction.remains
+
+
+def test_a_loss_of_power_takes_nothing_that_was_on_disk(world: World) -> None:
+    make(world)
+    for number in range(10):
+        send(world, (b"k%d" % (number % 3), b"%d" % number))
+    assert world.store.wait_flushed(world.store.log_end)
+    compact(world)
+    assert len(seen(world)) == 4
+    world.power_loss()
+    assert latest(seen(world)) == {b"k0": b"9", b"k1": b"7", b"k2": b"8"}
+    expire(world)
+    compact(world)
+    world.power_loss()
+    assert latest(seen(world)) == {b"k0": b"9", b"k1": b"7", b"k2": b"8"}
+
+
+def test_nobody_waits_for_a_pass(world: World, no_garbage: None) -> None:
+    make(world)
+    for _ in range(20):
+        send(world, *((b"%d" % (each % 500), bytes(100)) for each in range(1_000)))
+    send(world, (b"z", b""))
+    world.timer.longest_cpu_s = 0
+    compact(world)
+    assert len(seen(world)) == 501
+    assert world.timer.longest_cpu_s < HELD_S_MAX
 
 
 def test_a_store_with_compacted_queues_is_right(world: World) -> None:

@@ -7,9 +7,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AIOTopicPartition
 from confluent_kafka import KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
@@ -51,7 +52,7 @@ async def test_clients_read_the_last_value_of_each_key(tmp_path: Path, codec: st
     pairs: list[Pair] = [(b"k%d" % (each % 30), b"%d" % each) for each in range(2_000)]
     async with kafka(tmp_path, **OFTEN) as server, raw(server) as client:
         at = address(server)
-        await client.make_topic("prices", cleanup_policy="compact", **SOON)
+        await client.make_topic("prices", 1, cleanup_policy="compact", **SOON)
         await asyncio.to_thread(write, at, pairs, compression_codec=codec)
         await asyncio.to_thread(write, at, [(b"k0", None)])
         await asyncio.to_thread(write, at, [(b"end", b"end")])
@@ -107,7 +108,7 @@ async def test_what_was_aborted_is_gone_and_what_follows_is_not(tmp_path: Path) 
 
     async with kafka(tmp_path, **OFTEN) as server, raw(server) as client:
         at = address(server)
-        await client.make_topic("prices", cleanup_policy="compact", **SOON)
+        await client.make_topic("prices", 1, cleanup_policy="compact", **SOON)
         await asyncio.to_thread(run, at)
         await asyncio.to_thread(write, at, [(b"end", b"end")])
         await is_clean(server, 12)
@@ -148,7 +149,7 @@ async def test_librdkafkas_administrator_turns_it_on_and_off(tmp_path: Path) -> 
 
     async with kafka(tmp_path, **OFTEN) as server, raw(server) as client:
         at = address(server)
-        await client.make_topic("prices", **SOON)
+        await client.make_topic("prices", 1, **SOON)
         await asyncio.to_thread(produce, at, "prices", [b"1", b"2"])
         await asyncio.to_thread(produce, at, "prices", [b"3", b"4"])
         assert values_in((await client.fetch("prices", 0))["records"])[0] == (0, b"1")

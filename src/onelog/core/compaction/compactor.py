@@ -79,7 +79,9 @@ class Compaction:
         self._to_look_at: list[Place] = []
         self._urgent: dict[Place, int] = {}
         """Queues with something before a log offset that is about to go."""
-        self._is_busy = False
+        self._needed: dict[Place, int] = {}
+        """What `_needed_from` has found out."""
+        self._is_busy = self._is_closed = False
         self._job = Job("compacting queues")
         topics.on_change.append(self._topic_changed)
 
@@ -89,6 +91,7 @@ class Compaction:
         """Make one change."""
         topic, queue_id = split_key(key)
         place = topic, int(queue_id)
+        self._needed.pop(place, None)
         if value is None:
             self.remains.pop(place, None)
             self._store.carried.pop(place, None)
@@ -109,11 +112,19 @@ class Compaction:
         for config in self._topics.all():
             self._topic_changed(config.name, config)
         for place, each in list(self.remains.items()):
-            queue = self._store.queue_table.find(*place)
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
-            if self._topics.get(place[0]) is None or queue is None or not has_all:
+            if self._topics.get(place[0]) is None or not has_all:
                 log.warning("what was left of queue %d of topic %s is gone", place[1], place[0])
                 self._forget(place)
+                continue
+            queue = self._store.queue_table.get(*place)
+            if queue.end < each.end:
+                # Its files were made anew, from a log that has nothing of it any more.
+                queue.pad_to(each.end)
+
+    def close(self) -> None:
+        """A pass that is under way ends here, and counts for nothing."""
+        self._is_closed = True
 
     def _forget(self, *places: Place) -> None:
         self._tables.write([(self.name, _key(place), None) for place in places])
@@ -124,6 +135,8 @@ class Compaction:
             policy = policy_of(config, self._store.config.retention_ms)
         else:
             self._forget(*[place for place in self.remains if place[0] == name])
+        for place in [each for each in self._needed if each[0] == name]:
+            del self._needed[place]
         if policy is None:
             self._policies.pop(name, None)
         else:
@@ -210,6 +223,8 @@ class Compaction:
                 return error
 
         def go_on(found: Any) -> None:
+            if self._is_closed:
+                return
             with self._job:
                 try:
                     if isinstance(found, Exception):
@@ -238,30 +253,25 @@ class Compaction:
         carried = start if before is None else max(start, before.end)
         clean = start if before is None else max(start, before.clean)
         dirty_end, carry_end, tombstones_before, expired_ms = clean, carried, 0, 0
-        is_wanted = reach > 0
-        if reach:
+        is_wanted = reach > 0 and self._is_left_before(before, reach)
+        if reach and policy is not None:
             gone = queue.first_not_before(lambda entry: entry[0] < reach)
             carry_end = max(carried, min(stable, gone))
+            is_wanted |= carry_end > carried
         young_ms = now_ms
         if policy is not None:
             young_ms = now_ms - policy.lag_ms
             old_end = int(store.offset_by_time(*place, young_ms + 1))
             newest = queue.end if reach else queue.end - 1
             dirty_end = max(carried, min(stable, old_end, newest))
-            due = (
-                [
-                    each.end
-                    for each in before.cleaned
-                    if each.time_ms + policy.tombstone_ms <= now_ms
-                ]
-                if before
-                else []
-            )
-            tombstones_before = max(due, default=0)
+            due_ms = now_ms - policy.tombstone_ms
+            known = () if before is None else before.cleaned
+            tombstones_before = max((e.end for e in known if e.time_ms <= due_ms), default=0)
             if policy.deletes:
                 expired_ms = now_ms - policy.retention_ms
-                is_wanted |= before is not None and before.oldest_ms < expired_ms
-            is_wanted |= bool(due) or _is_dirty(policy, before, queue, dirty_end)
+                is_old = before is not None and before.oldest_ms < expired_ms
+                is_wanted |= is_old and before is not None and before.messages > 0
+            is_wanted |= tombstones_before > 0 or _is_dirty(policy, before, queue, dirty_end)
             if not is_wanted and clean < dirty_end:
                 first_ms = store.store_time(*place, max(clean, queue.start))
                 is_wanted = first_ms is not None and first_ms < now_ms - policy.lag_max_ms
@@ -270,7 +280,7 @@ class Compaction:
         aborted = self._producers.aborted_between(*place, carried, max(dirty_end, carry_end))
         return Plan(
             place, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
-            tombstones_before, expired_ms, aborted,
+            tombstones_before, 0 if policy is None else policy.tombstone_ms, expired_ms, aborted,
         )  # fmt: skip
 
     def _planned(self, place: Place, queue: ConsumeQueue, plan: "Plan | None") -> None:
@@ -311,6 +321,7 @@ class Compaction:
         last = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
         now = going.remains(first, last, self._clock.now_ms())
         self._tables.write([(self.name, _key(place), [*now[:-1], [*map(list, now.cleaned)]])])
+        self._needed_from(place)
         self._over()
 
     def _over(self) -> None:
@@ -326,15 +337,25 @@ class Compaction:
 
     # -- retention -----------------------------------------------------------------------------
 
+    def _is_left_before(self, before: Remains | None, reach: int) -> bool:
+        """Whether some of the remains is before a log offset."""
+        if before is None or before.first == before.last:
+            return False
+        return self._store.place_of(COMPACTED_TOPIC, before.queue_id, before.first) < reach
+
     def _needed_from(self, place: Place) -> int:
         """Where in the log the first message of a queue is that is nowhere else, or its end."""
-        store, before = self._store, self.remains.get(place)
-        end = int(store.log_end)
-        if before is not None and before.first < before.last:
-            end = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
-        if place[0] not in self._policies:
-            return end
-        return min(end, store.place_of(*place, 0 if before is None else before.end))
+        found = self._needed.get(place)
+        if found is None:
+            store, before = self._store, self.remains.get(place)
+            found = int(store.log_end)
+            if before is not None and before.first < before.last:
+                found = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
+            if place[0] in self._policies:
+                found = min(found, store.place_of(*place, 0 if before is None else before.end))
+            if found < store.log_end:  # Else it moves with whatever is written.
+                self._needed[place] = found
+        return found
 
     def needed_from(self) -> int:
         """Where in the log the first of all these messages is."""

@@ -13,8 +13,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-_DIGEST = np.dtype([("high", "<u8"), ("low", "<u8")])
-_DIGEST_BYTES = _DIGEST.itemsize
+_DIGEST_BYTES = 16
+_Numbers = npt.NDArray[np.uint64]
 
 
 class LastOffsets:
@@ -24,20 +24,21 @@ class LastOffsets:
         self._keys_max = keys_max
         self._digests = bytearray()
         self._offsets = array("q")
-        self._keys = np.empty(0, _DIGEST)
+        self._high: _Numbers = np.empty(0, np.uint64)
+        self._low: _Numbers = np.empty(0, np.uint64)
         self._last: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def add(self, key: bytes, offset: int) -> None:
         """A message with this key is there."""
-        self._digests += blake2b(key, digest_size=_DIGEST_BYTES).digest()
+        self._digests += _digest(key)
         self._offsets.append(offset)
 
     @property
     def is_full(self) -> bool:
         """Whether there are as many keys as may be."""
-        if len(self._offsets) + len(self._keys) >= 2 * self._keys_max:
+        if len(self._offsets) + len(self._last) >= 2 * self._keys_max:
             self._put_in_order()
-        return len(self._keys) >= self._keys_max
+        return len(self._last) >= self._keys_max
 
     def superseded(self, keys: Sequence[bytes], offsets: Sequence[int]) -> list[bool]:
         """Of each message with one of these keys, at these offsets, whether a later one is there.
@@ -45,23 +46,34 @@ class LastOffsets:
         Where two keys share the first half of their hash, the answer may be no instead of yes.
         """
         self._put_in_order()
-        if not len(self._keys):
+        if not len(self._last):
             return [False] * len(keys)
-        digests = b"".join([blake2b(key, digest_size=_DIGEST_BYTES).digest() for key in keys])
-        wanted = np.frombuffer(digests, _DIGEST)
-        rows = np.searchsorted(self._keys["high"], wanted["high"]).clip(max=len(self._keys) - 1)
-        is_known = self._keys[rows] == wanted
+        high, low = _halves(b"".join([_digest(key) for key in keys]))
+        rows = np.searchsorted(self._high, high).clip(max=len(self._last) - 1)
+        is_known = (self._high[rows] == high) & (self._low[rows] == low)
         later = self._last[rows] > np.array(offsets, np.int64)
         found: list[bool] = (is_known & later).tolist()
         return found
 
     def _put_in_order(self) -> None:
+        """Plain columns, and no copies in between: others run while numpy works on those."""
         if not self._offsets:
             return
-        keys = np.concatenate([self._keys, np.frombuffer(bytes(self._digests), _DIGEST)])
-        last = np.concatenate([self._last, np.frombuffer(self._offsets.tobytes(), np.int64)])
+        new_high, new_low = _halves(self._digests)
+        high, low = np.concatenate([self._high, new_high]), np.concatenate([self._low, new_low])
+        last = np.concatenate([self._last, np.frombuffer(self._offsets, np.int64)])
         self._digests, self._offsets = bytearray(), array("q")
-        order = np.lexsort((last, keys["low"], keys["high"]))
-        keys, last = keys[order], last[order]
-        is_last = np.append(keys[1:] != keys[:-1], True)
-        self._keys, self._last = keys[is_last], last[is_last]
+        order = np.lexsort((last, low, high))
+        high, low, last = high[order], low[order], last[order]
+        is_last = np.append((high[1:] != high[:-1]) | (low[1:] != low[:-1]), True)
+        self._high, self._low, self._last = high[is_last], low[is_last], last[is_last]
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _halves(digests: bytes | bytearray) -> tuple[_Numbers, _Numbers]:
+    """The first halves of some digests, and the second ones."""
+    halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return halves[:, 0], halves[:, 1]

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 STEP_BYTES = 256 << 10
 """What is read at once."""
 _STEP_COUNT = 1 << 16
+_TIMES_KEPT = 50
 _KAFKA_FORM = Form.KAFKA.sys_flag
 
 
@@ -62,6 +63,8 @@ class Plan:
     """Else everything stays that is not too old."""
     tombstones_before: int
     """Tombstones before this offset have been there for long enough."""
+    tombstone_ms: int
+    """How long that is."""
     expired_ms: int
     """Messages before that time are too old."""
     aborted: Sequence[Aborted]
@@ -276,13 +279,17 @@ class Pass:
         """What there is after the pass, which was written there."""
         known = () if self.plan.before is None else self.plan.before.cleaned
         times = {each.end: each.time_ms for each in known}
-        cleaned = [
-            Cleaned(end, times.get(end, now_ms), count)
-            for end, count in sorted(self._tombstones.items())
-        ]
+        # Those of about the same time are one part: a queue may be gone over every few seconds.
+        about_ms = max(1, self.plan.tombstone_ms // _TIMES_KEPT)
+        parts: dict[int, Cleaned] = {}
+        for end, count in sorted(self._tombstones.items()):
+            time_ms = times.get(end, now_ms)
+            same = parts.get(time_ms // about_ms)
+            count += 0 if same is None else same.tombstones
+            parts[time_ms // about_ms] = Cleaned(end, time_ms, count)
         return Remains(
             self.queue_id, first, last, self.plan.start, self.clean, self.end, self.messages,
-            self.oldest_ms, now_ms, tuple(cleaned),
+            self.oldest_ms, now_ms, tuple(parts.values()),
         )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ Invariant: what is found is in the order of the queue, and nothing that is wante
 and `next_offset` without being in it.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -111,14 +110,10 @@ class Supply:
             if not cold_ok and not self._store.is_warm(at, size):
                 queue.put_back(looked_at)
                 return Found(queue.next, cold=[(at, size)])
-            try:
-                record = self._record(queue, offset, at, size)
-            except OffsetOutOfRangeError:
-                deleted.append(offset)
-                continue
-            except StoreFailedError as error:
-                trouble = error
-                left.append(offset)
+            record = self._read(queue, offset, at, size)
+            if not isinstance(record, memoryview):
+                trouble = record or trouble
+                (deleted if record is None else left).append(offset)
                 continue
             if _wants(request.subscription, code, record) and (len(record) <= room or not again):
                 again.append(offset)
@@ -156,9 +151,11 @@ class Supply:
         found: dict[int, memoryview] = {}
         for offset in offsets:
             entry = self._entry(queue, offset)
-            if entry is not None:
-                with contextlib.suppress(OffsetOutOfRangeError):
-                    found[offset] = self._record(queue, offset, *entry[:2])
+            record = None if entry is None else self._read(queue, offset, *entry[:2])
+            if isinstance(record, StoreFailedError):
+                raise record
+            if record is not None:
+                found[offset] = record
         gone = [offset for offset in offsets if offset not in found]
         return Found(queue.next, list(found), (), list(found.values()), gone)
 
@@ -179,6 +176,17 @@ class Supply:
             return decode_message(self._record(queue, offset, *entry[:2]))
         except (OffsetOutOfRangeError, StoreCorruptError):
             return None
+
+    def _read(
+        self, queue: QueueLeases, offset: int, at: int, size: int
+    ) -> memoryview | StoreFailedError | None:
+        """`_record`; None if it was compacted; or why the disk cannot read it."""
+        try:
+            return self._record(queue, offset, at, size)
+        except OffsetOutOfRangeError:
+            return None
+        except StoreFailedError as error:
+            return error
 
     def _record(self, queue: QueueLeases, offset: int, at: int, size: int) -> memoryview:
         """The record of one message, as RocketMQ's readers get it.

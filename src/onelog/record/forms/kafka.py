@@ -221,12 +221,14 @@ def spans(data: bytes | memoryview) -> tuple[Batch, bytes, list[Span]]:
             offset_delta, at = varint(raw, at)
             key, at = _bytes(raw, at)
             value_size, at = varint(raw, at)
-            if not at <= end <= len(raw):
+            if not at + max(value_size, 0) < end <= len(raw):
                 raise WireError(f"record {number} of a batch is not as long as it says")
             found.append(Span(start, end, time_delta, offset_delta, key, value_size < 0))
             at = end
     except IndexError:
         raise WireError("a record batch is cut off") from None
+    if at != len(raw):
+        raise WireError(f"{len(raw) - at} bytes follow the last record of a batch")
     return batch, raw, found
 
 
