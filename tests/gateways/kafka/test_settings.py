@@ -89,9 +89,11 @@ async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path
 async def test_settings_of_a_broker_can_be_reset_and_not_set(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         codes = []
-        for operation in (0, 1):
-            change = {"name": "leader.replication.throttled.rate", "config_operation": operation}
-            change["value"] = None if operation else "1"
+        for operation, value in ((0, "1"), (1, None)):
+            change = {
+                "name": "leader.replication.throttled.rate", "config_operation": operation,
+                "value": value,
+            }  # fmt: skip
             wanted = {"resource_type": 4, "resource_name": "0", "configs": [change]}
             told = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [wanted]})
             codes.append(told["responses"][0]["error_code"])

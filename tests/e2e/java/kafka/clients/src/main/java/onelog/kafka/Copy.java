@@ -40,7 +40,7 @@ public final class Copy {
 
     private void run(int count) {
         consumer.subscribe(List.of(from));
-        long deadline = System.nanoTime() + Duration.ofSeconds(150).toNanos();
+        long deadline = System.nanoTime() + Duration.ofSeconds(400).toNanos();
         KafkaProducer<String, String> producer = null;
         // What is committed, and not what this process thinks it has copied.
         while (committed() < count && System.nanoTime() < deadline) {
