@@ -113,8 +113,12 @@ def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
     in_place.add_queues(SELF, name, producer_id, epoch, [QUEUE])
     in_place.add_others(SELF, name, producer_id, epoch, [("orders", 5)])
     told: list[OnelogError | None] = []
+
+    def when_ended(_: object, error: OnelogError | None) -> None:
+        told.append(error)
+
     with pytest.raises(TransactionEndingError):
-        in_place.end(SELF, name, producer_id, epoch, True, told.append)
+        in_place.end(SELF, name, producer_id, epoch, True, when_ended)
     shop.crash()
     in_place = shop.broker.in_place
     (found,) = in_place.transactions(SELF)
@@ -129,7 +133,7 @@ def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
     for _ in range(2):
         with pytest.raises(TransactionEndingError):
             in_place.finish(SELF, name)
-    in_place.end(SELF, name, producer_id, epoch, True, told.append)
+    in_place.end(SELF, name, producer_id, epoch, True, when_ended)
     assert told == [None]
     (found,) = in_place.transactions(SELF)
     assert (found.state, found.others) == (State.COMMITTED, frozenset())
