@@ -5,13 +5,13 @@ them is as safe as configured. With acks 0 there is no answer, and an error clos
 """
 
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import OnelogError
+from onelog.errors import NotLeaderError, OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import NO_ID, require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
 from onelog.message import Appended, NewMessage
 from onelog.record.forms import Form
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -41,7 +41,10 @@ class _Producing:
             return
         session, request = self.session, self.request
         if request.fields["acks"] != 0:
-            session.answer(request, {"responses": self.answer})
+            answer: Fields = {"responses": self.answer}
+            if self.failed and not session.gateway.cluster.is_alone:
+                answer["node_endpoints"] = session.gateway.cluster.endpoints()
+            session.answer(request, answer)
         elif self.failed:
             session.connection.close()
         else:
@@ -83,6 +86,8 @@ def produce(session: KafkaSession, request: Request) -> None:
                 producing.done()
             except OnelogError as error:
                 producing.refuse(partition, error_code(error), str(error))
+                if known is not None and isinstance(error, NotLeaderError):
+                    partition["current_leader"] = leader_of(session, known, each["index"])
                 producing.done()
         producing.answer.append(
             {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}
