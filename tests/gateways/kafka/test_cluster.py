@@ -25,7 +25,7 @@ from onelog.wire.kafka.schema import Fields
 from tests.client.watching import eventually
 from tests.gateways.kafka.live import SECONDS, Sent, address, consumer, kafka, take
 from tests.gateways.kafka.live_cluster import KafkaCluster, kafka_cluster
-from tests.gateways.kafka.raw import batch_of, raw
+from tests.gateways.kafka.raw import batch_of, fetch_fields, raw
 
 
 def make_topic(at: str, name: str, partitions: int, **configs: str) -> None:
@@ -126,6 +126,14 @@ async def test_who_asks_the_wrong_broker_is_sent_on(tmp_path: Path) -> None:
             assert produced["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
             fetched = await client.fetch("orders", 0)
             assert fetched["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert fetched["current_leader"]["leader_id"] == placed[0]
+            produced = await client.produce("orders", batch_of(b"x"), version=10)
+            assert produced["current_leader"] == {"leader_id": placed[0], "leader_epoch": 0}
+            by_id = fetch_fields("orders", [(0, 0)])
+            by_id["topics"][0]["topic_id"] = (await topic_on(wrong, "orders"))["topic_id"]
+            answer = await client.ask(ApiKey.FETCH, 16, by_id)
+            nodes = {each["node_id"]: each["port"] for each in answer["node_endpoints"]}
+            assert nodes[placed[0]] == cluster[placed[0]].config.kafka.port
             wanted = {"partition_index": 0, "timestamp": -1}
             listed = await client.ask(
                 ApiKey.LIST_OFFSETS, 5, {"topics": [{"name": "orders", "partitions": [wanted]}]}

@@ -15,7 +15,7 @@ from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
 from onelog.gateways.kafka.names import NO_ID, require_topic
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, leader_of
 from onelog.record.forms.kafka import Codec
 from onelog.store.reader import Fetched, FetchStatus
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -153,6 +153,7 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
     told: dict[str | bytes, list[Fields]] = {}
     budget = [batches.CONVERTED_MAX]
     answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]
+    moved = _send_on(session, answers) if fetching.refused else {}
     for place, cursor, result in zip(fetching.places, fetching.cursors, results, strict=True):
         answers.append((place, _partition(fetching, place[1], cursor, result, budget)))
     for place, partition in answers:
@@ -173,8 +174,21 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
                 }
                 for key, partitions in told.items()
             ],
+            **moved,
         },
     )
+
+
+def _send_on(session: KafkaSession, answers: list[tuple[Place, Fields]]) -> Fields:
+    """Say in some answers who has their partitions; and where those are."""
+    is_moved = False
+    for (key, partition), answer in answers:
+        if answer["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            topic = _name(session, key)
+            if isinstance(topic, TopicConfig):
+                answer["current_leader"] = leader_of(session, topic, partition)
+                is_moved = True
+    return {"node_endpoints": session.gateway.cluster.endpoints()} if is_moved else {}
 
 
 def _refused(partition: int, code: ErrorCode) -> Fields:

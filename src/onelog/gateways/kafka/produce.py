@@ -8,13 +8,13 @@ from typing import Literal
 
 from onelog.core.catalog.topics import COMPACT, TopicConfig
 from onelog.core.transactions.in_place import Stamp
-from onelog.errors import OnelogError
+from onelog.errors import NotLeaderError, OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
 from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
 from onelog.gateways.kafka.error_codes import error_code_in
 from onelog.gateways.kafka.names import NO_ID, require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
 from onelog.message import Appended, NewMessage
 from onelog.record.forms import Form
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -48,7 +48,10 @@ class _Producing:
             return
         session, request = self.session, self.request
         if request.fields["acks"] != 0:
-            session.answer(request, {"responses": self.answer})
+            answer: Fields = {"responses": self.answer}
+            if self.failed and not session.gateway.cluster.is_alone:
+                answer["node_endpoints"] = session.gateway.cluster.endpoints()
+            session.answer(request, answer)
         elif self.failed:
             session.connection.close()
         else:
@@ -114,6 +117,8 @@ def produce(session: KafkaSession, request: Request) -> None:
                 producing.done()
             except OnelogError as error:
                 producing.fail(partition, error)
+                if known is not None and isinstance(error, NotLeaderError):
+                    partition["current_leader"] = leader_of(session, known, each["index"])
                 producing.done()
         producing.answer.append(
             {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}

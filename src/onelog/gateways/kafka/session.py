@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onelog.core.access import SELF, Principal
+from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import (
     NotPermittedError,
     OnelogError,
@@ -256,6 +257,12 @@ def agreed(handle: Callable[[KafkaSession, Request], Fields], again: bool = Fals
         return None
 
     return handler
+
+
+def leader_of(session: KafkaSession, topic: TopicConfig, partition: int) -> Fields:
+    """Who has a partition, for a client that asked another broker."""
+    node = session.gateway.cluster.leader(topic, partition)
+    return {"leader_id": node, "leader_epoch": LEADER_EPOCH}
 
 
 def refusal(error: OnelogError) -> Fields:

@@ -59,10 +59,7 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
             if not each["error_code"]:
                 each["topic_authorized_operations"] = _ALL_OPERATIONS
     answer: Fields = {
-        "brokers": [
-            {"node_id": each.node_id, "host": each.host, "port": each.port}
-            for each in cluster.brokers()
-        ],
+        "brokers": cluster.endpoints(),
         "cluster_id": session.broker.config.cluster,
         "controller_id": cluster.controller_id,
         "topics": topics,

@@ -247,15 +247,17 @@ class Agreement:
         await self.look()
         answer, proposals = self._handled(handle)
         if proposals:
-            for each in proposals:
-                try:
-                    await self._put(each)
-                except OnelogError as error:
-                    each.told.update(error_code=error_code(error), error_message=str(error))
+            await asyncio.gather(*map(self._try, proposals))
             await self._tell()
             if again:
                 answer, _ = self._handled(handle)
         return answer
+
+    async def _try(self, proposal: Proposal) -> None:
+        try:
+            await self._put(proposal)
+        except OnelogError as error:
+            proposal.told.update(error_code=error_code(error), error_message=str(error))
 
     def _handled(self, handle: Callable[[], Fields]) -> tuple[Fields, list[Proposal]]:
         proposals: list[Proposal] = []
@@ -306,6 +308,8 @@ class Agreement:
                 except BrokerBusyError as error:
                     log.info("topic %s: %s", name, error)
             del self._unsure[name]
+            if len(self._unsure) % AT_ONCE == 0:
+                await asyncio.sleep(0)
         if is_changed:
             await self._tell()
 

@@ -143,6 +143,18 @@ class Cluster:
         known = () if placed is None else placed.partitions
         return known[place] if place < len(known) else None
 
+    def leader(self, topic: TopicConfig, partition: int) -> int:
+        """Who has a partition; -1 if that one is away."""
+        node = self.leaders(topic)[partition]
+        return node if node in self.live else -1
+
+    def endpoints(self) -> list[Fields]:
+        """Where brokers are, for the same."""
+        return [
+            {"node_id": each.node_id, "host": each.host, "port": each.port}
+            for each in self.brokers()
+        ]
+
     def put(self, topic: str, placement: Placement) -> None:
         """Know where a topic is."""
         self.placed[topic] = Placed(placement, self.node_id)
