@@ -122,6 +122,7 @@ class _Snapshot(msgspec.Struct):
     tables: _Tables
 
 
+_NEEDLES = [b'["%b",' % name.encode() for name in _Tables.__struct_fields__]
 _decode_changes = msgspec.json.Decoder(list[tuple[str, str, Any]]).decode
 
 
@@ -156,7 +157,10 @@ def _tables(store: StoreReader) -> _Tables:
         read = store.read_now(TABLES_TOPIC, 0, offset, _READ_COUNT, _READ_BYTES)
         for part in read.slices:
             for message in decode_messages(part):
-                for name, key, value in _decode_changes(message.body):
+                body = bytes(message.body)
+                if not any(needle in body for needle in _NEEDLES):
+                    continue  # Most records are about positions.
+                for name, key, value in _decode_changes(body):
                     if name in _Tables.__struct_fields__:
                         _change(getattr(snapshot.tables, name), key, value)
         if read.next_offset <= offset:

@@ -141,3 +141,28 @@ async def test_how_short_a_session_may_be_is_a_setting(tmp_path: Path) -> None:
         server.reconfigure({"kafka.session_min_ms": "1000"})
         answer = await client.ask(ApiKey.JOIN_GROUP, 2, joining)
         assert (answer["error_code"], answer["generation_id"]) == (0, 1)
+
+
+@pytest.mark.parametrize("first", PROTOCOLS)
+async def test_members_of_both_protocols_share_one_group(tmp_path: Path, first: str) -> None:
+    second = "consumer" if first == "classic" else "classic"
+
+    def run(at: str) -> None:
+        make_topic(at, "orders", 4)
+        one, two = group_consumer(at, "readers", first), group_consumer(at, "readers", second)
+        one.subscribe(["orders"])
+        until(lambda: partitions_of(one) == [0, 1, 2, 3], one)
+        two.subscribe(["orders"])
+
+        def shared() -> bool:
+            two.poll(0.05)
+            both = partitions_of(one) + partitions_of(two)
+            return len(partitions_of(one)) == 2 and sorted(both) == [0, 1, 2, 3]
+
+        until(shared, one)
+        one.close()
+        until(lambda: partitions_of(two) == [0, 1, 2, 3], two)
+        two.close()
+
+    async with kafka(tmp_path) as server:
+        await asyncio.to_thread(run, address(server))

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
-from onelog.spark.columns.messages import RowFilters
-from onelog.spark.options import SplitBy, Subscription
+from onelog.spark.columns.messages import RowFilters, spark_schema
+from onelog.spark.columns.tables import Table
+from onelog.spark.options import SplitBy, Subscription, read_options
 from onelog.spark.read import store_files
+from onelog.spark.read.batch import OnelogReader
 from onelog.spark.read.offsets import QueueRange
 from onelog.spark.read.origins import StoreOrigin
 from onelog.store.message_store import MessageStore
@@ -65,6 +67,11 @@ def test_only_committed_messages_of_transactions_are_rows(tmp_path: Path, seed: 
             for queue_id in range(2):
                 bodies = [row["body"] for row in found if row["queue"] == queue_id]
                 assert bodies == bazaar.committed(queue_id)
+    options = read_options({"store": str(world.folder), "subscribe": "orders"})
+    reader = OnelogReader(options, Table(spark_schema(["body"])))
+    batches = [each for part in reader.partitions() for each in reader.read(part)]
+    expected = bazaar.committed(0) + bazaar.committed(1)
+    assert sorted(str(row["body"]) for row in rows_of(batches)) == sorted(map(str, expected))
     world.close()
 
 

@@ -181,11 +181,7 @@ class ClassicGroups:
         """Join the group, or its next generation."""
         if not joining.group:
             raise InvalidGroupError("a consumer group needs a name")
-        if not joining.session_min_ms <= joining.session_ms <= SESSION_MAX_MS:
-            raise InvalidSessionTimeoutError(
-                f"session.timeout.ms is {joining.session_ms}; a group takes from "
-                f"{joining.session_min_ms} to {SESSION_MAX_MS}"
-            )
+        check_session(joining)
         group = self.groups.get(joining.group)
         if group is None:
             if joining.member_id:
@@ -495,6 +491,15 @@ class ClassicGroups:
             raise GroupNotEmptyError(f"group {name} has {len(group.members)} members: stop them")
         self.groups.pop(name, None)
 
+    def dissolve(self, group: ClassicGroup) -> None:
+        """The group is another one's from now on; who waits has to join there."""
+        del self.groups[group.name]
+        for member in list(group.members.values()):
+            self._answer(member, _rebalancing(group))
+            self._forget(group, member)
+        group.pending.clear()
+        group.state, group.round = State.EMPTY, group.round + 1
+
     def restore(self, name: str, kept: dict[str, Any]) -> None:
         """Take up a group as it was when the broker stopped: its members have their time again."""
         group = ClassicGroup(
@@ -580,6 +585,15 @@ class ClassicGroups:
             on_joined(None, error)
         if on_synced is not None:
             on_synced(None, error)
+
+
+def check_session(joining: Joining) -> None:
+    """Whether a member may be silent for as long as it wants to be."""
+    if not joining.session_min_ms <= joining.session_ms <= SESSION_MAX_MS:
+        raise InvalidSessionTimeoutError(
+            f"session.timeout.ms is {joining.session_ms}; a group takes from "
+            f"{joining.session_min_ms} to {SESSION_MAX_MS}"
+        )
 
 
 def kept(group: ClassicGroup) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from onelog.errors import (
     FencedMemberEpochError,
     GroupFullError,
     GroupNotEmptyError,
+    IllegalGenerationError,
     InvalidRegexError,
     InvalidRequestError,
     StaleMemberEpochError,
@@ -66,6 +67,10 @@ class Beat(NamedTuple):
     owned: Iterable[Partition] | None = None
     client_id: str = ""
     client_host: str = ""
+    session_ms: int = 0
+    """Of a classic member; others have the group's."""
+    protocols: tuple[tuple[str, bytes], ...] = ()
+    """What a classic member said when it joined."""
 
 
 class Beaten(NamedTuple):
@@ -96,6 +101,9 @@ class ConsumerMember:
     revoking: frozenset[Partition] = frozenset()
     due_ms: int = 0
     revoke_due_ms: int = 0
+    session_ms: int = 0
+    protocols: tuple[tuple[str, bytes], ...] = ()
+    """Of a classic member (see `mixed`); others have none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +186,7 @@ class ConsumerGroups:
             self._assign(group)
         before = member.assigned
         self._follow(group, member, beat.owned)
-        self._heard(group, member)
+        self.heard(group, member)
         self._on_change(group)
         tell = beat.epoch == JOIN_EPOCH or member.assigned != before or beat.owned is not None
         return Beaten(member.member_id, member.epoch, member.assigned if tell else None)
@@ -255,6 +263,8 @@ class ConsumerGroups:
             member.rebalance_ms = beat.rebalance_ms
         if beat.rack is not None:
             member.rack = beat.rack
+        if beat.protocols or beat.epoch == JOIN_EPOCH:
+            member.session_ms, member.protocols = beat.session_ms, beat.protocols
         wants = (
             tuple(sorted(beat.topics)) if beat.topics is not None else member.topics,
             beat.regex if beat.regex is not None else member.regex,
@@ -313,12 +323,7 @@ class ConsumerGroups:
             member.revoke_due_ms = self._clock.now_ms() + max(1, member.rebalance_ms)
             self._deadlines.add((group, member, "revoke"), member.revoke_due_ms)
             return
-        free = frozenset(
-            partition
-            for partition in target - keep
-            if group.owners.get(partition, member.member_id) == member.member_id
-            or group.owners[partition] not in group.members
-        )
+        free = _free(group, member, target - keep)
         waits = free != target - keep
         self._release(group, member, keep | free)
         member.assigned, member.revoking = keep | free, frozenset()
@@ -346,6 +351,8 @@ class ConsumerGroups:
         member = group.members.get(member_id)
         if member is None:
             raise UnknownMemberError(f"{member_id!r} is no member of group {name}")
+        if epoch != member.epoch and member.protocols:
+            raise IllegalGenerationError(f"{member_id} is at {member.epoch}, not at {epoch}")
         if epoch != member.epoch:
             raise StaleMemberEpochError(
                 f"member {member_id} is at epoch {member.epoch}, and {epoch} is not that"
@@ -358,7 +365,7 @@ class ConsumerGroups:
             raise _unknown(beat)
         if beat.epoch == AWAY_EPOCH and member.instance_id is not None:
             member.previous_epoch, member.epoch = member.epoch, AWAY_EPOCH
-            self._heard(group, member)
+            self.heard(group, member)
         else:
             self._remove(group, member)
         return Beaten(beat.member_id, beat.epoch, None)
@@ -380,9 +387,10 @@ class ConsumerGroups:
         ):
             del group.static[member.instance_id]
 
-    def _heard(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def heard(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member lives: its time begins anew."""
         self._deadlines.remove((group, member, "session"), member.due_ms)
-        member.due_ms = self._clock.now_ms() + self.session_ms
+        member.due_ms = self._clock.now_ms() + (member.session_ms or self.session_ms)
         self._deadlines.add((group, member, "session"), member.due_ms)
 
     def _overdue(self, things: list[tuple[ConsumerGroup, ConsumerMember, str]]) -> None:
@@ -393,6 +401,23 @@ class ConsumerGroups:
             is_slow = member.state is MemberState.UNREVOKED and member.revoke_due_ms <= now_ms
             if is_slow or member.due_ms <= now_ms:
                 self._remove(group, member)
+
+    def has_more(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
+        """Whether there is something for a member to have that it waits for."""
+        target = group.target.get(member.member_id, frozenset())
+        return bool(_free(group, member, target - member.assigned))
+
+    def adopt(self, group: ConsumerGroup) -> None:
+        """Take a group in that was of another kind."""
+        self.groups[group.name] = group
+        for member in group.members.values():
+            self.heard(group, member)
+
+    def dissolve(self, group: ConsumerGroup) -> None:
+        """The group is of another kind from now on."""
+        self.groups.pop(group.name, None)
+        for member in list(group.members.values()):
+            self._forget(group, member)
 
     def delete(self, name: str) -> None:
         """Forget a group that has no members."""
@@ -409,6 +434,18 @@ class ConsumerGroups:
 def kept(group: ConsumerGroup) -> dict[str, Any]:
     """What `ConsumerGroups.restore` needs, as plain JSON."""
     return {"epoch": group.epoch}
+
+
+def _free(
+    group: ConsumerGroup, member: ConsumerMember, wanted: frozenset[Partition]
+) -> frozenset[Partition]:
+    """Those of these partitions that nobody else has, or is still to give up."""
+    return frozenset(
+        partition
+        for partition in wanted
+        if group.owners.get(partition, member.member_id) == member.member_id
+        or group.owners[partition] not in group.members
+    )
 
 
 def _compiled(regex: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ consumer of the group has, too.
 
 It is a part of the door: who asks is the first argument, as everywhere in `broker`.
 
-Invariant: a group has members of one kind only.
+Invariant: a group is of one kind; classic members in one of the newer kind are in `mixed`.
 """
 
 import logging
@@ -32,12 +32,14 @@ from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining,
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
 from onelog.core.membership.group_uses import GroupUses
 from onelog.core.membership.members import Members
+from onelog.core.membership.mixed import MixedGroups
 from onelog.core.membership.shares import ShareGroups
 from onelog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
     InconsistentProtocolError,
     InvalidGroupError,
+    OnelogError,
 )
 from onelog.names import DEAD_LETTER_PREFIX
 
@@ -116,6 +118,7 @@ class Coordinator:
             clock, schedule, new_id, self._partitions, self._consumers_changed
         )
         self.shares = ShareGroups(clock, schedule, new_id, self._partitions, self._shares_changed)
+        self._mixed = MixedGroups(self._classic, self._consumers, new_id)
         self._kept: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] | None = None
         self.is_pending: Callable[[str, str, int], bool]
@@ -156,6 +159,8 @@ class Coordinator:
         self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
 
     def _consumers_changed(self, group: ConsumerGroup) -> None:
+        if self._mixed.downgrade(group):
+            return  # It is kept when its members have shared out.
         self._keep(group.name, {"kind": CONSUMER, **consumers.kept(group)})
 
     def _shares_changed(self, group: ConsumerGroup) -> None:
@@ -198,11 +203,11 @@ class Coordinator:
     def join(self, who: Principal, joining: Joining, on_joined: OnJoined) -> None:
         """Join a classic group; see `ClassicGroups.join`."""
         self._check(who, joining.group)
-        found = self._consumers.groups.get(joining.group)
-        if found is not None and found.members:
-            raise InconsistentProtocolError(f"members of {joining.group} use the newer protocol")
         self._require_no_sharing(joining.group)
         self.use(joining.group)
+        if (mixed := self._mixed.find(joining.group)) is not None:
+            self._mixed.join(mixed, joining, on_joined)
+            return
         self._classic.join(joining, on_joined)
         self._consumers.groups.pop(joining.group, None)
         self.shares.groups.pop(joining.group, None)
@@ -219,6 +224,9 @@ class Coordinator:
     ) -> None:
         """Learn one's part in a classic group; see `ClassicGroups.sync`."""
         self._check(who, group)
+        if (mixed := self._mixed.find(group)) is not None:
+            on_synced(self._mixed.sync(mixed, *member), None)
+            return
         self._classic.sync(
             group, member.generation, member.member_id, member.instance_id, protocol_type,
             protocol, assignments, on_synced,
@@ -227,22 +235,36 @@ class Coordinator:
     def heartbeat(self, who: Principal, group: str, member: Member) -> None:
         """A member of a classic group is alive; raises what it has to know."""
         self._check(who, group)
+        if (mixed := self._mixed.find(group)) is not None:
+            self._mixed.heartbeat(mixed, *member)
+            return
         self._classic.heartbeat(group, member.generation, member.member_id, member.instance_id)
 
     def leave(self, who: Principal, group: str, member: Member) -> None:
         """A member leaves a classic group."""
         self._check(who, group)
+        if (mixed := self._mixed.find(group)) is not None:
+            self._mixed.leave(mixed, member.member_id, member.instance_id)
+            return
         self._classic.leave(group, member.member_id, member.instance_id)
 
     def beat(self, who: Principal, beat: Beat) -> Beaten:
         """A heartbeat of a member of the newer kind; see `ConsumerGroups.heartbeat`."""
         self._check(who, beat.group)
         found = self._classic.groups.get(beat.group)
-        if found is not None and found.members:
-            raise GroupNotFoundError(f"members of {beat.group} use the classic protocol")
         self._require_no_sharing(beat.group)
         self.use(beat.group)
-        beaten = self._consumers.heartbeat(beat)
+        if found is not None and found.members and beat.epoch == consumers.JOIN_EPOCH:
+            try:
+                self._mixed.upgrade(found)
+            except InconsistentProtocolError as error:
+                raise GroupNotFoundError(str(error)) from None
+        try:
+            beaten = self._consumers.heartbeat(beat)
+        except OnelogError:
+            if (mixed := self._mixed.find(beat.group)) is not None:
+                self._mixed.downgrade(mixed)  # It was made for a member that did not come.
+            raise
         self._classic.groups.pop(beat.group, None)
         self.shares.groups.pop(beat.group, None)
         return beaten

@@ -72,7 +72,7 @@ class OnelogReader(DataSourceReader):
         options = self._options
         origin = origin_of(options)
         snapshot = origin.snapshot()
-        ranges = prune(self._ranges(origin, snapshot), self._pruning, origin_of(options))
+        ranges = prune(self._ranges(origin, snapshot), self._pruning, origin)
         return plan(options, ranges, self._pruning, snapshot)
 
     def _ranges(self, origin: Origin, snapshot: Snapshot) -> list[QueueRange]:

@@ -12,7 +12,7 @@ from onelog.wire.kafka.schema import Fields
 
 ALL_OPERATIONS = 0x148
 """Of a group: read, delete, describe."""
-_CONSUMER_TYPE = 1
+_CLASSIC_TYPE, _CONSUMER_TYPE = 0, 1
 
 
 def list_groups(session: KafkaSession, request: Request) -> Fields:
@@ -123,7 +123,7 @@ def _newer_member(session: KafkaSession, group: ConsumerGroup, member: ConsumerM
         "subscribed_topic_regex": member.regex or None,
         "assignment": {"topic_partitions": by_topic(session, member.assigned)},
         "target_assignment": {"topic_partitions": by_topic(session, target)},
-        "member_type": _CONSUMER_TYPE,
+        "member_type": _CLASSIC_TYPE if member.protocols else _CONSUMER_TYPE,
     }
 
 
