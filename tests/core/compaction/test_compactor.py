@@ -83,6 +83,17 @@ def test_without_enough_that_is_new_nothing_is_done(world: World) -> None:
     assert len(seen(world)) == 103
 
 
+def test_a_queue_that_does_not_change_is_gone_over_once(world: World) -> None:
+    make(world)
+    send(world, (b"a", b"1"), (b"a", b"2"))
+    send(world, *((b"k%d" % number, b"") for number in range(50)))
+    compact(world)
+    remains = world.broker.compaction.remains[TOPIC, 0]
+    assert (remains.clean, remains.messages) == (2, 1)
+    world.advance(20 * MINUTE)
+    assert world.broker.compaction.remains[TOPIC, 0] is remains
+
+
 def test_what_is_old_is_compacted_however_little_it_is(world: World) -> None:
     make(world, min_cleanable_dirty_ratio="1", max_compaction_lag_ms=str(30 * MINUTE))
     for value in (b"1", b"2"):
@@ -336,6 +347,9 @@ def test_messages_that_are_too_young_are_carried_over_as_they_are(world: World) 
         world.advance(MINUTE)
     assert world.store.log_min > 0
     assert [each.offset for each in seen(world)] == [0, 1, 2, 3]
+    remains = world.broker.compaction.remains[TOPIC, 0]
+    world.advance(10 * MINUTE)
+    assert world.broker.compaction.remains[TOPIC, 0] is remains
     pass_days(world, 7)
     assert [each.offset for each in seen(world)] == [3]
 
