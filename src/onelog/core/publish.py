@@ -155,14 +155,14 @@ class Publisher:
             message = message._replace(queue_id=self._random.randrange(config.write_queues))
         if self._topics.naming.is_retry(topic):
             return self._redirect_retry(message, retries_max)
+        is_compacted = bool(config.attributes) and COMPACT in config.cleanup
+        # What has no key would be lost. Of a batch of another form its gateway sees to that.
+        if is_compacted and not message.sys_flag & FORM_MASK and not _has_key(message.properties):
+            raise MessageError(f"topic[{topic}] is compacted: required message key is missing")
         if config.filter_type == "MULTI_TAG":
             return message._replace(sys_flag=message.sys_flag | SysFlag.MULTI_TAGS)
-        if config.attributes and COMPACT in config.cleanup:
-            # As RocketMQ and Kafka: what has no key would be lost. Of a batch its gateway sees to.
-            if not message.sys_flag & FORM_MASK and not _has_key(message.properties):
-                raise MessageError(f"topic[{topic}] is compacted: required message key is missing")
-            return message
-        self._open[topic] = config.queues
+        if not is_compacted:
+            self._open[topic] = config.queues
         return message
 
     def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:

@@ -9,7 +9,7 @@ from onelog.core.catalog.topics import CLEANUP_POLICY
 from onelog.core.leases.queue import IN_PLACE
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import MessageError
-from onelog.message import NewMessage
+from onelog.message import NewMessage, NewRun
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, kafka
 from onelog.record.forms.kafka import Codec
@@ -83,6 +83,17 @@ def test_without_enough_that_is_new_nothing_is_done(world: World) -> None:
     assert len(seen(world)) == 103
 
 
+def test_a_queue_that_does_not_change_is_gone_over_once(world: World) -> None:
+    make(world)
+    send(world, (b"a", b"1"), (b"a", b"2"))
+    send(world, *((b"k%d" % number, b"") for number in range(50)))
+    compact(world)
+    remains = world.broker.compaction.remains[TOPIC, 0]
+    assert (remains.clean, remains.messages) == (2, 1)
+    world.advance(20 * MINUTE)
+    assert world.broker.compaction.remains[TOPIC, 0] is remains
+
+
 def test_what_is_old_is_compacted_however_little_it_is(world: World) -> None:
     make(world, min_cleanable_dirty_ratio="1", max_compaction_lag_ms=str(30 * MINUTE))
     for value in (b"1", b"2"):
@@ -153,16 +164,25 @@ def test_rocketmqs_readers_see_the_same(world: World) -> None:
     assert left(world) == [(1, b"2"), (3, b"4"), (4, b"5"), (5, b"6")]
 
 
+def run_of(properties: list[bytes]) -> NewRun:
+    return NewRun(TOPIC, 0, [(0, b"run", each) for each in properties], b"run".join(properties))
+
+
 def test_messages_without_a_key_are_refused_or_dropped(world: World) -> None:
     world.topic(TOPIC, 1)
     world.send(TOPIC, body=b"lost")
     world.topic(TOPIC, 1, attributes={CLEANUP_POLICY: "compact", "segment.ms": "1"})
-    with pytest.raises(MessageError, match="key is missing"):
-        world.publish(NewMessage(TOPIC, 0, b"x"))
+    for _ in range(2):
+        with pytest.raises(MessageError, match="key is missing"):
+            world.publish(NewMessage(TOPIC, 0, b"x"))
+        with pytest.raises(MessageError, match="key is missing"):
+            world.broker.publish_many(SELF, run_of([b"KEYS\x01a\x02", b""]), world.on_stored)
+        world.broker.publish_many(SELF, run_of([b"KEYS\x01a\x02"] * 2), world.on_stored)
+        world.end_tick()
     send(world, (b"a", b"1"))
     send(world, (b"b", b"2"))
     compact(world)
-    assert left(world) == [(1, b"1"), (2, b"2")]
+    assert left(world) == [(5, b"1"), (6, b"2")]
 
 
 def test_transactions_are_waited_for_and_what_they_abort_is_gone(world: World) -> None:
@@ -327,6 +347,9 @@ def test_messages_that_are_too_young_are_carried_over_as_they_are(world: World) 
         world.advance(MINUTE)
     assert world.store.log_min > 0
     assert [each.offset for each in seen(world)] == [0, 1, 2, 3]
+    remains = world.broker.compaction.remains[TOPIC, 0]
+    world.advance(10 * MINUTE)
+    assert world.broker.compaction.remains[TOPIC, 0] is remains
     pass_days(world, 7)
     assert [each.offset for each in seen(world)] == [3]
 

@@ -1,4 +1,5 @@
-"""A transactional copy, and a share group, with the broker killed at each of their steps."""
+"""The broker is killed: at each step of a transactional copy and of a share group, and while a topic
+is compacted."""
 
 import contextlib
 import signal
@@ -17,6 +18,8 @@ from confluent_kafka import (
     ShareConsumer,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.e2e.processes import spawn, stop
 from tests.gateways.kafka.live import SECONDS, consumer, produce, take
@@ -43,6 +46,7 @@ class Killable:
         settings = {
             **SMALL, "broker.port": self.ports[0], "kafka.port": self.ports[1],
             "broker.store_path": str(self.folder / "store"), "store.segment_bytes": 4 << 20,
+            "broker.compaction_interval_ms": 20,
         }  # fmt: skip
         command = [sys.executable, "-m", "onelog", "broker"]
         for key, value in settings.items():
@@ -234,3 +238,49 @@ def test_a_share_group_gets_all_and_nothing_twice_that_was_confirmed(tmp_path: P
         sharer.reader.close()
     finally:
         broker.close()
+
+
+def test_the_last_value_of_each_key_is_there_though_the_broker_dies(tmp_path: Path) -> None:
+    broker = Killable(tmp_path)
+    try:
+        config = {
+            "cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01",
+        }  # fmt: skip
+        admin = AdminClient({"bootstrap.servers": broker.at})
+        admin.create_topics([NewTopic("prices", 1, 1, config=config)])["prices"].result(SECONDS)
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.at,
+                "enable.idempotence": True,
+                "metadata.recovery.strategy": "none",
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        expected: dict[bytes, bytes] = {}
+        for kill in range(6):
+            for number in range(3_000):
+                key = b"k%d" % (number * 7 % 300)
+                expected[key] = b"%d-%d" % (kill, number)
+                producer.produce("prices", expected[key], key, partition=0)
+                if number % 100 == 0:
+                    producer.flush(SECONDS)
+            broker.kill()
+        assert producer.flush(SECONDS) == 0
+        reader = consumer(broker.at, "checkers")
+        found = everything(reader, "prices")
+        values = {each.key(): each.value() for each in found}
+        assert values == expected
+        assert len(found) < 9_000
+        reader.close()
+    finally:
+        broker.close()
+
+
+def everything(reader: Consumer, topic: str) -> list[Message]:
+    """All messages of a topic up to its end."""
+    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found: list[Message] = []
+    while not found or (found[-1].offset() or 0) < end - 1:
+        found += take(reader, 1)
+    return found

@@ -33,6 +33,7 @@ def test_what_is_kept_keeps_its_offset_and_its_time(
     assert [(each.key, each.is_tombstone) for each in spans] == [
         (each.key, each.body is None) for each in messages
     ]
+    assert kafka.keyless(data) == [at for at, each in enumerate(messages) if each.key is None]
     kept = [span for span in spans if span.offset_delta in wanted]
     if not kept:
         return
@@ -59,5 +60,7 @@ def test_records_that_are_not_as_long_as_they_say_are_refused(change: int) -> No
     data[HEAD.size] += change
     with pytest.raises(WireError):
         kafka.spans(kafka.with_crc(bytes(data)))
+    with pytest.raises(WireError):
+        kafka.keyless(kafka.with_crc(bytes(data)))
     with pytest.raises(WireError):
         kafka.spans(bytes(data[: HEAD.size + 10]))

@@ -262,8 +262,10 @@ class Compaction:
         if policy is not None:
             young_ms = now_ms - policy.lag_ms
             old_end = int(store.offset_by_time(*place, young_ms + 1))
-            newest = queue.end if reach else queue.end - 1
+            newest = queue.end if reach else _newest_batch(queue)
             dirty_end = max(carried, min(stable, old_end, newest))
+            if before is not None and self._is_young(before, clean, young_ms):
+                dirty_end = clean
             due_ms = now_ms - policy.tombstone_ms
             known = () if before is None else before.cleaned
             tombstones_before = max((e.end for e in known if e.time_ms <= due_ms), default=0)
@@ -282,6 +284,14 @@ class Compaction:
             place, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
             tombstones_before, 0 if policy is None else policy.tombstone_ms, expired_ms, aborted,
         )  # fmt: skip
+
+    def _is_young(self, before: Remains, clean: int, young_ms: int) -> bool:
+        """Whether what was carried over before it could be compacted is still too young."""
+        number = before.number_at(self._store, clean)
+        found = self._store.place(COMPACTED_TOPIC, before.queue_id, number)
+        if number >= before.last or found is None:
+            return False
+        return self._store.message_at(found[0]).born_ms > young_ms
 
     def _planned(self, place: Place, queue: ConsumeQueue, plan: "Plan | None") -> None:
         if plan is None:
@@ -377,6 +387,14 @@ def _is_dirty(policy: Policy, before: Remains | None, queue: ConsumeQueue, end: 
     clean, kept = (queue.start, 0) if before is None else (before.clean, before.messages)
     new = end - clean
     return new > 0 and new >= policy.dirty_ratio * (kept + new)
+
+
+def _newest_batch(queue: ConsumeQueue) -> int:
+    """The offset of the newest batch of a queue; a pass takes whole ones."""
+    if queue.start == queue.end:
+        return queue.end
+    at = queue.read_entry(queue.end - 1)[0]
+    return queue.first_not_before(lambda entry: entry[0] < at)
 
 
 def _key(place: Place) -> str:

@@ -180,7 +180,7 @@ class Pass:
             return [], None
         read = self.store.read_now(topic, queue_id, offset, _STEP_COUNT, STEP_BYTES)
         if read.status is not FetchStatus.FOUND:
-            return [], read.next_offset if offset < read.next_offset < limit else None
+            return [], min(read.next_offset, limit) if offset < read.next_offset else None
         pieces: list[_Piece] = []
         plain: list[Message] = []
         for message in (each for view in read.slices for each in decode_messages(view)):

@@ -105,10 +105,9 @@ def _check_head(batch: Batch, version: int) -> None:
 def keyless(data: memoryview) -> list[int]:
     """Which records of a batch, by their numbers, have no key; `BatchError`."""
     try:
-        _, _, spans = kafka.spans(data)
+        return kafka.keyless(data)
     except WireError as error:
         raise BatchError(ErrorCode.INVALID_RECORD, str(error)) from None
-    return [number for number, span in enumerate(spans) if span.key is None]
 
 
 def stamp_of(batch: Batch) -> Stamp | None:

@@ -232,6 +232,37 @@ def spans(data: bytes | memoryview) -> tuple[Batch, bytes, list[Span]]:
     return batch, raw, found
 
 
+def keyless(data: bytes | memoryview) -> list[int]:
+    """The numbers of the records in a batch that have no key.
+
+    For batches on their way in: nothing else is looked at, and no varint is read without need.
+    """
+    batch = read_head(data)
+    raw = _raw(data, batch)
+    found = []
+    at = 0
+    try:
+        for number in range(batch.records):
+            size, at = _varint(raw, at)
+            end = at + size
+            at += 1
+            while raw[at] >= 0x80:
+                at += 1
+            at += 1
+            while raw[at] >= 0x80:
+                at += 1
+            if raw[at + 1] == 1:
+                found.append(number)
+            if not at + 1 < end <= len(raw):
+                raise WireError(f"record {number} of a batch is not as long as it says")
+            at = end
+    except IndexError:
+        raise WireError("a record batch is cut off") from None
+    if at != len(raw):
+        raise WireError(f"{len(raw) - at} bytes follow the last record of a batch")
+    return found
+
+
 def with_only(
     data: bytes | memoryview, batch: Batch, raw: bytes, kept: Sequence[Span], base_offset: int
 ) -> bytes:
