@@ -1,4 +1,4 @@
-"""The broker is killed: at each step of a transactional copy and of a share group, and while a topic
+"""The broker is killed at each step of a transactional copy and of a share group, and while a topic
 is compacted."""
 
 import contextlib

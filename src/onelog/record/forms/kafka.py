@@ -238,12 +238,12 @@ def keyless(data: bytes | memoryview) -> list[int]:
     For batches on their way in: nothing else is looked at, and no varint is read without need.
     """
     batch = read_head(data)
-    raw = _raw(data, batch)
+    raw = unpacked(data, batch)
     found = []
     at = 0
     try:
         for number in range(batch.records):
-            size, at = _varint(raw, at)
+            size, at = varint(raw, at)
             end = at + size
             at += 1
             while raw[at] >= 0x80:
