@@ -207,7 +207,7 @@ def started(server: str, folder: Path) -> Iterator[str]:
     """A server, until the block ends, and where its clients begin."""
     shutil.rmtree(folder, ignore_errors=True)
     with (
-        OnelogKafka(folder, {"kafka.session_min_ms": 1_000})
+        OnelogKafka(folder, {"kafka.session_min_ms": 1_000, "kafka.share_lock_ms": 1_000})
         if server == "onelog"
         else KafkaPeer(folder, settings=_PEER_SETTINGS)
     ) as peer:

@@ -110,7 +110,7 @@ def test_streams_counts_words_exactly_once_though_the_broker_is_killed(
         made.result()
     produce(broker.bootstrap, "lines", list(lines))
     reader = careful_reader(broker, "counts", 2)
-    arguments = [broker.bootstrap, "lines", "counts", str(tmp_path / "state"), "delete"]
+    arguments = [broker.bootstrap, "lines", "counts", str(tmp_path / "state"), "compact"]
     seen: Counter[str] = Counter()
 
     def read_until(**counts: int) -> None:

@@ -14,10 +14,6 @@ STATED = {
     "test_admin_integration.test_create_describe_delete_acls",
     "test_basic_operations.test_basic_operations",
     "test_user_scram_credentials.test_user_scram_credentials",
-    # A group has members of one protocol at a time.
-    "test_consumer_upgrade_downgrade.test_consumer_upgrade_downgrade",
-    # There is no compaction.
-    "test_incremental_alter_configs.test_incremental_alter_configs",
 }
 """docs/protocols/kafka.md says why."""
 

@@ -159,13 +159,14 @@ class Topics(Settings[TopicConfig]):
         }
 
     def retention_bytes(self) -> dict[str, int]:
-        """The topics whose queues have a size of their own: Kafka's "retention.bytes"."""
-        found = {}
-        for config in self.all():
-            size = config.attributes.get("retention.bytes", "") if config.attributes else ""
-            if size.isdecimal():
-                found[config.name] = int(size)
-        return found
+        """The topics whose queues have a size of their own, and delete by that."""
+        return {
+            config.name: int(size)
+            for config in self.all()
+            if config.attributes
+            and DELETE in config.cleanup
+            and (size := config.attributes.get("retention.bytes", "")).isdecimal()
+        }
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
