@@ -18,12 +18,14 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits
+from onelog.core.leases.sharing import Sharing, Taking, Terms
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.classic import Joining
 from onelog.core.membership.consumers import Beat
 from onelog.core.membership.coordinator import Coordinator, Member
 from onelog.core.membership.members import Client, ConsumerData
+from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.errors import NotPermittedError
 from onelog.message import LOOPBACK, NewMessage, NewRun, message_id
@@ -36,19 +38,23 @@ from tests.gateways import toy
 from tests.gateways.remoting import live
 
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
-OPEN_TO_GATEWAYS = {"admin", "config", "access", "hooks", "coordinator", "in_place"}
+OPEN_TO_GATEWAYS = {
+    "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
+    "placements",
+}  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
     "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "parts",
-    "committing", "expire",
+    "committing", "expire", "join_cluster", "forget_groups_after", "recount", "use", "write_end",
 }  # fmt: skip
 DOORS: dict[str, type] = {
     "broker": Broker, "admin": Admin, "coordinator": Coordinator, "in_place": TransactionalIds,
+    "sharing": Sharing, "branches": Branches,
 }  # fmt: skip
 """The broker, and the parts of it that gateways call by themselves."""
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
-    "when_leases_safe", "is_system_topic",
+    "when_leases_safe", "when_safe", "is_system_topic",
 }  # fmt: skip
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent
@@ -144,6 +150,9 @@ def arguments() -> dict[str, Any]:
         "assignments": [],
         "wanted": None,
         "stamp": None,
+        "taking": Taking("readers", "m", [("orders", 0)], 1, 1, False),
+        "terms": Terms(),
+        "place": ("orders", 0),
     }
 
 
@@ -209,6 +218,18 @@ def test_a_stranger_may_use_no_verb_of_groups(closed_broker: Broker, name: str) 
 def test_a_stranger_may_use_no_verb_of_transactions(closed_broker: Broker, name: str) -> None:
     with pytest.raises(NotPermittedError, match="mallory may not"):
         call(getattr(closed_broker.in_place, name))
+
+
+@pytest.mark.parametrize("name", verbs(Sharing))
+def test_a_stranger_may_use_no_verb_of_share_groups(closed_broker: Broker, name: str) -> None:
+    with pytest.raises(NotPermittedError, match="mallory may not"):
+        call(getattr(closed_broker.sharing, name))
+
+
+@pytest.mark.parametrize("name", verbs(Branches))
+def test_a_stranger_may_have_no_part_in_transactions(closed_broker: Broker, name: str) -> None:
+    with pytest.raises(NotPermittedError, match="mallory may not"):
+        call(getattr(closed_broker.branches, name))
 
 
 @pytest.mark.parametrize("door", DOORS.values())

@@ -41,6 +41,7 @@ from onelog.store.outcomes import Aborted
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
+    from onelog.core.transactions.transactional_ids import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,25 @@ UNIT_SUBSCRIBED_FLAG = 2
 
 class Broker(Parts):
     """One broker. Gateways use its methods, `admin`, `hooks` and `config`; parts are its own."""
+
+    # -- for who runs it -----------------------------------------------------------------------
+
+    def join_cluster(
+        self,
+        node_id: int,
+        require_coordinator: Callable[[str], None],
+        partitions: Callable[[TopicConfig], int],
+        tell_others: "Callable[[Transaction], bool]",
+    ) -> None:
+        """Other brokers look after some groups and transactional ids, and have a part in what is
+        shared out, and in transactions: how to know of that, and to tell them of an end."""
+        self.coordinator.guard, self.coordinator.count = require_coordinator, partitions
+        self.in_place.guard, self.in_place.tell_others = require_coordinator, tell_others
+        self.batch_producers.first_id = node_id << 40
+
+    def forget_groups_after(self, retention_ms: int) -> None:
+        """How long positions of Kafka groups without members are kept."""
+        self.coordinator.uses.retention_ms = retention_ms
 
     # -- sending -------------------------------------------------------------------------------
 

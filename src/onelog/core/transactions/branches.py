@@ -87,6 +87,7 @@ class Branches:
 
     def join(self, who: Principal, producer_id: int, epoch: int, queues: Sequence[Queue]) -> None:
         """A producer will send batches of its transaction to these queues, or positions."""
+        self.access.check(who, "publish", ("group", ""))
         for topic, _ in queues:
             self.access.check(who, "publish", ("topic", topic))
         found = self._branches.get(producer_id)

@@ -49,7 +49,7 @@ class KafkaGateway:
     def refresh(self, loaded: Loaded) -> None:
         """Most settings are looked up where they are needed."""
         minutes = loaded.config.kafka.offsets_retention_minutes
-        self.house.broker.coordinator.uses.retention_ms = minutes * 60_000
+        self.house.broker.forget_groups_after(minutes * 60_000)
 
     async def close(self) -> None:
         """Clients find out by themselves."""

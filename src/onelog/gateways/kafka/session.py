@@ -88,8 +88,6 @@ class Gateway:
         self.spread: Spread | None = None
         if not self.cluster.is_alone:
             self.agreement = Agreement(house, self.cluster, self._here())
-            coordinator, cluster = self.broker.coordinator, self.cluster
-            coordinator.guard, coordinator.count = cluster.require_coordinator, cluster.partitions
             self.spread = Spread(self.agreement, house.broker)
         self.fetch_sessions = FetchSessions(house.random)
         self.share_sessions = ShareSessions(self._member_gone)

@@ -39,7 +39,7 @@ _NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 
 
 @dataclass(slots=True)
-class _Sharing:
+class _Asked:
     """One request on its way."""
 
     session: KafkaSession
@@ -60,29 +60,29 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
     found = _begun(session, request)
     if isinstance(found, ErrorCode):
         return {"error_code": found}
-    sharing, share_session = found
+    asked, share_session = found
     for topic in fields["topics"]:
         for each in topic["partitions"]:
             share_session.partitions[topic["topic_id"], each["partition_index"]] = None
     for topic in fields["forgotten_topics_data"]:
         for partition in topic["partitions"]:
             share_session.partitions.pop((topic["topic_id"], partition), None)
-    _settle(sharing)
+    _settle(asked)
     if fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, sharing.group, sharing.member)
+        session.broker.sharing.release(session.principal, asked.group, asked.member)
     elif not fields.get("is_renew_ack") and fields["max_records"] > 0:
-        _aim(sharing, share_session)
-    if not sharing.places:
-        _answer_when_safe(sharing, ())
+        _aim(asked, share_session)
+    if not asked.places:
+        _answer_when_safe(asked, ())
         return None
     taking = Taking(
-        sharing.group, sharing.member, list(sharing.places),
+        asked.group, asked.member, list(asked.places),
         min(fields["max_records"], RECORDS_MAX), max(1, min(fields["max_bytes"], FETCH_BYTES_MAX)),
         not fields.get("share_acquire_mode"),
     )  # fmt: skip
-    wait_ms = 0 if sharing.refused else fields["max_wait_ms"]
+    wait_ms = 0 if asked.refused else fields["max_wait_ms"]
     session.broker.sharing.take(
-        session.principal, taking, sharing.terms, wait_ms, _taken, session, sharing
+        session.principal, taking, asked.terms, wait_ms, _taken, session, asked
     )
     return None
 
@@ -94,20 +94,20 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
     found = _begun(session, request)
     if isinstance(found, ErrorCode):
         return {"error_code": found}
-    sharing, _ = found
-    _settle(sharing)
+    asked, _ = found
+    _settle(asked)
     if request.fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, sharing.group, sharing.member)
+        session.broker.sharing.release(session.principal, asked.group, asked.member)
 
     def safe(error: OnelogError | None) -> None:
-        told = {place: {"error_code": code} for place, code in _settled(sharing, error).items()}
-        session.answer(request, _answer(sharing, told))
+        told = {place: {"error_code": code} for place, code in _settled(asked, error).items()}
+        session.answer(request, _answer(asked, told))
 
     session.broker.sharing.when_safe(safe)
     return None
 
 
-def _begun(session: KafkaSession, request: Request) -> tuple[_Sharing, ShareSession] | ErrorCode:
+def _begun(session: KafkaSession, request: Request) -> tuple[_Asked, ShareSession] | ErrorCode:
     """Whose request it is, and the session that it is of; or what is wrong with it."""
     fields = request.fields
     group, member = fields["group_id"] or "", fields["member_id"] or ""
@@ -122,15 +122,15 @@ def _begun(session: KafkaSession, request: Request) -> tuple[_Sharing, ShareSess
         return found
     config = session.gateway.house.loaded.config.kafka
     terms = terms_of(session.broker.find_group(session.principal, group), config)
-    return _Sharing(session, request, group, member, terms), found
+    return _Asked(session, request, group, member, terms), found
 
 
 # -- what became of messages -------------------------------------------------------------------
 
 
-def _settle(sharing: _Sharing) -> None:
+def _settle(asked: _Asked) -> None:
     """Take over what a request says of messages."""
-    session, fields = sharing.session, sharing.request.fields
+    session, fields = asked.session, asked.request.fields
     for topic in fields["topics"]:
         for each in topic["partitions"]:
             if not each["acknowledgement_batches"]:
@@ -138,17 +138,17 @@ def _settle(sharing: _Sharing) -> None:
             place = topic["topic_id"], each["partition_index"]
             queue = _queue(session, place)
             if isinstance(queue, ErrorCode):
-                sharing.acknowledged[place] = queue
+                asked.acknowledged[place] = queue
                 continue
             try:
                 outcomes = _outcomes(each["acknowledgement_batches"], fields.get("is_renew_ack"))
                 session.broker.sharing.settle(
-                    session.principal, sharing.group, sharing.member, queue, outcomes,
-                    sharing.terms,
+                    session.principal, asked.group, asked.member, queue, outcomes,
+                    asked.terms,
                 )  # fmt: skip
-                sharing.acknowledged[place] = ErrorCode.NONE
+                asked.acknowledged[place] = ErrorCode.NONE
             except OnelogError as error:
-                sharing.acknowledged[place] = error_code(error)
+                asked.acknowledged[place] = error_code(error)
 
 
 def _outcomes(given: Sequence[Fields], is_renewed: bool | None) -> list[tuple[range, Outcome]]:
@@ -169,11 +169,11 @@ def _outcomes(given: Sequence[Fields], is_renewed: bool | None) -> list[tuple[ra
     return found
 
 
-def _settled(sharing: _Sharing, error: OnelogError | None) -> dict[Place, ErrorCode]:
+def _settled(asked: _Asked, error: OnelogError | None) -> dict[Place, ErrorCode]:
     """What is told of what was said; `error` if it could not be recorded."""
     if error is None:
-        return sharing.acknowledged
-    return dict.fromkeys(sharing.acknowledged, error_code(error))
+        return asked.acknowledged
+    return dict.fromkeys(asked.acknowledged, error_code(error))
 
 
 # -- messages ----------------------------------------------------------------------------------
@@ -191,40 +191,40 @@ def _queue(session: KafkaSession, place: Place) -> tuple[str, int] | ErrorCode:
     return (name, place[1]) if 0 <= place[1] < queues else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _aim(sharing: _Sharing, share_session: ShareSession) -> None:
+def _aim(asked: _Asked, share_session: ShareSession) -> None:
     """Find the queues of the session's partitions."""
     for place in share_session.in_turn():
-        queue = _queue(sharing.session, place)
+        queue = _queue(asked.session, place)
         if isinstance(queue, ErrorCode):
-            sharing.refused[place] = queue
+            asked.refused[place] = queue
         else:
-            sharing.places[queue] = place
+            asked.places[queue] = place
 
 
-def _taken(sharing: _Sharing, leased: Leased | OnelogError) -> None:
+def _taken(asked: _Asked, leased: Leased | OnelogError) -> None:
     if isinstance(leased, OnelogError):
-        sharing.session.refuse(sharing.request, leased)
+        asked.session.refuse(asked.request, leased)
     else:
-        _answer_when_safe(sharing, leased.parts)
+        _answer_when_safe(asked, leased.parts)
 
 
-def _answer_when_safe(sharing: _Sharing, parts: Sequence[LeasedPart]) -> None:
+def _answer_when_safe(asked: _Asked, parts: Sequence[LeasedPart]) -> None:
     """Answer; if the request said something of messages, when that is safe."""
 
     def safe(error: OnelogError | None) -> None:
         told: dict[Place, Fields] = {
             place: {"acknowledge_error_code": code}
-            for place, code in _settled(sharing, error).items()
+            for place, code in _settled(asked, error).items()
         }
-        for place, code in sharing.refused.items():
+        for place, code in asked.refused.items():
             told.setdefault(place, {})["error_code"] = code
         for part in parts:
-            place = sharing.places[part.topic, part.queue_id]
+            place = asked.places[part.topic, part.queue_id]
             told.setdefault(place, {}).update(_records(part))
-        sharing.session.answer(sharing.request, _answer(sharing, told))
+        asked.session.answer(asked.request, _answer(asked, told))
 
-    if sharing.acknowledged:
-        sharing.session.broker.sharing.when_safe(safe)
+    if asked.acknowledged:
+        asked.session.broker.sharing.when_safe(safe)
     else:
         safe(None)
 
@@ -254,14 +254,14 @@ def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:
             begin = end
 
 
-def _answer(sharing: _Sharing, told: dict[Place, Fields]) -> Fields:
+def _answer(asked: _Asked, told: dict[Place, Fields]) -> Fields:
     topics: dict[bytes, list[Fields]] = {}
     for (topic, partition), answer in told.items():
         topics.setdefault(topic, []).append(
             {"partition_index": partition, "current_leader": _NO_LEADER, "records": b"", **answer}
         )
     return {
-        "acquisition_lock_timeout_ms": sharing.terms.lock_ms,
+        "acquisition_lock_timeout_ms": asked.terms.lock_ms,
         "responses": [
             {"topic_id": topic, "partitions": partitions} for topic, partitions in topics.items()
         ],

@@ -47,9 +47,10 @@ class Spread:
         self._telling: dict[_End, asyncio.Event] = {}
         """Ends that others are being told of."""
         self._told: set[_End] = set()
-        broker.in_place.guard = self._cluster.require_coordinator
-        broker.in_place.tell_others = self._tell_others
-        broker.batch_producers.first_id = self._cluster.node_id << 40
+        cluster = self._cluster
+        broker.join_cluster(
+            cluster.node_id, cluster.require_coordinator, cluster.partitions, self._tell_others
+        )
 
     def node_of(self, queue: Queue) -> int:
         """The broker that has a part in a transaction."""
