@@ -1,6 +1,6 @@
 """Other people's suites for Kafka, run against OneLog and against a real Kafka broker.
 
-    python -m tests.e2e.kafka_suites --folder /tmp/suites          # everything; an hour
+    python -m tests.e2e.kafka_suites --folder FOLDER                # everything; an hour
     python -m tests.e2e.kafka_suites --suite kafka-python --server onelog
 
 Their tests come with their source packages (pip) and go into a folder of their own, with an
