@@ -42,6 +42,7 @@ class Sharer:
     world: World
     name: str = "ann"
     terms: Terms = EARLIEST
+    topic: str = TOPIC
 
     def ask(
         self, count: int = 100, wait_ms: int = 0, *, whole: bool = False, bytes_max: int = 1 << 20,
@@ -55,7 +56,7 @@ class Sharer:
                 raise leased
             answers.append(leased)
 
-        places = [(TOPIC, each) for each in queues]
+        places = [(self.topic, each) for each in queues]
         taking = Taking(GROUP, self.name, places, count, bytes_max, whole)
         self.world.broker.sharing.take(SELF, taking, self.terms, wait_ms, on_leased, self.name)
         return answers
@@ -70,7 +71,7 @@ class Sharer:
         """What became of messages, and the end of the tick."""
         outcomes = [(range(each, each + 1), outcome) for each in offsets]
         sharing = self.world.broker.sharing
-        sharing.settle(SELF, GROUP, self.name, (TOPIC, 0), outcomes, self.terms)
+        sharing.settle(SELF, GROUP, self.name, (self.topic, 0), outcomes, self.terms)
         self.world.end_tick()
 
     def accept(self, *offsets: int) -> None:
@@ -88,7 +89,7 @@ class Sharer:
 
     @property
     def position(self) -> int | None:
-        found = self.world.broker.sharing.position(SELF, GROUP, (TOPIC, 0))
+        found = self.world.broker.sharing.position(SELF, GROUP, (self.topic, 0))
         return None if found is None else found[0]
 
 

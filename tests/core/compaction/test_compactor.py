@@ -26,6 +26,7 @@ from tests.core.compaction.queues import (
     send,
 )
 from tests.core.leasing import LEASE_MS, Reader
+from tests.core.sharing import Sharer
 from tests.core.world import HELD_S_MAX, World
 
 DAY = 86_400_000
@@ -430,6 +431,22 @@ def test_a_lease_on_what_is_left_comes_back(world: World) -> None:
         (1, b"1"),
         (3, b"3"),
     ]
+
+
+def test_what_a_share_group_gave_back_is_had_from_what_is_left(world: World) -> None:
+    make(world)
+    for number in range(4):
+        send(world, (b"k%d" % (number % 3), b"%d" % number))
+    ann = Sharer(world, topic=TOPIC)
+    assert list(ann.take()) == [0, 1, 2, 3]
+    ann.give_back(0, 1, 2)
+    ann.accept(3)
+    send(world, (b"z", b""))
+    expire(world)
+    assert [each.offset for each in seen(world)] == [1, 2, 3, 4]
+    assert ann.take() == {1: 2, 2: 2, 4: 1}, "message 0 was compacted"
+    ann.accept(1, 2, 4)
+    assert ann.position == 5
 
 
 def test_queues_that_are_made_anew_go_on_behind_what_is_left(world: World) -> None:

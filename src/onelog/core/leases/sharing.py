@@ -10,6 +10,7 @@ It is a part of the door: who asks is the first argument, as everywhere in `brok
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from onelog.core.access import Access, Principal
@@ -86,12 +87,8 @@ class Sharing:
         def places() -> list[Key]:
             found = [each for each in taking.places if self._has(*each)]
             for topic, queue_id in found:
-                self._leases.begin(
-                    group,
-                    topic,
-                    queue_id,
-                    lambda: self._start(topic, queue_id, terms),  # noqa: B023
-                )
+                start = partial(self._start, topic, queue_id, terms)
+                self._leases.begin(group, topic, queue_id, start)
             return found
 
         request = LeaseRequest(

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from onelog.core.compaction.remains import moved_records
 from onelog.core.cursors.forms import place_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.leases.queue import QueueLeases
@@ -97,7 +98,11 @@ class StoredSupply:
         again, store = _Again(), self._store
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for index, offset in enumerate(looked_at):
-            entry = store.place(queue.topic, queue.queue_id, offset)
+            place = queue.topic, queue.queue_id, offset
+            entry = store.place(*place)
+            is_left = entry is None
+            if is_left:
+                entry = self._reader.carried(*place)
             if entry is None:
                 again.deleted.append(offset)
                 continue
@@ -109,11 +114,17 @@ class StoredSupply:
                     queue.put_back(looked_at[index:])
                     break
                 try:
-                    again.records.append(store.read_record(at, size))
+                    record = store.read_record(at, size)
                 except StoreFailedError as error:
                     again.trouble = error
                     queue.put_back([offset])
                     continue
+                if is_left:
+                    record, _ = moved_records(record)
+                    if int.from_bytes(record[20:28], "big") > offset:
+                        again.deleted.append(offset)  # By compaction; this is what follows.
+                        continue
+                again.records.append(record)
                 again.last_at = at
                 again.size += size
             again.offsets.append(offset)
