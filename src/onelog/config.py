@@ -241,6 +241,37 @@ class KafkaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """Replicas of a broker: the same log on several machines, one of which is the master."""
+
+    ack: Literal["local", "one", "majority", "all"] = choice(
+        "local", "who must have a message before its sender is answered"
+    )
+    replicas: int = setting(1, "how many nodes, the master included, are a whole set", 1, 9)
+    port: int = setting(
+        -1, "port of followers; -1 for one above `broker.port`, 0 for none", -1, 65_535
+    )
+    master: str = setting(
+        "", "where a slave finds its master's port of followers; empty asks the name servers",
+        pattern=r"(\S+:\d+)?", example="10.0.0.5:10912",
+    )  # fmt: skip
+    etcd: str = setting(
+        "", "etcd, which judges who is master; empty: node 0 always is",
+        pattern=r"(\S+:\d+([;,]\S+:\d+)*)?", example="10.0.0.5:2379;10.0.0.6:2379",
+    )  # fmt: skip
+    lease_ms: int = setting(3_000, "time after which a silent master is replaced", 1_000, 60_000)
+    lag_ms: int = setting(
+        2_000, "time after which a follower that is behind is not waited for", 100, 600_000
+    )
+    timeout_ms: int = setting(
+        5_000, "time that a sender waits for replicas before it is told so", 1, 600_000
+    )
+    unclean: bool = setting(
+        False, "let a node become master that may lack messages, if no other is left"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class NetConfig:
     """What all ports of a process let their peers take together, broker's and name server's."""
 
@@ -302,6 +333,7 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
+    replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()

@@ -135,6 +135,18 @@ class FlushTimeoutError(OnelogError):
     """A message is stored, but the disk did not confirm it in time."""
 
 
+class ReplicaTimeoutError(FlushTimeoutError):
+    """A message is stored, but not enough replicas confirmed it in time."""
+
+
+class ReplicasMissingError(OnelogError):
+    """There are fewer replicas than the message was to be kept by."""
+
+
+class NotMasterError(OnelogError):
+    """This broker follows another one, which is the one to ask."""
+
+
 class BrokerBusyError(OnelogError):
     """Too much waits for the disk already; try again in a moment."""
 
