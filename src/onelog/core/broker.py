@@ -107,6 +107,10 @@ class Broker(Parts):
             self.access.check(who, "publish", ("topic", message.topic))
         self.batch_producers.publish(message, stamp, on_stored, token)
 
+    def require_replicas(self, who: Principal, needed: int) -> None:
+        """`ReplicasMissingError` if there are too few for a message that has to be confirmed."""
+        self.durability.require_replicas(needed)
+
     def new_producer_id(self, who: Principal) -> int:
         """An id for a producer that numbers its batches."""
         self.access.check(who, "publish", ("broker", self.config.name))

@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from onelog.clock import Clock
-from onelog.config import BrokerConfig
+from onelog.config import BrokerConfig, ReplicationConfig
 from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
@@ -30,7 +30,7 @@ from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability, Post, WhenSafe
+from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
 from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
@@ -114,12 +114,16 @@ class Parts:
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
         seconds: Callable[[], float] = time.perf_counter,
+        replication: ReplicationConfig | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
 
         `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        `replicas` are those of a master that has some.
         """
         self.config = config
+        self.replication = replication or ReplicationConfig()
         self.store = store
         self._clock, self._schedule = clock, schedule
         self._closed = False
@@ -131,7 +135,10 @@ class Parts:
         self.waiting = Waiting(clock, schedule)
         self.durability = Durability(
             store, clock, schedule, post, immediate=store.config.flush != "sync",
-            timeout_ms=config.flush_timeout_ms,
+            timeout_ms=config.flush_timeout_ms, replicas=replicas,
+            replicates=replicas is not None
+            and (self.replication.ack != "local" or bool(self.replication.etcd)),
+            replicas_timeout_ms=self.replication.timeout_ms,
         )  # fmt: skip
         self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
         self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
@@ -146,7 +153,9 @@ class Parts:
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
-        self.batch_producers = BatchProducers(self.tables, store, self.topics, self.marked, clock)
+        self.batch_producers = BatchProducers(
+            self.tables, store, self.topics, self.marked, clock, self.when_durable
+        )
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)

@@ -232,7 +232,7 @@ class Leases:
     @property
     def moment(self) -> tuple[int, int]:
         """While this number stays the same, a queue that had nothing to lease still has nothing."""
-        return self._store.log_end, self._frees
+        return self._store.confirmed, self._frees
 
     def available(self, request: LeaseRequest, topic: str, queue_id: int) -> int:
         """How many messages of a queue could be had now, wanted or not."""
