@@ -78,13 +78,6 @@ class Fetched(NamedTuple):
 class StoreReader:
     """The reading side of a store."""
 
-    gated = False
-
-    @property
-    def confirmed(self) -> int:
-        """Queues and index know everything below."""
-        return int(self.log.end)
-
     def __init__(self, folder: Path, log: CommitLog, queues: Queues, index: KeyIndex) -> None:
         self.folder = folder
         self.log = log
@@ -119,11 +112,6 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         return QueueOffset(queue.end if queue else 0)
 
-    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """The offset that the next append gives; messages before it may not be confirmed."""
-        queue = self.queue_table.find(topic, queue_id)
-        return QueueOffset(queue.reserved if queue else 0)
-
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Iterator[Entry]:
         """(log offset, size, tags code) of up to `count` messages from `offset` on."""
         queue = self.queue_table.find(topic, queue_id)
@@ -140,7 +128,7 @@ class StoreReader:
             for at, size, _ in queue.entries(offset, queue.end - offset):
                 if size != PADDING_SIZE:  # Otherwise it stands for a message that is not there.
                     return at
-        return self.confirmed
+        return int(self.log.end)
 
     def place(self, topic: str, queue_id: int, offset: int) -> Entry | None:
         """The entry of one message; None if it is not there: deleted, lost, or yet to come."""

@@ -193,11 +193,19 @@ class Durability:
             raise ReplicasMissingError(f"{replicas.in_sync} replicas are in sync, which is too few")
 
     def when_on_disk(self, callback: WhenSafe) -> None:
-        """Call back, in the flush thread, once everything written so far is on disk.
+        """Call back, in the flush thread, once everything written so far is confirmed and on disk.
 
         Whatever is promised: for what may be deleted only then.
         """
-        self._store.when_flushed(self._store.log_end, callback)
+        end = self._store.log_end
+
+        def confirmed(error: StoreError | None) -> None:
+            if error is None:
+                self._store.when_flushed(end, callback)
+            else:
+                callback(error)
+
+        self._store.when_confirmed(end, confirmed)
 
     def refuse(self, error: OnelogError) -> None:
         """Acknowledge nothing from now on: those who wait, and who come, are told the reason."""

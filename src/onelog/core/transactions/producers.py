@@ -107,6 +107,14 @@ class BatchProducers:
             for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
                 self._replay((topic, queue_id))
 
+    def follow(self, touched: set[Queue] | None) -> None:
+        """More of a follower's log is confirmed, in these queues, or in many."""
+        by_topic = self._store.queue_table.by_topic
+        for topic in self._marked.names:
+            for queue_id in list(by_topic.get(topic, ())):
+                if touched is None or (topic, queue_id) in touched:
+                    self._replay((topic, queue_id))
+
     def _replay(self, queue: Queue) -> None:
         topic, queue_id = queue
         store = self._store
