@@ -9,7 +9,7 @@ called. However many callers want an unknown topic, the name servers are asked o
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from onelog.client.admin.cluster import MASTER_ID, BrokerSet, broker_set
@@ -54,12 +54,20 @@ class Route:
             )
         return brokers.master
 
-    def reading_address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
-        """Where to read from: the broker with that id if it is known, else any of its set."""
+    def reading_address(
+        self, broker: str, *, broker_id: int = MASTER_ID, suspects: Collection[Address] = ()
+    ) -> Address:
+        """Where to read from: the broker with that id if it is known, else any of its set; one
+        that is not suspect, if there is such a one.
+        """
         brokers = self.brokers.get(broker)
         if brokers is None:
             return self.address(broker)
-        return dict(brokers.members).get(broker_id) or brokers.preferred
+        wanted = dict(brokers.members).get(broker_id) or brokers.preferred
+        if wanted in suspects:
+            others = (address for _, address in brokers.members if address not in suspects)
+            return next(others, wanted)
+        return wanted
 
 
 class RouteCache:
