@@ -1,0 +1,1 @@
+"""Replicas of a broker: the same log on several nodes, one of which is the master."""
