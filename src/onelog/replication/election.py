@@ -104,6 +104,8 @@ class InSync:
     ids: frozenset[int]
     replicas: int
     revision: int
+    unfit: frozenset[int] = frozenset()
+    """Nodes that are not to be in it, however far they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +394,8 @@ class Election:
         state = self.view.state
         if state is None:
             return InSync(frozenset(), self.me.replicas, 0)
-        return InSync(frozenset(state.in_sync), state.replicas, self.view.state_revision)
+        ids, revision = frozenset(state.in_sync), self.view.state_revision
+        return InSync(ids, state.replicas, revision, self._unfit())
 
     def _say(self, what: str) -> None:
         if what != self._said:
@@ -538,7 +541,7 @@ class Election:
             self._propose(frozenset(state.in_sync))
 
     def _unfit(self) -> frozenset[int]:
-        """Nodes that are not to be in the set, however far they are."""
+        """Nodes that are to be stopped, or may have lost something."""
         return frozenset(
             number
             for number, node in self.view.nodes.items()
@@ -556,7 +559,7 @@ class Election:
         if self._writing or self._handing_over or state is None:
             return
         ids = (wanted - self._unfit()) | {self.me.id}
-        if ids == frozenset(state.in_sync):
+        if ids == wanted == frozenset(state.in_sync):
             self._wanted = None
             self._told = self._in_sync()
             self._node.in_sync_is(self._told)
@@ -566,9 +569,10 @@ class Election:
             if not error and self._wanted == wanted:
                 self._wanted = None
 
+        # A proposal that is not taken over as it is makes a new revision, too: what was proposed
+        # before it, and is perhaps still on its way, can come to nothing any more.
+        ids = ids.intersection(self.view.nodes.keys() | set(state.in_sync))
         added = ids.difference(state.in_sync)
-        if not added <= self.view.nodes.keys():
-            return  # Of whom the registry knows nothing: it is asked again when it does.
         changed = State(state.epoch, state.master, tuple(sorted(ids)), state.replicas)
         self._change(changed, written, added)
 
