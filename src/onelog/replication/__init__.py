@@ -1,1 +1,1 @@
-"""Replicas of a broker: the same log on several nodes, one of which is the master."""
+"""The same log on several nodes: one of them leads, and the others follow, byte for byte."""
