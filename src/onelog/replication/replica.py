@@ -106,7 +106,7 @@ class Replica:
     """Whether this node, which is master, is certainly the only one."""
     propose_in_sync: Callable[[frozenset[int]], None] | None = None
     """Asks the judge for another in-sync set; None: the leader's word counts."""
-    made_intact: Callable[[], None] = lambda: None
+    on_intact: Callable[[], None] = lambda: None
     """Called when this node is known to have all that the set thinks it has."""
 
     def __post_init__(self) -> None:
@@ -325,6 +325,10 @@ class Replica:
         """Stay master after all."""
         if self.leader is not None:
             self.leader.resume()
+
+    def made_intact(self) -> None:
+        """This node has all that the set thinks it has."""
+        self.on_intact()
 
     # -- time ----------------------------------------------------------------------------------
 
