@@ -322,19 +322,21 @@ def test_a_member_that_is_behind_leaves_the_set_and_only_then_is_not_waited_for(
     assert master.proposals == [frozenset((0, 1, 2))]
 
 
-def test_fewer_than_a_majority_confirm_nothing(make: MakeNode) -> None:
+def test_fewer_than_a_majority_confirm_nothing_and_keep_their_candidates(make: MakeNode) -> None:
     master, one = make(0), make(1)
     master.epochs.begin(1, 0)
     leader = master.lead(MAJORITY, frozenset((0, 1)))
     wire = Wire(leader, one.follow(epochs=True), epochs=True)
     wire.settle()
+    leader.tick()
+    assert leader.available(0)
     wire.cut()
     end = master.append(1)
     leader.appended()
     master.clock.advance(2_001)
     leader.tick()
-    accept(leader, master)
-    assert leader.in_sync == 1
+    assert master.proposals == []
+    assert not leader.available(0)
     assert master.store.confirmed < end
 
 
