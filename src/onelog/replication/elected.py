@@ -4,14 +4,13 @@
                             |
                         the server, which opens the core anew when the role changes
 
-Invariant: the core is opened and closed by one task at a time; a node that ends as master hands over
-first, if another one is in sync, so that nobody has to wait for a lease to be over.
+Invariant: the core is opened and closed by one task at a time; a node that ends as master hands
+over first, if another one is in sync, so that nobody has to wait for a lease to be over.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +25,7 @@ from onelog.net.capacity import Capacity
 from onelog.replication.election import Election, Role, Self
 from onelog.replication.epochs import Epochs
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
+from onelog.replication.fixed import followers_port
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.node import MasterLine, listen_for_followers
 from onelog.replication.replica import Replica
@@ -67,7 +67,7 @@ class ElectedRole:
         self.built = Role()
         """The role of that core."""
         self._clock = MonotonicClock()
-        self._line = MasterLine(self._dialed)
+        self._line = MasterLine(lambda link, address: self.replica.dialed(link, address))
         self._listener: BulkListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._boot = _Boot(store)
@@ -109,6 +109,11 @@ class ElectedRole:
         """Of the role that the core has."""
         return self.built.epoch
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the core may write its last words: not if another node is master by now."""
+        return self.replica.leader is not None and self.election.is_proven()
+
     def found_master(self, address: str, followers_address: str) -> None:
         """Name servers say where a slave's master is: etcd knows better."""
 
@@ -134,24 +139,18 @@ class ElectedRole:
         self.election.start()
 
     async def leave(self) -> None:
-        """Before the end: have another node be master, if this one is and another can."""
+        """Before the end: let another node be master, and nobody wait for this one."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.replica.is_ending = True
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def done(error: str) -> None:
-            if not error:
-                self.replica.close()  # The core is not opened again for a role that ends at once.
-            if not over.done():
-                over.set_result(error)
-
-        if self.election.role.is_master:
-            self.election.hand_over(done)
-            try:
-                async with asyncio.timeout(GOODBYE_SECONDS_MAX):
-                    error = await over
-            except TimeoutError:
-                error = "the other node did not take it in time"
-            if error:
-                log.warning("the set has no master until another lease is over: %s", error)
+        self.election.leave(lambda error: None if over.done() else over.set_result(error))
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS_MAX):
+                error = await over
+        except TimeoutError:
+            error = "it took too long"
+        if error:
+            log.warning("the set could not be left before the end: %s", error)
 
     def stop_following(self) -> None:
         """Let the core be closed: nothing more comes in."""
@@ -214,12 +213,6 @@ class ElectedRole:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def followers_port(config: Config) -> int:
-    """Where a node listens for followers."""
-    port = config.replication.port
-    return config.broker.port + 1 if port < 0 else port
 
 
 class _Boot:

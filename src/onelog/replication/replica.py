@@ -116,11 +116,13 @@ class Replica:
         self.follower: Follower | None = None
         self.leads = False
         """Whether the core is a master's."""
+        self.is_ending = False
+        """Whether roles are left, but no other is taken any more."""
         self.hindrance = ""
         """Why the role could not be taken; empty if it was."""
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
-        self._busy = self._closed = False
+        self._busy = self._closed = self._is_open = False
         self._led_since_ms = 0
 
     # -- roles ---------------------------------------------------------------------------------
@@ -161,13 +163,13 @@ class Replica:
         self._taken = None
 
     def _take_role(self) -> None:
-        if self._busy or self._closed or self._taken == self.role:
+        if self._busy or self._closed or self.is_ending or self._taken == self.role:
             return
         self._taken = role = self.role
         try:
             if role.is_master:
                 self._lead(role)
-            elif self.leads:
+            elif self.leads or not self._is_open:
                 self._rebuild(role, None, self._become_follower, lambda error: None)
                 self._taken = None  # To be followed when the core is open.
             else:
@@ -192,7 +194,8 @@ class Replica:
 
         def rebuilt(error: OnelogError | None) -> None:
             self._busy = False
-            self.leads = role.is_master and error is None
+            self._is_open = error is None
+            self.leads = role.is_master and self._is_open
             then(error)
             if error is not None:
                 self._failed(error)
@@ -229,7 +232,8 @@ class Replica:
         if self.leads:
             self.around.core.confirmed(touched)
         elif not self._busy:
-            self.around.core.follow(touched)
+            if self._is_open:
+                self.around.core.follow(touched)
             self._open_if_confirmed()
 
     def _open_if_confirmed(self) -> None:
@@ -285,7 +289,7 @@ class Replica:
         lags: tuple[Lag, ...] = ()
         if self.leader is not None:
             lags = tuple(
-                Lag(each.node_id, each.behind_bytes, each.behind_ms)
+                Lag(each.node_id, each.behind_bytes, each.behind_ms if each.behind_bytes else 0)
                 for each in self.leader.followers
             )
         attached = self.follower is not None and self.follower.is_attached
@@ -295,11 +299,10 @@ class Replica:
 
     def _has_enough_followers(self) -> bool:
         """Of a master: whether so many keep up that something can be confirmed."""
-        leader, lag_ms = self.leader, self.config.lag_ms
-        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * lag_ms:
+        leader = self.leader
+        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * self.config.lag_ms:
             return True
-        up_to_date = sum(each.behind_ms <= lag_ms for each in leader.followers)
-        return leader.available(0) and 1 + up_to_date >= leader.needed
+        return leader.available(0)
 
     def prepare_hand_over(self, target: int, ready: Callable[[str], None]) -> None:
         """Acknowledge nothing that is written from now on; ready when the target has the rest."""
