@@ -88,6 +88,8 @@ async def consuming(kind: str, names: NameServer, heard: list[int]) -> AsyncIter
 async def test_a_consumer_goes_on_at_the_slave_and_returns_to_the_master(
     tmp_path: Path, kind: str, still_listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # One that takes messages by itself, so that it is known which ones are read there.
+    monkeypatch.setattr(BrokerServer, "_is_slave", False)
     monkeypatch.setattr(nodes_module, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(routes_module, "MASTERLESS_SECONDS", 0.5)
     monkeypatch.setattr(pulling, "HOLD_MS", 1_000)
