@@ -91,6 +91,8 @@ def log_end(peer: OnelogPeer | RocketmqPeer) -> int:
         answer = call(peer.broker_address, Code.GET_BROKER_RUNTIME_INFO)
     except OSError:
         return -1
+    if answer.code != 0:  # It is still starting.
+        return -1
     return int(KVTable.decode_answer(answer.body).table["commitLogMaxOffset"])
 
 

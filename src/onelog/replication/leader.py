@@ -391,6 +391,8 @@ class FollowerSession(ABC):
     """Where the log ended at some time: when the follower gets there, it had all there was then."""
     heartbeat_ms: int = 5_000
     idle_ms: int = 20_000
+    asks_first: bool = False
+    """Whether its first report says where to begin, and not yet what it has."""
     _next: int = -1
     _reading: bool = False
     _closed: bool = False
@@ -452,15 +454,13 @@ class FollowerSession(ABC):
                 "never wrote or has lost; keep the better one, and move the other store away"
             )
         if self._next < 0:
-            if 0 < offset < start:
-                self.link.send([self._header(start, 0)])
-                raise WireError(
-                    f"its log ends at {offset}, but this one begins at {start}: what is between is "
-                    "deleted here; move its store away, and it will be copied anew"
-                )
-            self._next = offset or start
+            # If that leaves a gap, the follower sees it, and says what is to be done.
+            self._next = max(offset, start)
             self.marked_ms, self.mark = self.leader.clock.now_ms(), end
             log.info("follower %s goes on from %d; the log ends at %d", self, self._next, end)
+            if self.asks_first:
+                self.pump()
+                return
         elif offset > self._next:
             raise WireError(f"it reports {offset}, but was sent the log up to {self._next} only")
         self.acked = offset
@@ -540,6 +540,7 @@ class EpochSession(FollowerSession):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.heartbeat_ms, self.idle_ms = 1_000, 5_000
+        self.asks_first = True
         self._reader = epoch_ha.FollowerReader()
         self._greeted = False
         self._told = -1

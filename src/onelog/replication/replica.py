@@ -216,7 +216,9 @@ class Replica:
         store, in_sync = self.store, self._in_sync
         store.drop_partial()
         if role.epoch > self.epochs.last:
-            self.epochs.begin(role.epoch, store.log_end)
+            # What was here before the set was founded is part of its first epoch.
+            start = store.log_end if self.epochs.entries else store.log.start
+            self.epochs.begin(role.epoch, start)
         self.leader = leader = Leader(
             store, self.epochs, self.clock, self.schedule, self.post, self.offload, self.config,
             self.node_id, on_confirmed=self._confirmed,
