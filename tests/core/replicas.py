@@ -102,7 +102,7 @@ class Follower(World):
         until = int(log.log_end) if until is None else until
         store = self.store
         while store.raw_end < until:
-            at = store.raw_end
+            at = max(store.raw_end, int(log.log_min))
             piece = bytes(log.read_raw(at, min(PIECE_BYTES, until - at)))
             if not piece:  # The end of a segment has nothing in it.
                 break
