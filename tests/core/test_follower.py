@@ -46,11 +46,19 @@ def test_it_serves_what_is_confirmed_also_to_those_who_wait(
     assert pulled(found) == [b"2"]
 
 
-def test_it_writes_nothing_and_says_who_does(pair: tuple[Master, Follower]) -> None:
-    _, follower = pair
+def test_it_writes_nothing_and_says_who_does(
+    pair: tuple[Master, Follower], caplog: pytest.LogCaptureFixture
+) -> None:
+    master, follower = pair
+    master.send(body=b"timed", TIMER_DELIVER_MS=str(master.clock.now_ms() + 2_000))
+    follower.receive(master.store)
     end = follower.store.log_end
     follower.publish(NewMessage("orders", 0, b"x"))
     follower.end_tick()
+    due = str(follower.clock.now_ms() + 1_000)
+    for properties in (b"TIMER_DELIVER_MS\x01" + due.encode(), b"DELAY\x011"):
+        follower.publish(NewMessage("orders", 0, b"x", properties))
+        follower.end_tick()
     error = follower.told[0].error
     assert isinstance(error, NotMasterError)
     assert "10.0.0.5:10911 is the master" in str(error)
@@ -63,6 +71,7 @@ def test_it_writes_nothing_and_says_who_does(pair: tuple[Master, Follower]) -> N
     follower.advance(600_000)
     follower.close()
     assert follower.store.log_end == end
+    assert not caplog.records
 
 
 def test_consumers_are_members_of_their_groups_there_too(pair: tuple[Master, Follower]) -> None:

@@ -331,8 +331,9 @@ class Parts:
         self.master_is(master)
         self.topics.follows = self.groups.follows = True
         self.leases.follow()
-        self.in_place.stop()
         self.timers.forget_files()
+        for stop in self._stops:
+            stop()
         self.tables.open()
         self.lease_tables.open()
         self.batch_producers.open()
@@ -420,9 +421,7 @@ class Parts:
             self._is_gone = True
             self.fence()
             parts: tuple[Callable[[], None], ...] = (
-                self.compaction.close, self.delay.close, self.timers.stop, self.waiting.end_all,
-                self.checkback.close, self.prepared_batches.close, self.leases.stop,
-                self.in_place.stop,
+                *self._stops, self.waiting.end_all, self.leases.stop,
                 partial(self.lease_tables.close, write=False),
                 partial(self.tables.close, write=False),
             )  # fmt: skip
@@ -435,6 +434,14 @@ class Parts:
                 log.error("a part of the broker was not closed cleanly: %s", error)
             except Exception:
                 log.exception("a part of the broker was not closed cleanly")
+
+    @property
+    def _stops(self) -> tuple[Callable[[], None], ...]:
+        """What ends all that would be written by itself."""
+        return (
+            self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
+            self.prepared_batches.close, self.in_place.stop,
+        )  # fmt: skip
 
     @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
