@@ -7,6 +7,7 @@ loopback address, SQL filters switched on, and a folder of the test instead of t
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,8 +38,10 @@ class RocketmqPeer:
         sync_flush: bool = False,
         nameservers: str | None = None,
         delay_levels: str | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
+        self._settings = settings or {}
         self._heap = heap
         self._sync_flush = sync_flush
         self._nameserver_port, self._broker_port = free_ports()
@@ -69,6 +72,7 @@ class RocketmqPeer:
             "brokerId": 0,
             "namesrvAddr": self.nameservers,
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "listenPort": self._broker_port,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
@@ -78,7 +82,7 @@ class RocketmqPeer:
         }
         if self._delay_levels is not None:
             settings["messageDelayLevel"] = self._delay_levels
-        config = self._write("broker.conf", settings)
+        config = self._write("broker.conf", settings | dict(self._settings))
         self._spawn("broker.BrokerStartup", config, (*self._heap, *_EXPORTS))
 
     def _write(self, name: str, settings: dict[str, object]) -> Path:
