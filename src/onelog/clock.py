@@ -20,6 +20,14 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class MonotonicClock:
+    """Time that only goes forward, whatever is done to the machine's clock; it begins anywhere."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since some time in the past."""
+        return time.monotonic_ns() // 1_000_000
+
+
 class ManualClock:
     """A clock that stands still until it is told to move."""
 

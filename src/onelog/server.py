@@ -21,7 +21,7 @@ from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways import Changed, Gateway, House, MakeSession
+from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -30,6 +30,7 @@ from onelog.net.connection import Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
+from onelog.replication.fixed import FixedRole, followers_port
 from onelog.rocketmq import config_files
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.folder import require_store
@@ -90,12 +91,20 @@ class BrokerServer:
             kafka = replace(self.config.kafka, port=_free_port(config.host))
             self.config = replace(self.config, kafka=kafka)
         self.store = await asyncio.to_thread(
-            lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
+            lambda: MessageStore.open(
+                Path(config.store_path).expanduser(), self.config.store, gated=self._is_slave
+            )
         )
+        self.role = FixedRole(
+            self.config, self.store, self._schedule, self._call_soon, self._post, self._offload,
+            self._capacity, self._is_slave,
+        )  # fmt: skip
         try:
             self._build()
+            await self.role.start()
             await self._listen_all()
         except BaseException:
+            await self.role.close()
             for listener in self._listeners:
                 await listener.close()
             self.store.close()
@@ -103,34 +112,55 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
+    @property
+    def _is_slave(self) -> bool:
+        return self.config.broker.broker_id > 0
+
     def _build(self) -> None:
         config = self.config.broker
         loop = self._loop
         random = Random()
         store_host = encode_host(_resolve(config.client_host), config.port)
-        self.broker = Broker(
+
+        self.broker = self.role.broker = Broker(
             config,
             self.store,
             clock=self._clock,
-            schedule=lambda delay_ms, call: void(loop.call_later(delay_ms / 1000, call)),
-            call_soon=lambda call: void(loop.call_soon(call)),
-            post=lambda call: void(loop.call_soon_threadsafe(call)),
+            schedule=self._schedule,
+            call_soon=self._call_soon,
+            post=self._post,
             offload=lambda work: void(loop.run_in_executor(None, work)),
             random=random,
             naming=NAMING,
             store_host=store_host,
+            replication=self.config.replication,
+            replicas=self.role.leader,
         )
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls,
+            self._listen, self.tls, self.stalls, self._standing(),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
             for section, place in GATEWAYS
-            if value_of(self.config, f"{section}.port")
+            if value_of(self.config, f"{section}.port") and section in self._sections
         }
-        self.broker.open(ROCKETMQ)
+        self.broker.open(ROCKETMQ, follower=self._is_slave)
+
+    @property
+    def _sections(self) -> list[str]:
+        """The protocols that are served: those who follow another broker have RocketMQ's only."""
+        return [section for section, _ in (GATEWAYS[:1] if self._is_slave else GATEWAYS)]
+
+    def _standing(self) -> Standing:
+        port = followers_port(self.config)
+        host = _bracketed(self.config.broker.client_host)
+        return Standing(
+            ha_address=f"{host}:{port}" if port else "",
+            replicated=self._is_slave or self.config.replication.is_on,
+            found_master=self.role.found_master,
+        )
 
     async def _listen_all(self) -> None:
         """Open the ports. One that another program has is left out, if nobody asked for it."""
@@ -160,6 +190,15 @@ class BrokerServer:
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
+
+    def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
+        self._loop.call_later(delay_ms / 1000, call)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
 
     def _offload(
         self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
@@ -275,7 +314,9 @@ class BrokerServer:
             last_first.push_async_callback(asyncio.to_thread, self._lookers.shutdown)
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
+            last_first.push_async_callback(self.role.close)
             last_first.callback(self.broker.close)
+            last_first.callback(self.role.stop_following)
             for gateway in self.gateways.values():
                 last_first.push_async_callback(gateway.close)
         log.info("broker %s stopped", self.config.broker.name)
