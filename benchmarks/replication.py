@@ -32,7 +32,7 @@ from benchmarks.rocketmq_peer import (
 )
 from benchmarks.rounds import told, turns
 from benchmarks.table import Options, Row, at_least
-from onelog.client import Message, Producer
+from tests.e2e.faults.filler import fill
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.processes import ChildError, wait_until
 from tests.e2e.remoting_probe import accepts_message, call
@@ -45,8 +45,6 @@ CATCH_UP_BYTES = 4 << 30
 CATCH_UP_BYTES_QUICK = 256 << 20
 CATCH_UP_MB_S_MIN = 300.0
 KEPT_MIN = 0.9
-BODY_BYTES = 64 << 10
-BATCH = 64
 PIECE_BYTES = 1 << 20
 
 
@@ -205,7 +203,7 @@ def catching_up(options: Options, size: int, rounds: int) -> list[Row]:
         options.announce(f"catching up: round {number} of {rounds}, {name}")
         own = options.folder / f"behind-{name}-{number}"
         with makers[name](own) as pair:
-            _fill(pair.master, size)
+            fill(pair.master.nameservers, "Filled", size >> 20)
             found[name].append(_catch_up_mb_s(pair))
         shutil.rmtree(own, ignore_errors=True)
         if name == "onelog":
@@ -223,14 +221,6 @@ def catching_up(options: Options, size: int, rounds: int) -> list[Row]:
             "RocketMQ", note=rounds_told,
         ),
     ]  # fmt: skip
-
-
-def _fill(master: Peer, size: int) -> None:
-    with Producer("fillers", nameserver=master.nameservers, timeout=30) as producer:
-        batch = [Message("Filled", bytes(BODY_BYTES), keys=["k"]) for _ in range(BATCH)]
-        while log_end(master) < size:
-            for sending in [producer.send_async(message) for message in batch]:
-                sending.result()
 
 
 def _catch_up_mb_s(pair: Pair) -> float:

@@ -3,6 +3,7 @@
 python -m tests.e2e.faults.filler NAMESERVERS TOPIC MIB
 """
 
+import os
 import sys
 
 from onelog.client import Message, Producer
@@ -15,10 +16,13 @@ AT_ONCE = 64
 def fill(nameservers: str, topic: str, mib: int) -> None:
     """Return when all is acknowledged; what failed is sent again."""
     left = (mib << 20) // BODY_BYTES
-    with Producer("fillers", nameserver=nameservers, timeout=10) as producer:
+    body = os.urandom(BODY_BYTES)
+    with Producer(
+        "fillers", nameserver=nameservers, timeout=10, compress_over_bytes=2 * BODY_BYTES
+    ) as producer:
         while left > 0:
             count = min(left, AT_ONCE)
-            sends = [producer.send_async(Message(topic, bytes(BODY_BYTES))) for _ in range(count)]
+            sends = [producer.send_async(Message(topic, body)) for _ in range(count)]
             for sending in sends:
                 try:
                     sending.result()
