@@ -6,14 +6,16 @@ The load goes on through all rounds: RocketMQ's Java client, the Python SDK in o
 librdkafka, each with a topic of its own. After each fault the cluster must become whole by itself.
 """
 
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +42,50 @@ class Outcome:
     is_good: bool
     said: str
     folder: Path
+
+
+@dataclass(slots=True)
+class Total:
+    """What several campaigns came to."""
+
+    rounds: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    outages: list[tuple[str, str, str, str, float]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Campaigns that did not come to their end, and why."""
+
+    def add(self, outcome: Outcome) -> None:
+        """One more campaign."""
+        self.rounds += outcome.rounds
+        for name, value in json.loads((outcome.folder / "verdict.json").read_text()).items():
+            if name == "outages":
+                self.outages += map(tuple, value)
+            else:
+                self.counts[name] += value
+
+    @property
+    def violations(self) -> dict[str, int]:
+        """Of each kind that there was."""
+        return {name: self.counts[name] for name in checker.VIOLATIONS if self.counts[name]}
+
+    def fail_over_s(self, percent: float, who: str = "any") -> float:
+        """Over all campaigns."""
+        times = [each[4] for each in self.outages if each[3] == who and each[2] != "follower"]
+        return checker.percentile(times, percent)
+
+    def told(self) -> Iterator[str]:
+        """For people."""
+        yield f"{self.rounds} rounds; " + ", ".join(
+            f"{name}: {count}" for name, count in sorted(self.counts.items())
+        )
+        for who in sorted({each[3] for each in self.outages}):
+            times = ", ".join(f"p{p} {self.fail_over_s(p, who):.2f} s" for p in (50, 90, 99, 100))
+            yield f"fail-over of {who}: {times}"
+        for kind in sorted({each[0] for each in self.outages}):
+            own = [each[4] for each in self.outages if each[0] == kind and each[3] == "any"]
+            worst = max(own)
+            yield f"{kind}: {len(own)} times, longest without an acknowledgement {worst:.2f} s"
+        yield from self.broken
 
 
 class Load:
@@ -125,6 +171,30 @@ class Load:
         """End the clients."""
         for child in self._children:
             stop(child, signal.SIGKILL)
+
+
+def run_all(
+    folder: Path,
+    seeds: Iterable[int],
+    rounds: int,
+    *,
+    only: list[str] | None = None,
+    clients: Iterable[str] = CLIENT_KINDS,
+    say: Callable[[str], None] = print,
+) -> Total:
+    """A campaign of each seed, also after one that went wrong."""
+    total = Total()
+    for seed in seeds:
+        say(f"-- seed {seed}")
+        try:
+            own = folder / f"seed-{seed}"
+            outcome = run(own, seed, rounds, only=only, clients=tuple(clients), say=say)
+        except (ChildError, subprocess.SubprocessError) as error:
+            total.broken.append(f"seed {seed}: {error}")
+            say(total.broken[-1])
+        else:
+            total.add(outcome)
+    return total
 
 
 def run(

@@ -3,17 +3,15 @@
 The short round is for every run of the tests; the long ones are two hundred, of all kinds.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.faults import servers
-from tests.e2e.faults.campaign import CLIENT_KINDS, run
-from tests.e2e.faults.checker import FAIL_OVER_S_MAX, VIOLATIONS, percentile
+from tests.e2e.faults.campaign import run, run_all
+from tests.e2e.faults.checker import FAIL_OVER_S_MAX
 from tests.e2e.faults.faults import KINDS, Choice
 from tests.e2e.faults.servers import BROKERS
-from tests.e2e.processes import ChildError
 
 SEEDS = range(1, 11)
 ROUNDS = 20
@@ -38,30 +36,12 @@ def test_a_master_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
 def test_two_hundred_rounds_of_faults_lose_nothing(tmp_path: Path) -> None:
-    rounds, counts, times, bad = 0, dict.fromkeys((*VIOLATIONS, "acknowledged"), 0), [], []
-    duplicates = {"duplicates in the log": 0, "duplicates delivered": 0}
-    for seed in SEEDS:
-        try:
-            outcome = run(tmp_path / f"seed-{seed}", seed, ROUNDS, clients=CLIENT_KINDS)
-        except ChildError as error:
-            bad.append(f"seed {seed}: {error}")
-            continue
-        rounds += outcome.rounds
-        verdict = json.loads((outcome.folder / "verdict.json").read_text())
-        for counted in (counts, duplicates):
-            for name in counted:
-                counted[name] += verdict.get(name, 0)
-        times += [
-            seconds
-            for _, _, hit, who, seconds in verdict["outages"]
-            if who == "any" and hit != "follower"
-        ]
-    print(f"{rounds} rounds: {counts}, {duplicates}")
-    print(f"fail-over: p50 {percentile(times, 50):.2f} s, p99 {percentile(times, 99):.2f} s")
-    assert not bad, "\n".join(bad)
-    assert {name: counts[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0)
-    assert counts["acknowledged"] > 0
-    assert percentile(times, 99) < FAIL_OVER_S_MAX
+    total = run_all(tmp_path, SEEDS, ROUNDS)
+    print("\n".join(total.told()))
+    assert not total.broken
+    assert not total.violations
+    assert total.rounds == len(SEEDS) * ROUNDS
+    assert total.fail_over_s(99) < FAIL_OVER_S_MAX
 
 
 def test_a_seed_chooses_the_same_faults_each_time_and_every_kind() -> None:
