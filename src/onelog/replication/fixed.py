@@ -102,6 +102,18 @@ class FixedRole:
         assert self.leader is not None
         self.leader.in_sync_is(ids, self.leader.revision + 1)
 
+    @property
+    def broker_id(self) -> int:
+        """What name servers know this node as."""
+        return self.config.broker.broker_id
+
+    epoch = 0
+    may_write = True
+    """Whether a master's core may write its last words."""
+
+    async def leave(self) -> None:
+        """Before the end: nobody takes the place of this node."""
+
     async def start(self) -> None:
         """Listen for followers, or follow. The core is open by then."""
         config = self.config
