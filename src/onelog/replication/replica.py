@@ -58,6 +58,10 @@ class Core(Protocol):
         """A master's: acknowledge nothing from now on."""
         ...
 
+    def refuse_writes(self, reason: str | None) -> None:
+        """A master's: take nothing new until it is told None; who waits is answered as usual."""
+        ...
+
     def master_is(self, address: str) -> None:
         """A follower's: whom to ask for what it does not do."""
         ...
@@ -305,11 +309,12 @@ class Replica:
         return leader.available(0)
 
     def prepare_hand_over(self, target: int, ready: Callable[[str], None]) -> None:
-        """Acknowledge nothing that is written from now on; ready when the target has the rest."""
+        """Write and acknowledge nothing new from now on; ready when the target has the rest."""
         leader = self.leader
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
+        self.around.core.refuse_writes("another node is to be the master")
         leader.pause()
         until, deadline_ms = self.store.log_end, self.clock.now_ms() + HAND_OVER_MS
 
@@ -317,7 +322,7 @@ class Replica:
             if leader.acked(target) >= until or leader is not self.leader:
                 ready("")
             elif self.clock.now_ms() >= deadline_ms:
-                leader.resume()
+                self.resume()
                 ready(f"node {target} did not get the whole log in {HAND_OVER_MS} ms")
             else:
                 self.schedule(HAND_OVER_CHECK_MS, look)
@@ -326,8 +331,9 @@ class Replica:
 
     def resume(self) -> None:
         """Stay master after all."""
-        if self.leader is not None:
+        if self.leader is not None and self.leads:
             self.leader.resume()
+            self.around.core.refuse_writes(None)
 
     def made_intact(self) -> None:
         """This node has all that the set thinks it has."""
