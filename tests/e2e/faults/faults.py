@@ -194,11 +194,9 @@ KINDS = {
     "mute": Kind(mute, (4, 10)),
     "deaf": Kind(deaf, (4, 10)),
     "cut off etcd": Kind(cut_off_etcd, (8, 12)),
-    # It has its lease, so nobody else may be master; and no majority has its messages.
-    "cut off brokers": Kind(cut_off_brokers, (4, 10), alive=False),
-    "acks lost": Kind(lose_acks, (4, 10), alive=False),
-    # A master that has no room keeps its lease, and refuses.
-    FULL_DISK: Kind(fill_disk, (4, 8), alive=False),
+    "cut off brokers": Kind(cut_off_brokers, (6, 12)),
+    "acks lost": Kind(lose_acks, (6, 12)),
+    FULL_DISK: Kind(fill_disk, (6, 12)),
     "clock +1 h": Kind(clock_forward, (4, 8)),
     "clock -1 h": Kind(clock_back, (4, 8)),
     "etcd down": Kind(etcd_down, (1, 5, 10), alive=False, target="etcd"),

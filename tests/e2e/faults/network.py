@@ -37,7 +37,7 @@ def why_not() -> str:
     if shutil.which("ip") is None:
         return "there is no `ip` here (Debian: iproute2)"
     probe = f"{PREFIX}-{os.getpid()}-probe"
-    for command in (["netns", "add", probe], ["-n", probe, "link", "add", "b", "type", "bridge"]):
+    for command in (["netns", "add", probe], ["-n", probe, "link", "add", "br0", "type", "bridge"]):
         ended = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
         if ended.returncode != 0:
             break
