@@ -247,7 +247,7 @@ async def test_sends_between_two_masters_take_the_patient_way(order_key: str | N
         await here.deliver()
         here.routes["orders"] = route_data({"a": here.brokers[0].address}, perm=4)
         await here.delivery.instance.routes.refresh("orders")
-        message = Message("orders", b"")
+        message = Message("orders", b"hello")
         assert not here.delivery.post(message, order_key, None, TIMEOUT_MS, lambda _: None)
         with pytest.raises(BrokerNotFoundError, match="has no queue that can be written to now"):
             await here.deliver(order_key=order_key)
