@@ -97,6 +97,8 @@ class Load:
         self.kinds = tuple(kinds)
         self._cluster = cluster
         self._children: list[subprocess.Popen[bytes]] = []
+        self._read_to: Counter[str] = Counter()
+        self._served: Counter[str] = Counter()
 
     def start(self) -> None:
         """Create the topics, start the clients, and return when all of them are served."""
@@ -138,6 +140,26 @@ class Load:
             if not any(op in (line["op"], line.get("result")) for line in lines(path)):
                 return False
         return True
+
+    def wait_until_served(self, since: int) -> None:
+        """Return when the cluster is whole and every kind of client was acknowledged something."""
+        for kind in self.kinds:
+            served = partial(self._is_acknowledged, kind, since)
+            self._cluster.wait_for(f"an acknowledgement for {kind}", served, 60)
+        self._cluster.wait_until_whole()
+
+    def _is_acknowledged(self, kind: str, since: int) -> bool:
+        """Of a send that began after this time; a history is read on from where it was left."""
+        path = self.folder / f"{kind}-producer.jsonl"
+        with path.open("rb") as file:
+            file.seek(self._read_to[kind])
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read_to[kind] += len(line)
+                    facts = json.loads(line)
+                    if facts.get("result") == "ok":
+                        self._served[kind] = max(self._served[kind], facts["begin"])
+        return self._served[kind] > since
 
     def finish(self) -> None:
         """Let the producers end, and read everything when they have."""
@@ -190,8 +212,8 @@ def run_all(
             own = folder / f"seed-{seed}"
             outcome = run(own, seed, rounds, only=only, clients=tuple(clients), say=say)
         except (ChildError, subprocess.SubprocessError) as error:
-            total.broken.append(f"seed {seed}: {error}")
-            say(total.broken[-1])
+            say(f"seed {seed}: {error}")
+            total.broken.append(f"seed {seed}: {str(error).splitlines()[0]}")
         else:
             total.add(outcome)
     return total
@@ -223,14 +245,16 @@ def run(
         )  # fmt: skip
         choice = Choice(seed, kinds)
         for _ in range(rounds):
-            _round(cluster, choice.next(cluster.master()), nemesis, say)
+            _round(cluster, load, choice.next(cluster.master()), nemesis, say)
             done += 1
         load.finish()
         load.stop()
     return _verdict(load.histories(), done, fail_over_s, folder, say)
 
 
-def _round(cluster: Cluster, fault: Fault, nemesis: History, say: Callable[[str], None]) -> None:
+def _round(
+    cluster: Cluster, load: Load, fault: Fault, nemesis: History, say: Callable[[str], None]
+) -> None:
     begin = now_ns()
     with KINDS[fault.kind].hold(cluster, fault.target):
         time.sleep(fault.seconds)
@@ -239,7 +263,7 @@ def _round(cluster: Cluster, fault: Fault, nemesis: History, say: Callable[[str]
         "fault", kind=fault.kind, target=fault.target, hit=fault.hit, alive=fault.alive,
         begin=begin, end=end, seconds=fault.seconds,
     )  # fmt: skip
-    cluster.wait_until_whole()
+    load.wait_until_served(end)
     whole_s = (now_ns() - end) / 1e9
     what = f"{fault.kind} of {fault.target} ({fault.hit}) for {fault.seconds} s"
     say(f"{what}: whole {whole_s:.1f} s later")

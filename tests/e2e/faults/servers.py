@@ -40,10 +40,6 @@ SETTINGS = {
     "store.disk_clean_percent": 100,
     "store.disk_force_percent": 100,
     "store.disk_refuse_percent": 100,
-    # A dead member's queues are free soon.
-    "broker.lock_expiry_ms": 5_000,
-    "broker.client_expiry_ms": 10_000,
-    "broker.client_scan_ms": 1_000,
     "broker.register_timeout_ms": 1_000,
     "kafka.session_min_ms": 1_000,
 }
@@ -244,13 +240,13 @@ class Cluster:
         members = found.get("in_sync") if found else None
         return {BROKERS[int(number)] for number in members} if isinstance(members, list) else set()
 
+    def is_whole(self) -> bool:
+        """Whether there is a master and all replicas are in sync, as etcd has it."""
+        return self.master() is not None and self.in_sync() == set(BROKERS)
+
     def wait_until_whole(self, timeout_s: float = 60) -> None:
-        """Return when there is a master and all replicas are in sync."""
-        self.wait_for(
-            "three replicas in sync",
-            lambda: self.master() is not None and self.in_sync() == set(BROKERS),
-            timeout_s,
-        )
+        """Return when it is."""
+        self.wait_for("three replicas in sync", self.is_whole, timeout_s)
 
     def __enter__(self) -> Self:
         self.net.__enter__()
