@@ -27,8 +27,8 @@ from onelog.wire.replication import default_ha, epoch_ha
 
 log = logging.getLogger(__name__)
 
-CONFIRM_BYTES = 4 << 20
-"""What is entered into the queues in one go."""
+CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 1 << 20, 4 << 20
+"""What is entered into the queues in one go; less only if nothing more comes: much costs less."""
 OVERLAP_BYTES = 64 << 10
 """What is asked for again, and compared: records name their places and times, so logs that differ
 somewhere do not have the same end. Histories alone do not tell: every set begins with epoch 1."""
@@ -58,7 +58,7 @@ class Follower:
         self.confirmable = 0
         """What may be entered into the queues, as far as it is here."""
         self.stopped = False
-        self._is_confirming = False
+        self._is_confirming = self._has_more = False
         self.is_sync = self.store.config.flush == "sync"
         self.hindrance = ""
         """Why it is not following now; empty while it is, or has not tried."""
@@ -76,7 +76,7 @@ class Follower:
         """Follow no more."""
         self.stopped = True
         if self.session is not None:
-            self.session.end("this node stops following")
+            self.session.close()
 
     def tick(self) -> None:
         """Time passes: called every 100 ms or so."""
@@ -88,7 +88,18 @@ class Follower:
     def confirm(self, offset: int) -> None:
         """The master says that so much is confirmed."""
         self.confirmable = max(self.confirmable, offset)
-        if not self._is_confirming:
+        self._has_more = True
+        if min(self.confirmable, self.store.log_end) - self.store.confirmed >= CONFIRM_BYTES_MIN:
+            self._confirm_some()
+        elif not self._is_confirming:
+            self._is_confirming = True
+            self._call_soon(self._when_idle)
+
+    def _when_idle(self) -> None:
+        if self._has_more:
+            self._has_more = False  # What comes in the next round of the loop goes with it.
+            self._call_soon(self._when_idle)
+        else:
             self._confirm_some()
 
     def _confirm_some(self) -> None:
@@ -101,7 +112,7 @@ class Follower:
         if target <= before:
             return
         try:
-            touched = store.confirm(min(target, before + CONFIRM_BYTES))
+            touched = store.confirm(min(target, before + CONFIRM_BYTES_MAX))
         except StoreError as error:
             # Nothing is lost; the next tick tries again.
             self.hindrance = f"messages cannot be entered into their queues: {error}"
@@ -109,7 +120,7 @@ class Follower:
         self.on_confirmed(touched)
         if before < store.confirmed < target:
             self._is_confirming = True
-            self._call_soon(self._confirm_some)
+            self._call_soon(self._when_idle)
 
     @property
     def is_attached(self) -> bool:
@@ -211,8 +222,15 @@ class MasterSession(ABC):
         if self._closed:
             return
         self._closed = True
+        # The same trouble again and again is told once.
+        level = logging.DEBUG if reason == self.follower.hindrance else logging.WARNING
         self.follower.hindrance = reason
-        log.warning("connection to the master at %s closed: %s", self.address, reason)
+        log.log(level, "connection to the master at %s closed: %s", self.address, reason)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection: it is not needed any more."""
+        self._closed = True
         self.link.close()
         if self.follower.session is self:
             self.follower.session = None
