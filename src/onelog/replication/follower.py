@@ -133,12 +133,14 @@ class Follower:
         store = self.store
         return min(store.raw_end, int(store.log.flushed)) if self.is_sync else store.raw_end
 
-    def when_flushed(self, then: Callable[[], None]) -> None:
+    def when_flushed(self, then: Callable[[OnelogError | None], None]) -> None:
         """Call once what is here now is on disk, if that was asked for."""
         if not self.is_sync or self.store.log.flushed >= self.store.log_end:
-            then()
+            then(None)
         else:
-            self.store.when_flushed(self.store.log_end, lambda _: self._post(then))
+            self.store.when_flushed(
+                self.store.log_end, lambda error: self._post(lambda: then(error))
+            )
 
 
 @dataclass(eq=False)
@@ -180,14 +182,20 @@ class MasterSession(ABC):
                 start, "the log is damaged here, and is had from the master again", self._mended
             )
         else:
-            follower.when_flushed(self._greet)
+            follower.when_flushed(self._fit_to_greet)
 
     def _mended(self, error: OnelogError | None) -> None:
         if error is not None:
             self.end(f"the damage of the log cannot be cut off: {error}")
         elif not self._closed:
             self.follower.epochs.cut(self.follower.store.log_end)
-            self.follower.when_flushed(self._greet)
+            self.follower.when_flushed(self._fit_to_greet)
+
+    def _fit_to_greet(self, error: OnelogError | None) -> None:
+        if error is not None:
+            self.end(str(error))
+        elif not self._closed:
+            self._greet()
 
     def received(self, data: Buffer) -> None:
         """Bytes arrived."""
@@ -306,8 +314,10 @@ class MasterSession(ABC):
         log.info("following the master at %s from %d on", self.address, end)
         self._say(self._next)
 
-    def _flushed(self) -> None:
+    def _flushed(self, error: OnelogError | None) -> None:
         self._flushing = False
+        if error is not None:
+            self.end(str(error))
         self._tell()
 
     def _say(self, offset: int) -> None:
@@ -331,8 +341,7 @@ class DefaultSession(MasterSession):
         self._reader = default_ha.TransferReader()
 
     def _greet(self) -> None:
-        if not self._closed:
-            self._ask()
+        self._ask()
 
     def _handle(self, data: Buffer) -> None:
         for piece in self._reader.feed(data):
@@ -356,11 +365,10 @@ class EpochSession(MasterSession):
         self._confirmed = 0
 
     def _greet(self) -> None:
-        if not self._closed:
-            self._greeted = True
-            self._sent_ms = self.follower.clock.now_ms()
-            greeting = epoch_ha.Greeting(self.follower.node_id)
-            self.link.send([epoch_ha.encode_greeting(greeting)])
+        self._greeted = True
+        self._sent_ms = self.follower.clock.now_ms()
+        greeting = epoch_ha.Greeting(self.follower.node_id)
+        self.link.send([epoch_ha.encode_greeting(greeting)])
 
     def _report(self, offset: int) -> bytes:
         return epoch_ha.encode_report(offset)

@@ -168,14 +168,19 @@ class Leader:
     def _watch_flush(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self.store.when_flushed(self.store.log_end, lambda _: self._post(self._flushed))
+            self.store.when_flushed(
+                self.store.log_end, lambda error: self._post(lambda: self._flushed(error))
+            )
 
     def _gathered(self) -> None:
         self._gathering = False
         self._pump_all()
 
-    def _flushed(self) -> None:
+    def _flushed(self, error: StoreError | None) -> None:
         self._flushing = False
+        if error is not None:
+            log.error("nothing more is confirmed here: %s", error)
+            return
         self._confirm()
         if self.store.log.flushed < self.store.log_end and not self.fenced:
             self._watch_flush()
@@ -355,15 +360,15 @@ class Leader:
             session.pump()
 
     def read_later(
-        self, offset: int, size: int, then: Callable[[bytes | StoreError], None]
+        self, offset: int, size: int, then: Callable[[bytes | OnelogError], None]
     ) -> None:
         """Read a part of the log that is on disk only."""
-        found: list[bytes | StoreError] = []
+        found: list[bytes | OnelogError] = []
 
         def read() -> None:
             try:
                 found.append(self.store.log.read_cold(offset, size))
-            except StoreError as error:
+            except OnelogError as error:
                 found.append(error)
 
         self._offload(read, lambda: then(found[0]))
@@ -490,11 +495,11 @@ class FollowerSession(ABC):
                 return
             self._send(offset, data)
 
-    def _read(self, data: bytes | StoreError) -> None:
+    def _read(self, data: bytes | OnelogError) -> None:
         self._reading = False
         if self._closed:
             return
-        if isinstance(data, StoreError):
+        if isinstance(data, OnelogError):
             self.refuse(f"the log cannot be read at {self._next}: {data}")
             return
         self._send(self._next, data)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from onelog.clock import Clock
-from onelog.errors import InvalidAddressError, OnelogError
+from onelog.errors import InvalidAddressError, ListenError, OnelogError
 from onelog.net.bulk import LIMITS, BulkConnection, BulkListener, dial_bulk
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits
@@ -65,9 +65,12 @@ async def listen_for_followers(
 ) -> BulkListener:
     """Open the port of followers."""
     limits = Limits(write_pause_bytes=LIMITS.write_pause_bytes, capacity=capacity)
-    return await BulkListener.open(
-        host, port, lambda connection: Bridge(connection, connected), clock=clock, limits=limits
-    )
+    try:
+        return await BulkListener.open(
+            host, port, lambda connection: Bridge(connection, connected), clock=clock, limits=limits
+        )
+    except ListenError as error:
+        raise ListenError(f"{error}: set replication.port to another one") from None
 
 
 class MasterLine:
