@@ -28,6 +28,7 @@ from onelog.config import ReplicationConfig
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post, WhenSafe
 from onelog.errors import NotMasterError, OnelogError, ReplicaTimeoutError, StoreError, WireError
+from onelog.gateways import FollowerState
 from onelog.replication.epochs import Epochs
 from onelog.replication.link import Buffer, Call, Link, Touched
 from onelog.store.message_store import MessageStore
@@ -45,18 +46,6 @@ FOLLOWERS_MAX = 64
 
 Offload = Callable[[Call, Call], None]
 """Runs the first call in a worker, then the second one in the core's thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerState:
-    """A follower as people are shown it."""
-
-    node_id: int
-    address: str
-    acknowledged: int
-    behind_bytes: int
-    behind_ms: int
-    in_sync: bool
 
 
 @dataclass(eq=False)
