@@ -27,6 +27,7 @@ def run(seed: int, steps: int, *, lines: int, aloud: bool) -> bool:
         f"seed {seed}: {cluster.kernel.steps} steps in {took_s:.1f} s, "
         f"{cluster.kernel.now_us / 1e6:.0f} s simulated, {cluster.clients.answers} answers, "
         f"{cluster.clients.refusals} refusals, {len(cluster.settled.log)} bytes, "
+        f"digest {cluster.kernel.digest:08x}, "
         f"{dict(sorted(cluster.faults.items()))}"
     )
     return True

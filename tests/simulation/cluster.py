@@ -46,7 +46,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.kernel = kernel = Kernel(self.seed, self.tell)
         self._undo = install()
-        self._disks = Disks()
+        self._disks = Disks(kernel.random)
         self._in_place = self._disks.in_place()
         self._in_place.__enter__()
         spare_queues.MISSES_MIN = 1 << 60  # No stock of queues, and no thread that fills it.
@@ -153,7 +153,7 @@ class Cluster:
             self._start(node)
             return
         kinds = {
-            self._kill: 3, self._lose_power: 3 if self.flush == "sync" else 0, self._restart: 1,
+            self._kill: 2, self._kill_writing: 2, self._lose_power: 3 if self.flush == "sync" else 0, self._restart: 1,
             self._refuse_writes: 3, self._refuse_flushes: 1, self._slow_disk: 3,
             self._set_clock: 2,
         }  # fmt: skip
@@ -173,6 +173,10 @@ class Cluster:
     def _kill(self, node: Node) -> None:
         node.kill()
         self._later(0.5, node, self._up_again)
+
+    def _kill_writing(self, node: Node) -> None:
+        node.disk.kills_at = self.kernel.random.randint(1, 20)
+        self._later(1.5, node, self._up_again)
 
     def _lose_power(self, node: Node) -> None:
         node.lose_power()

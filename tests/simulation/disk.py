@@ -11,17 +11,22 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 from unittest import mock
 
 from onelog.store import message_store
 
 SECTOR = 512
-Buffers = Sequence[bytes | bytearray | memoryview]
+
+
+class KilledError(BaseException):
+    """The process ends here, in the middle of whatever it does."""
+
+
+Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(eq=False)
@@ -35,6 +40,8 @@ class Disk:
     writes_in_order: bool = False
     """Whether of what was not flushed the beginning is there, if anything is."""
     is_slow: bool = False
+    kills_at: int = 0
+    """At which write from now on the process is killed; 0 for none."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """By inode, what a file had when it was flushed last."""
     names: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -43,6 +50,7 @@ class Disk:
     def heal(self) -> None:
         """Be a good disk again."""
         self.refuses_writes, self.refuses_flushes, self.is_slow = 0, False, False
+        self.kills_at = 0
 
     def flushed(self, fd: int) -> None:
         """Remember what is on disk now."""
@@ -73,8 +81,11 @@ class Disk:
         keep = random.choice((0.0, 0.5, 0.5, 0.9, 1.0))
         for path, folders, files in os.walk(self.folder, topdown=False):
             durable = self.names.get(path)
+            kept = keep
             for name in sorted(files):
-                self._lose(os.path.join(path, name), name, durable, random, keep)
+                torn = self._lose(os.path.join(path, name), name, durable, random, kept)
+                if torn and self.writes_in_order:
+                    kept = 0.0  # Nothing behind it either.
             if durable is None:
                 continue  # A new folder lives on: what is lost of it, its files show.
             for name in sorted(durable.keys() - {*files, *folders}):
@@ -88,7 +99,8 @@ class Disk:
 
     def _lose(
         self, path: str, name: str, durable: dict[str, int] | None, random: Random, keep: float
-    ) -> None:
+    ) -> bool:
+        """Take from a file what it may lose; whether that was something."""
         inode = os.stat(path).st_ino
         before = None if durable is None else durable.get(name)
         if before != inode and random.random() > keep:
@@ -96,17 +108,19 @@ class Disk:
             os.unlink(path)
             if content is not None:  # The name has another file again.
                 _write(path, content)
-            return
+            return True
         with open(path, "rb") as file:
             now = file.read()
         old = self.contents.get(inode)
         if old == now:
-            return
+            return False
         if not name.isdigit():  # Small files are written as a whole.
             _write(path, now if random.random() < keep else old or b"")
-            return
+            return False
         in_order = self.writes_in_order or random.random() < 0.5
-        _write(path, _mixed(old or b"", now, random, keep, in_order))
+        mixed = _mixed(old or b"", now, random, keep, in_order)
+        _write(path, mixed)
+        return mixed != now
 
 
 def _mixed(old: bytes, now: bytes, random: Random, keep: float, in_order: bool) -> bytes:
@@ -136,13 +150,14 @@ def _write(path: str, content: bytes) -> None:
 class Disks:
     """All disks, in the place of the system calls that write and flush."""
 
+    random: Random
     current: Disk | None = None
     """That of the node that runs."""
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """While it lasts, every write and flush goes through here."""
-        pwrite, pwritev, allocate = os.pwrite, os.pwritev, os.posix_fallocate
+        pwrite, reserve = os.pwrite, os.posix_fallocate
 
         def flush(fd: int) -> None:
             disk = self.current
@@ -155,19 +170,33 @@ class Disks:
             if self.current is not None:
                 self.current.flush_all()
 
-        def writing(call: Callable[..., Any]) -> Callable[..., Any]:
-            def checked(*args: Any) -> Any:
-                disk = self.current
-                if disk is not None and disk.refuses_writes:
-                    raise OSError(disk.refuses_writes, "simulated: cannot write")
-                return call(*args)
+        def ready() -> bool:
+            """Whether a write may be made as a whole."""
+            disk = self.current
+            if disk is None:
+                return True
+            if disk.refuses_writes:
+                raise OSError(disk.refuses_writes, "simulated: cannot write")
+            disk.kills_at -= 1
+            return disk.kills_at != 0
 
-            return checked
+        def write(fd: int, data: Buffer, at: int) -> int:
+            if ready():
+                return pwrite(fd, data, at)
+            pwrite(fd, memoryview(data)[: self.random.randint(0, len(data))], at)
+            raise KilledError
+
+        def writev(fd: int, buffers: Sequence[Buffer], at: int) -> int:
+            return write(fd, b"".join(buffers), at)
+
+        def allocate(fd: int, at: int, size: int) -> None:
+            ready()
+            reserve(fd, at, size)
 
         with (
             mock.patch.multiple(
-                os, fsync=flush, fdatasync=flush, pwrite=writing(pwrite), pwritev=writing(pwritev),
-                posix_fallocate=writing(allocate),
+                os, fsync=flush, fdatasync=flush, pwrite=write, pwritev=writev,
+                posix_fallocate=allocate,
             ),
             mock.patch.object(message_store, "sync_filesystem", flush_all),
         ):  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from zlib import crc32
 
 TRACE_MAX = 4_000
 BEGIN_MS = 1_700_000_000_000
@@ -30,6 +31,8 @@ class Life:
 
     name: str
     is_over: bool = False
+    stands_until_us: int = 0
+    """Until then nothing happens in it: its process is stopped, or has to wait for its machine."""
 
 
 @dataclass(eq=False)
@@ -41,6 +44,8 @@ class Kernel:
     """Told of everything at once, for whoever wants to see it."""
     now_us: int = 0
     steps: int = 0
+    digest: int = 0
+    """The same for two runs that did the same."""
     trace: deque[tuple[int, int, str, str, tuple[Any, ...]]] = field(
         default_factory=lambda: deque(maxlen=TRACE_MAX)
     )
@@ -59,9 +64,12 @@ class Kernel:
     def step(self) -> Life:
         """Make the next call that still matters; whose it was."""
         while True:
-            at, _, life, call = heapq.heappop(self._events)
-            if not life.is_over:
+            at, order, life, call = heapq.heappop(self._events)
+            if life.is_over:
+                continue
+            if at >= life.stands_until_us:
                 break
+            heapq.heappush(self._events, (life.stands_until_us, order, life, call))
         self.now_us = at
         self.steps += 1
         call()
@@ -70,6 +78,7 @@ class Kernel:
     def note(self, who: str, what: str, *details: Any) -> None:
         """Keep what happened for the trace."""
         line = (self.steps, self.now_us, who, what, details)
+        self.digest = crc32(f"{self.steps} {self.now_us} {who} {what}".encode(), self.digest)
         self.trace.append(line)
         if self.tell is not None:
             self.tell(_text(line))

@@ -14,7 +14,7 @@ from onelog.errors import OnelogError
 from onelog.message import LOOPBACK
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
-from tests.simulation.disk import Disk, Disks
+from tests.simulation.disk import Disk, Disks, KilledError
 from tests.simulation.kernel import Kernel, Life, Oscillator, WallClock
 from tests.simulation.store import Machine, SteppedStore, open_store
 
@@ -76,6 +76,9 @@ class Node:
         before, self.disks.current = self.disks.current, self.disk
         try:
             call()
+        except KilledError:
+            self.kernel.note(self.name, "killed while it wrote")
+            self.kill()
         finally:
             self.disks.current = before
 
