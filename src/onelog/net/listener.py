@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 class Listener:
     """One port and its connections. Made by `open`, ended by `close`."""
 
+    connection_kind = Connection
+
     def __init__(
         self,
         make_session: Callable[[Connection], Session],
@@ -212,7 +214,7 @@ class Listener:
         task.add_done_callback(self._greeting.discard)
 
     async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
-        connection = Connection(self._made, self._outbox, self._limits, self._lost)
+        connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
         try:
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)

@@ -321,19 +321,17 @@ class KeyIndex:
 
         None of them may be rolled back: those are found under no key.
         """
-        self._pending.append(
-            (
-                [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)],
-                [*map(_LOG_OFFSET, places)], store_ms,
-            )
-        )  # fmt: skip
+        self._pending.append(pending_of(messages, places, store_ms))
         self._noted += len(messages)
 
     def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
         """`add` for the messages of a run."""
-        count = len(log_offsets)
-        self._pending.append(([run.topic] * count, _run_properties(run), log_offsets, store_ms))
-        self._noted += count
+        self.add_pending(pending_run(run, log_offsets, store_ms))
+
+    def add_pending(self, pending: Pending) -> None:
+        """`add` for what `pending_of` or `pending_run` made."""
+        self._pending.append(pending)
+        self._noted += len(pending[0])
 
     @property
     def is_behind(self) -> bool:
@@ -433,6 +431,21 @@ class KeyIndex:
                 except BaseException:
                     self._dirty.add(file)
                     raise
+
+
+def pending_of(
+    messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
+) -> Pending:
+    """What the index has to know of messages."""
+    return (
+        [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)], [*map(_LOG_OFFSET, places)],
+        store_ms,
+    )  # fmt: skip
+
+
+def pending_run(run: NewRun, log_offsets: Sequence[int], store_ms: int) -> Pending:
+    """The same of a run."""
+    return [run.topic] * len(log_offsets), _run_properties(run), log_offsets, store_ms
 
 
 def _run_properties(run: NewRun) -> list[bytes]:
