@@ -270,6 +270,11 @@ class ReplicationConfig:
         False, "let a node become master that may lack messages, if no other is left"
     )
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the log is on more than one node, or is to be."""
+        return self.replicas > 1 or bool(self.etcd) or bool(self.master)
+
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:

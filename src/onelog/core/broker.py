@@ -107,6 +107,10 @@ class Broker(Parts):
             self.access.check(who, "publish", ("topic", message.topic))
         self.batch_producers.publish(message, stamp, on_stored, token)
 
+    def require_replicas(self, who: Principal, needed: int) -> None:
+        """`ReplicasMissingError` if there are too few for a message that has to be confirmed."""
+        self.durability.require_replicas(needed)
+
     def new_producer_id(self, who: Principal) -> int:
         """An id for a producer that numbers its batches."""
         self.access.check(who, "publish", ("broker", self.config.name))
@@ -160,7 +164,7 @@ class Broker(Parts):
         """
         self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
-        message = named_by(self.store.message_at(log_offset), unique_key)
+        message = named_by(self._confirmed_message(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
@@ -723,13 +727,20 @@ class Broker(Parts):
 
     def message_at(self, who: Principal, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
-        message = self.store.message_at(log_offset)
+        message = self._confirmed_message(log_offset)
         self.access.check(who, "consume", ("topic", message.topic))
         return message
+
+    def _confirmed_message(self, log_offset: int) -> Message:
+        """What replicas have not confirmed is nobody's to see: it may come to nothing."""
+        if log_offset >= self.store.confirmed:
+            raise OffsetOutOfRangeError(f"no message is at log offset {log_offset}")
+        return self.store.message_at(log_offset)
 
     def message_by_id(self, who: Principal, message_id: str) -> Message:
         """The message with an offset message id."""
         message = self.store.message_by_id(message_id)
+        self._confirmed_message(message.log_offset)
         self.access.check(who, "consume", ("topic", message.topic))
         return message
 

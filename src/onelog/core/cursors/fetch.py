@@ -265,10 +265,10 @@ class Fetches:
         """What a fetch that found too little waits for."""
         keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
         if limits.bytes_min > 1:
-            store, begin = self.store, self.store.log_end
+            store, begin = self.store, self.store.confirmed
             # A record may be in several queues; so much must be new before there can be enough.
             grown_min = (limits.bytes_min - lack.size) // len(cursors)
-            return keys, lambda: store.log_end - begin >= grown_min
+            return keys, lambda: store.confirmed - begin >= grown_min
         _, topic, queue_id, offset, subscription, _ = cursors[0]
         if subscription is None or len(cursors) > 1:
             return keys, None

@@ -50,6 +50,8 @@ class TimerRenewal:
         self._is_urgent = False
         self._free_below = 0
         """No message below this queue offset is pending; it was looked at."""
+        self._copied_until = 0
+        """The queue offset behind the last copy."""
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
@@ -61,6 +63,8 @@ class TimerRenewal:
 
     def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
         is_waiting = self._round is not None
+        if not is_waiting and self.store.max_offset(TIMER_TOPIC, 0) < self._copied_until:
+            return  # What waits to be confirmed would be copied again.
         self._round, self._is_urgent = chunks, urgent
         if not is_waiting:
             self._renew_some()
@@ -122,6 +126,9 @@ class TimerRenewal:
         if copies:
             with self.writer.head_room():
                 self.writer.write_now(copies)
+            if self.store.gated:
+                self.timers.hold(chunk.offsets.tolist())
+                self._copied_until = self.store.next_offset(TIMER_TOPIC, 0)
             self.timers.collect_all()
 
     def prepare_retention(self, reach: int) -> None:

@@ -20,7 +20,7 @@ its time; of what was recalled with success nothing is delivered at all.
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -169,6 +169,22 @@ class Timers:
         except StoreError as error:
             log.error("the next start has to read timed messages again: %s", error)
 
+    def stop(self) -> None:
+        """Deliver nothing more, and leave everything as it is."""
+        self.is_closed = True
+
+    def forget_files(self) -> None:
+        """The log may be cut, or become another's: what was made of it is made anew."""
+        shutil.rmtree(self._store.folder / FOLDER, ignore_errors=True)
+
+    def hold(self, offsets: Iterable[int]) -> None:
+        """Copies of these messages are written that nobody sees yet: they wait for those."""
+        self._held.update(offsets)
+
+    def arrived(self) -> None:
+        """Messages are in the queue that may not have been there when they were looked for."""
+        self._expect_more()
+
     @property
     def checkpoint(self) -> tuple[int, int]:
         """What RocketMQ would save: all up to a time has left, and below a queue offset too."""
@@ -266,6 +282,7 @@ class Timers:
         entries = [(read.due_ms, offset)]
         if read.renews is not None:
             entries.append((read.due_ms, ~read.renews))
+            self._held.discard(read.renews)
         elif read.is_copy and read.unique_key is not None:
             found = self._find(read.topic, read.unique_key, offset)
             entries += [(due_ms, ~at) for due_ms, at in found]

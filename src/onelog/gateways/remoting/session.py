@@ -33,6 +33,7 @@ from onelog.errors import (
     LeaseNotFoundError,
     MembershipError,
     MessageError,
+    NotMasterError,
     NotPermittedError,
     NotSavedError,
     OffsetOutOfRangeError,
@@ -41,6 +42,8 @@ from onelog.errors import (
     PeerTimeoutError,
     ProducerStateError,
     RecallError,
+    ReplicasMissingError,
+    ReplicaTimeoutError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -94,6 +97,9 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     FilterSyntaxError: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ConsumersOfflineError: ResponseCode.CONSUMER_NOT_ONLINE,
     FlushTimeoutError: ResponseCode.FLUSH_DISK_TIMEOUT,
+    ReplicaTimeoutError: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ReplicasMissingError: ResponseCode.SLAVE_NOT_AVAILABLE,
+    NotMasterError: ResponseCode.SERVICE_NOT_AVAILABLE,
     BrokerBusyError: ResponseCode.SYSTEM_BUSY,
     StatisticNotFoundError: ResponseCode.SYSTEM_ERROR,
     InvalidRequestError: ResponseCode.SYSTEM_ERROR,
@@ -209,9 +215,10 @@ class BrokerSession(ServerSession[Answer]):
     def conclude(self, command: Command, answer: Answer, error: OnelogError | None) -> None:
         """Answer a request whose change was recorded, or was not.
 
-        A slow disk takes nothing back: it is done, as after a send that was too late.
+        A slow disk takes nothing back: it is done, as after a send that was too late. Replicas that
+        do not have it may: another of them may become master.
         """
-        if error is None or isinstance(error, FlushTimeoutError):
+        if error is None or type(error) is FlushTimeoutError:
             self.answer(command, answer)
         else:
             self.fail(command, error)
