@@ -10,16 +10,17 @@ from random import Random
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.core.cursors import warming
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, StoreError
 from onelog.message import LOOPBACK
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from tests.simulation.disk import Disk, Disks, KilledError
 from tests.simulation.kernel import Kernel, Life, Oscillator, WallClock
-from tests.simulation.store import Machine, SteppedStore, open_store
+from tests.simulation.store import Machine, SteppedFuture, SteppedStore, open_store, take_made
 
 TICK_US = (20, 500)
 WORKER_US = (100, 20_000)
+WAIT_US = 20_000
 BROKER = BrokerConfig(
     offsets_flush_ms=1_000, transaction_check_interval_ms=5_000, transaction_timeout_ms=2_000,
     flush_timeout_ms=2_000, client_scan_ms=10_000,
@@ -58,7 +59,7 @@ class Node:
         self.store: SteppedStore | None = None
         self.broker: Broker | None = None
         self._soon: list[Call] = []
-        self._jobs: list[Call] = []
+        self._jobs: dict[Call, list[SteppedFuture]] = {}
 
     @property
     def is_up(self) -> bool:
@@ -107,12 +108,17 @@ class Node:
 
     def offload(self, job: Call) -> None:
         """To a worker, which takes its time."""
-        self._jobs.append(job)
+        self._jobs[job] = take_made()
         self.after(self.kernel.random.uniform(*WORKER_US), partial(self._work, job))
 
     def _work(self, job: Call) -> None:
-        if job in self._jobs:
-            self._jobs.remove(job)
+        if all(future.done() for future in self._jobs.get(job, ())):
+            self._do(job)
+        else:
+            self.after(WAIT_US, partial(self._work, job))
+
+    def _do(self, job: Call) -> None:
+        if self._jobs.pop(job, None) is not None:
             WORKERS.in_worker = True
             try:
                 job()
@@ -120,9 +126,12 @@ class Node:
                 WORKERS.in_worker = False
 
     def finish_jobs(self) -> None:
-        """What a worker has begun is done before somebody waits for it."""
-        while self._jobs:
-            self._work(self._jobs[0])
+        """Whoever closes the core waits for its workers, and these for nothing any more."""
+        for job, futures in list(self._jobs.items()):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(StoreError("not confirmed in time"))
+            self._do(job)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -131,7 +140,7 @@ class Node:
         assert not self.is_up
         self.life = Life(self.name)
         self.checked = 0
-        self._soon, self._jobs = [], []
+        self._soon, self._jobs = [], {}
         self.run(self._open)
 
     def _open(self) -> None:

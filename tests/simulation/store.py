@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from unittest import mock
 
@@ -11,7 +12,7 @@ from onelog.store import message_store
 from onelog.store.flush import Flusher, OnFlushed
 from onelog.store.message_store import MessageStore
 from tests.simulation.disk import Disk
-from tests.simulation.kernel import Kernel, Oscillator
+from tests.simulation.kernel import BrokenError, Kernel, Oscillator
 
 USUAL_US = (200, 3_000)
 SLOW_US = (50_000, 900_000)
@@ -92,6 +93,29 @@ class SteppedFlusher(Flusher):
 _machines: list[Machine] = []
 
 
+class SteppedFuture(Future[None]):
+    """What a worker waits for. It is made ready before the worker runs; the loop may not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _made.append(self)
+
+    def result(self, timeout: float | None = None) -> None:
+        """As its parent, at once."""
+        if not self.done():
+            raise BrokenError("somebody waits for what can only come when it does not wait")
+        super().result(0)
+
+
+_made: list[SteppedFuture] = []
+
+
+def take_made() -> list[SteppedFuture]:
+    """What the job that is handed over now will wait for."""
+    made, _made[:] = list(_made), []
+    return made
+
+
 class SteppedStore(MessageStore):
     """A store that never blocks: what it would wait for happens at once."""
 
@@ -110,23 +134,29 @@ class SteppedStore(MessageStore):
             raise errors[0]
         return bool(done)
 
+    @property
+    def gated(self) -> bool:
+        return self._gate is not None
+
     def kill(self) -> None:
         """Leave everything as it is."""
         with contextlib.suppress(OSError):
             self._lock.release()
 
 
-def open_store(machine: Machine, config: StoreConfig, clock: Clock) -> SteppedStore:
+def open_store(
+    machine: Machine, config: StoreConfig, clock: Clock, *, gated: bool = False
+) -> SteppedStore:
     """Open the store of a node's folder."""
     _machines.append(machine)
     try:
-        return SteppedStore.open(machine.disk.folder, config, clock)
+        return SteppedStore.open(machine.disk.folder, config, clock, gated=gated)
     finally:
         _machines.pop()
 
 
 def install() -> Callable[[], object]:
     """Have stores flush by events; the answer takes that back."""
-    patch = mock.patch.object(message_store, "Flusher", SteppedFlusher)
+    patch = mock.patch.multiple(message_store, Flusher=SteppedFlusher, Future=SteppedFuture)
     patch.start()
     return patch.stop
