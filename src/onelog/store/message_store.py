@@ -153,6 +153,11 @@ class MessageStore(StoreWriter):
         """Queues and index know all records below this log offset."""
         return int(self.log.end) if self._gate is None else self._gate.confirmed
 
+    @property
+    def gated(self) -> bool:
+        """Whether what is appended waits for `confirm`."""
+        return self._gate is not None
+
     def set_gated(self, on: bool) -> None:
         """From now on what is appended waits for `confirm`, or does so no more."""
         if on and self._gate is None:
@@ -296,14 +301,16 @@ class MessageStore(StoreWriter):
             raise errors[0]
         return in_time
 
-    def barrier(self) -> Callable[[], None]:
+    def barrier(self, *, seen: bool = False) -> Callable[[], None]:
         """For a file that tells what the log says now: to be called before the file counts.
 
         The call, in a worker, returns when the log is confirmed and on disk up to where it ends
         now. Without it, a loss of power or a cut could leave the file, and take from the log what
-        it is about.
+        it is about. With `seen`, the file is made of what readers see: that is confirmed already.
         """
         log_end = int(self.log_end) if self._gate is None else self._gate.end
+        if seen:
+            log_end = self.confirmed
         confirmed: Future[None] = Future()
         self.when_confirmed(log_end, partial(_settle, confirmed))
 

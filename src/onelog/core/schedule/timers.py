@@ -91,7 +91,8 @@ class Timers:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
         self.queue = TimerQueue(self._store)
-        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, self._store.barrier)
+        barrier = partial(self._store.barrier, seen=True)
+        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, barrier)
         self._recorded: tuple[int, Progress] | None = None
         self._cancelled: dict[int, int] = {}
         self._recalling: dict[str, list[Entry]] = {}
