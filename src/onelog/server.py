@@ -21,7 +21,7 @@ from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways import Changed, Gateway, House, MakeSession
+from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -123,7 +123,7 @@ class BrokerServer:
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls,
+            self._listen, self.tls, self.stalls, self._standing(),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
@@ -131,6 +131,11 @@ class BrokerServer:
             if value_of(self.config, f"{section}.port")
         }
         self.broker.open(ROCKETMQ)
+
+    def _standing(self) -> Standing:
+        replication = self.config.replication
+        is_slave = self.config.broker.broker_id > 0
+        return Standing(replicated=is_slave or replication.replicas > 1 or bool(replication.etcd))
 
     async def _listen_all(self) -> None:
         """Open the ports. One that another program has is left out, if nobody asked for it."""

@@ -39,6 +39,22 @@ def code_of(
 
 
 @dataclass(slots=True)
+class Standing:
+    """What this node is in its replica set, as name servers are told."""
+
+    broker_id: int | None = None
+    """0 for a master, above for those who follow it; None for what the configuration says."""
+    epoch: int = 0
+    """Which master of the set this is: name servers list a later one in the place of an earlier."""
+    ha_address: str = ""
+    """Where followers connect to; empty for the port above the gateway's."""
+    replicated: bool = False
+    """Whether a follower may act for a missing master: clients read there, and do not write."""
+    found_master: Callable[[str, str], None] = lambda address, ha_address: None
+    """Called with the addresses of a slave's master when the name servers tell of another one."""
+
+
+@dataclass(slots=True)
 class House:
     """What a server gives to every gateway."""
 
@@ -62,6 +78,7 @@ class House:
     tls: Tls
     stalls: Stalls
     """How often the event loop was held."""
+    standing: Standing = field(default_factory=Standing)
     lookups: int = field(init=False, default=0)
 
     def look_up(

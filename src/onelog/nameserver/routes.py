@@ -90,7 +90,7 @@ class RouteTable:
         self._live: dict[Endpoint, _Live] = {}
         self._filter_servers: dict[Endpoint, list[str]] = {}
         self._mappings: dict[str, dict[str, Any]] = {}
-        self.acting_masters = False
+        self.acting_masters = True
         """Whether a slave is presented as the master where there is none."""
         self.delete_missing_topics = False
         """Whether a topic that a registration does not name is deleted from that broker."""
