@@ -149,6 +149,9 @@ class FakeNode(Node):
     def resume(self) -> None:
         self.paused = False
 
+    def made_intact(self) -> None:
+        self.intact = True
+
 
 @pytest.fixture
 def world() -> World:
@@ -175,7 +178,7 @@ def test_a_whole_set_is_founded_by_its_first_node_at_once(world: World) -> None:
     assert world.state() == State(1, 0, (0,), 3)
     world.time.run(100)
     follower = world.nodes[1].election.role
-    assert follower == Role(False, 1, 0, "ha:0")
+    assert follower == Role(False, 1, 0, "host:0", "ha:0")
 
 
 def test_a_set_is_not_founded_by_a_node_that_has_less_than_another(world: World) -> None:
@@ -319,7 +322,7 @@ def test_a_master_hands_over_to_the_node_that_is_asked_for(world: World) -> None
     assert world.time.now_ms - since < 100
     assert world.state() == State(2, 2, (0, 1, 2), 3)
     world.time.run(100)
-    assert world.nodes[0].election.role == Role(False, 2, 2, "ha:2")
+    assert world.nodes[0].election.role == Role(False, 2, 2, "host:2", "ha:2")
 
 
 def test_a_master_that_is_to_step_down_hands_over_to_the_best(world: World) -> None:

@@ -155,6 +155,9 @@ class QuietNode(Node):
     def resume(self) -> None:
         pass
 
+    def made_intact(self) -> None:
+        pass
+
 
 async def test_three_nodes_elect_each_other_and_go_on_when_etcd_comes_back(
     etcd: Etcd, real_etcd: RealEtcd

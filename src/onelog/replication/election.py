@@ -35,7 +35,7 @@ answers get lost, and the others would wait for ever. The node asks for another 
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -93,8 +93,10 @@ class Role:
     is_master: bool = False
     epoch: int = 0
     master: int | None = None
+    address: str = ""
+    """Where clients find the master."""
     ha_address: str = ""
-    """Where the master's followers connect."""
+    """Where its followers connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,10 @@ class Node(Protocol):
 
     def resume(self) -> None:
         """A hand-over that was prepared did not take place: go on as the master."""
+        ...
+
+    def made_intact(self) -> None:
+        """The node is known to have all that the set thinks it has."""
         ...
 
 
@@ -373,7 +379,9 @@ class Election:
             self._become(Role(epoch=self._epoch), "waits until its former lease is over")
             return
         entry = self.view.nodes.get(master.id)
-        role = Role(False, self._epoch, master.id, entry.ha_address if entry else "")
+        role = Role(False, self._epoch, master.id)
+        if entry is not None:
+            role = replace(role, address=entry.address, ha_address=entry.ha_address)
         self._become(role, f"follows node {master.id} in epoch {role.epoch}")
 
     @property
@@ -415,7 +423,7 @@ class Election:
             return
         node = self._node.progress()
         if found is not None and node.attached and view.state and me.id not in view.state.in_sync:
-            self._intact = True  # Who takes it into the set now sees what it really has.
+            self._make_intact()  # Who takes it into the set now sees what it really has.
         entry = NodeEntry(me.address, me.ha_address, me.instance, self._intact, self._draining)
         progress = ProgressEntry(
             node.epoch, node.end, node.confirmed, node.fit, node.lags,
@@ -443,6 +451,11 @@ class Election:
                 self._read()
 
         self._registry.write({f"nodes/{me.id}": there.revision}, puts, entered)
+
+    def _make_intact(self) -> None:
+        if not self._intact:
+            self._intact = True
+            self._node.made_intact()
 
     # -- becoming master -----------------------------------------------------------------------
 
@@ -529,8 +542,8 @@ class Election:
         assert state is not None
         self._vacant_since, self._candidates = None, (set(), 0.0)
         if not self.role.is_master or self.role.epoch != state.epoch:
-            self._intact = True  # What it has is what there is, now.
-            role = Role(True, state.epoch, self.me.id, self.me.ha_address)
+            self._make_intact()  # What it has is what there is, now.
+            role = Role(True, state.epoch, self.me.id, self.me.address, self.me.ha_address)
             self._become(role, f"is master of epoch {state.epoch}")
         elif self._told != self._in_sync():
             self._told = self._in_sync()
