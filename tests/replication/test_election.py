@@ -23,6 +23,7 @@ class World:
     time: Timeline = field(default_factory=Timeline)
     replicas: int = 3
     unclean: bool = False
+    ack: str = "local"
 
     def __post_init__(self) -> None:
         self.etcd = FakeEtcd(self.time, late_ms=100)
@@ -91,7 +92,7 @@ class FakeNode(Node):
         registry.run = self.call
         me = Self(
             self.number, f"{self.number}@{time.now_ms}", f"host:{self.number}",
-            f"ha:{self.number}", self.world.replicas, LEASE_MS, self.world.unclean,
+            f"ha:{self.number}", self.world.replicas, LEASE_MS, self.world.ack, self.world.unclean,
         )  # fmt: skip
         self.election = Election(
             me, self, registry, self.monotonic_ms, lambda: 0,
@@ -333,6 +334,21 @@ def test_a_master_that_is_to_step_down_hands_over_to_the_best(world: World) -> N
     assert world.master().number == 2
 
 
+def test_the_set_keeps_as_many_members_as_are_needed_though_some_be_away() -> None:
+    world = World(ack="majority")
+    master = started(world)
+    world.nodes[2].alive = False
+    master.election.propose_in_sync(frozenset({0, 1}))
+    world.time.run(1_000)
+    assert world.state().in_sync == (0, 1)
+    master.election.propose_in_sync(frozenset({0}))
+    world.time.run(1_000)
+    assert world.state().in_sync == (0, 1)
+    master.alive = False
+    assert world.master().number == 1
+    assert world.state().in_sync == (0, 1)
+
+
 def test_a_hand_over_that_cannot_be_is_refused_and_the_master_goes_on(world: World) -> None:
     master = started(world)
     assert world.ask(0, Request("hand over", 7)) == "node 7 is not in sync"
@@ -387,6 +403,15 @@ def test_a_master_with_a_full_disk_hands_over_to_one_that_can(world: World) -> N
     started(world).fit = False
     world.time.run(2_000)
     assert world.masters() == [1]
+
+
+def test_a_master_that_can_do_nothing_and_not_hand_over_gives_its_lease_back(world: World) -> None:
+    master = started(world)
+    master.fit = master.catches_up = False
+    master.end = 100
+    world.time.run(1_000)
+    master.fit = True
+    assert world.master().number == 1
 
 
 def test_a_member_that_may_have_lost_writes_is_not_elected_while_another_may_come_back(

@@ -24,11 +24,11 @@ def run(seed: int, steps: int, *, lines: int, aloud: bool) -> bool:
             return False
     took_s = time.monotonic() - began
     print(
-        f"seed {seed}: {cluster.kernel.steps} steps in {took_s:.1f} s, "
+        f"seed {seed}: {cluster.plan}; {len(cluster._masters)} masters, {cluster.kernel.steps} steps in {took_s:.1f} s, "
         f"{cluster.kernel.now_us / 1e6:.0f} s simulated, {cluster.clients.answers} answers, "
         f"{cluster.clients.refusals} refusals, {len(cluster.settled.log)} bytes, "
         f"digest {cluster.kernel.digest:08x}, "
-        f"{dict(sorted(cluster.faults.items()))}"
+        f"{dict(sorted(cluster.trouble.made.items()))}"
     )
     return True
 

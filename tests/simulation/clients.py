@@ -250,7 +250,8 @@ class Clients:
                 for offset, message in zip(part.offsets, records, strict=True):
                     body = bytes(message.body)
                     self.kernel.note(node.name, "leased", body[:9], part.topic, offset)
-                    self.promises.was_leased(body)
+                    if node.decides:  # A follower lends in memory, to bridge the time.
+                        self.promises.was_leased(body)
                     held = Held(node.name, part.topic, part.queue_id, offset, found.handle, body)
                     self._held.append(held)
 
@@ -280,8 +281,9 @@ class Clients:
                 return
             self.answers += 1
             self.kernel.note(node.name, "done", *(each.body[:9] for each in mine))
-            self.acknowledged(node)
-            self.promises.done.update(each.body for each in mine)
+            if node.decides:
+                self.acknowledged(node)
+                self.promises.done.update(each.body for each in mine)
 
         broker.when_leases_safe(safe)
 

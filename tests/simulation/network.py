@@ -139,7 +139,7 @@ class Network:
         self,
         one: Machine,
         other: Machine,
-        made: Callable[[End], Session],
+        made: Callable[[End], Session | None],
         accepted: Callable[[End], Session | None],
         failed: Callable[[], None],
     ) -> None:
@@ -166,7 +166,10 @@ class Network:
                 failed()
                 return
             mine.session = made(mine)
-            mine._deliver_later()
+            if mine.session is None:
+                mine.close()
+            else:
+                mine._deliver_later()
 
         if other.is_up:
             other.after(self.delay_us(), arrive)

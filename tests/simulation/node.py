@@ -1,6 +1,5 @@
 """A node: the real store, the real core and the real replication, on simulated time."""
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +8,6 @@ from random import Random
 
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.broker import Broker
-from onelog.core.cursors import warming
 from onelog.errors import OnelogError, StoreError
 from onelog.message import LOOPBACK
 from onelog.rocketmq.pop import Pop
@@ -38,7 +36,6 @@ class _Workers:
 
 
 WORKERS = _Workers()
-setattr(warming, "threading", WORKERS)  # noqa: B010
 
 
 class Node:
@@ -55,7 +52,7 @@ class Node:
         self.wall = WallClock(kernel, random.uniform(0.9995, 1.0005), random.randrange(-500, 500))
         self.oscillator = Oscillator(kernel, random.uniform(0.99, 1.01))
         self.life = Life(self.name, is_over=True)
-        self.checked = 0
+        self.starts = self.checked = 0
         self.store: SteppedStore | None = None
         self.broker: Broker | None = None
         self._soon: list[Call] = []
@@ -64,6 +61,11 @@ class Node:
     @property
     def is_up(self) -> bool:
         return not self.life.is_over
+
+    @property
+    def life_name(self) -> str:
+        """Another one for each start."""
+        return f"{self.name}-{self.starts}"
 
     @property
     def decides(self) -> bool:
@@ -139,6 +141,7 @@ class Node:
         """Come up, with what the disk has."""
         assert not self.is_up
         self.life = Life(self.name)
+        self.starts += 1
         self.checked = 0
         self._soon, self._jobs = [], {}
         self.run(self._open)
@@ -201,6 +204,3 @@ class Node:
         """Bytes of the log, as the files have them."""
         assert self.store is not None
         return self.store.log.slice(log_offset, size)
-
-
-logging.getLogger("onelog").setLevel(logging.ERROR)

@@ -160,3 +160,7 @@ def install() -> Callable[[], object]:
     patch = mock.patch.multiple(message_store, Flusher=SteppedFlusher, Future=SteppedFuture)
     patch.start()
     return patch.stop
+
+
+if not hasattr(MessageStore, "refusal"):
+    SteppedStore.refusal = property(lambda self: self._refusal)  # type: ignore

@@ -68,6 +68,8 @@ TICKS = 4
 DRIFT = 10
 """Clocks may run apart by one part in so many."""
 NO_LEASE = Lease(0, 0)
+REST_LEASES = 3
+"""Who made room for another master lets others go first for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,12 @@ class Self:
     replicas: int
     """How many nodes the set is to have; asked when the set is founded."""
     lease_ms: int
+    ack: str = "local"
     unclean: bool = False
+
+    def needed(self, replicas: int) -> int:
+        """How many members the in-sync set keeps, though some be away: fewer confirm nothing."""
+        return {"majority": replicas // 2 + 1, "all": replicas}.get(self.ack, 1)
 
 
 class Node(Protocol):
@@ -196,6 +203,7 @@ class Election:
         self._intact = intact
         self._draining = False
         self._stopped = False
+        self._resting_until = -math.inf
         self._handled = 0
         """The revision of the last request that was answered."""
         self._said = ""
@@ -244,10 +252,19 @@ class Election:
             self._become(Role(epoch=self.role.epoch), "cannot prove its lease any longer")
 
     def _yield(self) -> None:
-        """This node could not be a master now: let another one be, if there is one that can."""
-        fit = (each for each in self.view.nodes if self._progress(each).fit)
-        if any(each != self.me.id for each in fit):
-            self.hand_over(lambda error: None)
+        """As a master that can do nothing for now: let another one try, if there is one."""
+        state = self.view.state
+        others = (set(state.in_sync) if state else set()) & self.view.nodes.keys() - {self.me.id}
+        if self._handing_over or not any(self._progress(each).fit for each in others):
+            return
+        self._resting_until = self._now() + REST_LEASES * self.me.lease_ms
+
+        def done(error: str) -> None:
+            if error and self.role.is_master:
+                self._give_up_lease()
+                self._become(Role(epoch=self.role.epoch), f"makes room for another one: {error}")
+
+        self.hand_over(done)
 
     def _ask_for_lease(self) -> None:
         if self._asked_for_lease:
@@ -426,7 +443,8 @@ class Election:
             self._make_intact()  # Who takes it into the set now sees what it really has.
         entry = NodeEntry(me.address, me.ha_address, me.instance, self._intact, self._draining)
         progress = ProgressEntry(
-            node.epoch, node.end, node.confirmed, node.fit, node.lags,
+            node.epoch, node.end, node.confirmed,
+            node.fit and self._now() >= self._resting_until, node.lags,
             view.state_revision if view.master is None else -1, self._wall_ms(),
         )  # fmt: skip
         puts: dict[str, Put | None] = {}
@@ -476,11 +494,17 @@ class Election:
         waited = self._now() - self._candidates[1]
         if me not in eligible:
             return False
-        if waited < self._period_ms and not all(map(self._is_ready, eligible)):
+        if waited < self._period_ms and not self._have_all_said(eligible):
             return False
         if view.state is not None and waited >= 2 * self._period_ms:
             return True  # The best one does not run, and each member would do.
         return me == max(eligible, key=self._rank)
+
+    def _have_all_said(self, eligible: set[int]) -> bool:
+        """Whether all have said how far they are who could have: not so the master that is gone."""
+        state = self.view.state
+        expected = eligible | (set(state.in_sync) - {state.master} if state else set())
+        return all(map(self._is_ready, expected))
 
     def _is_ready(self, number: int) -> bool:
         """Whether a node has said how far it is, without a master."""
@@ -519,8 +543,13 @@ class Election:
     def _run(self) -> None:
         view, me, lease = self.view, self.me.id, self._lease.number
         former = view.state or State(0, me, (), self.me.replicas)
-        others = {each for each in former.in_sync if each in view.nodes and view.nodes[each].intact}
-        state = State(former.epoch + 1, me, tuple(sorted(others | {me})), former.replicas)
+        members = set(former.in_sync) - self._unfit() | {me}
+        here = members & view.nodes.keys()
+        if len(here) >= self.me.needed(former.replicas):
+            members = here
+        if not set(former.in_sync) & view.nodes.keys():
+            members = {me}  # It is an unclean election, and they have what this one lacks.
+        state = State(former.epoch + 1, me, tuple(sorted(members)), former.replicas)
         master = Mastership(me, state.epoch)
 
         def written(revision: int | None) -> None:
@@ -572,6 +601,8 @@ class Election:
         if self._writing or self._handing_over or state is None:
             return
         ids = (wanted - self._unfit()) | {self.me.id}
+        if len(ids) < self.me.needed(state.replicas):
+            ids |= frozenset(state.in_sync) - self._unfit()
         if ids == wanted == frozenset(state.in_sync):
             self._wanted = None
             self._told = self._in_sync()

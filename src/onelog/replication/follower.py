@@ -112,6 +112,11 @@ class Follower:
             self._call_soon(self._confirm_some)
 
     @property
+    def is_attached(self) -> bool:
+        """Whether the master knows, from this connection, how far this node is."""
+        return self.session is not None and self.session.is_attached
+
+    @property
     def safe_end(self) -> int:
         """What the master may be told that this node has."""
         store = self.store
@@ -144,6 +149,11 @@ class MasterSession(ABC):
 
     def __post_init__(self) -> None:
         self._heard_ms = self._sent_ms = self.follower.clock.now_ms()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the master was told how far this node is."""
+        return self._reported >= 0
 
     def begin(self) -> None:
         """Say the first word, when the log is fit to be continued."""

@@ -22,12 +22,12 @@ from onelog.clock import Clock
 from onelog.config import ReplicationConfig
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
-from onelog.errors import NotMasterError, OnelogError
+from onelog.errors import OnelogError
 from onelog.replication.election import InSync, Progress, Role
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower
 from onelog.replication.leader import Leader, Offload
-from onelog.replication.link import Link, Session, Touched
+from onelog.replication.link import Buffer, Link, Session, Touched
 from onelog.replication.registry import Lag
 from onelog.store.message_store import MessageStore
 
@@ -121,6 +121,7 @@ class Replica:
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
         self._busy = self._closed = False
+        self._led_since_ms = 0
 
     # -- roles ---------------------------------------------------------------------------------
 
@@ -195,7 +196,8 @@ class Replica:
             then(error)
             if error is not None:
                 self._failed(error)
-            elif self.leads and self.leader is not leader:
+                return
+            if self.leads and self.leader is not leader:
                 self.around.core.fence()
             self._take_role()
 
@@ -208,38 +210,37 @@ class Replica:
         store.drop_partial()
         if role.epoch > self.epochs.last:
             self.epochs.begin(role.epoch, store.log_end)
-        leader = Leader(
+        self.leader = leader = Leader(
             store, self.epochs, self.clock, self.schedule, self.post, self.offload, self.config,
-            self.node_id,
-            on_confirmed=lambda _, touched: self._confirmed(leader, touched),
+            self.node_id, on_confirmed=self._confirmed,
             propose_in_sync=self.propose_in_sync or self._take_word,
             recorded=in_sync.ids, revision=in_sync.revision, is_proven=self.is_proven,
         )  # fmt: skip
         leader.replicas, leader.unfit = in_sync.replicas, in_sync.unfit
-        self.leader = leader
+        self._led_since_ms = self.clock.now_ms()
         store.set_gated(leader.gated)
-        self._open_if_confirmed(leader)
+        self._open_if_confirmed()
 
     def _take_word(self, ids: frozenset[int]) -> None:
         assert self.leader is not None
         self.leader.in_sync_is(ids, self.leader.revision + 1)
 
-    def _confirmed(self, leader: Leader, touched: Touched) -> None:
+    def _confirmed(self, log_offset: int, touched: Touched) -> None:
         if self.leads:
             self.around.core.confirmed(touched)
         elif not self._busy:
             self.around.core.follow(touched)
-            self._open_if_confirmed(leader)
+            self._open_if_confirmed()
 
-    def _open_if_confirmed(self, leader: Leader) -> None:
+    def _open_if_confirmed(self) -> None:
         """A master's core knows its whole log: before that, it would decide on half of it."""
-        if self.store.confirmed == self.store.log_end and leader is self.leader:
-            self._rebuild(self.role, leader, lambda: None, lambda error: None)
+        if self.store.confirmed == self.store.log_end:
+            self._rebuild(self.role, self.leader, lambda: None, lambda error: None)
 
     def accepted(self, link: Link, address: str) -> Session:
         """A follower has connected."""
         if self.leader is None:
-            raise NotMasterError("this node leads nobody now")
+            return _NoSession(link)
         return self.leader.connected(link, address, epochs=bool(self.config.etcd))
 
     # -- following -----------------------------------------------------------------------------
@@ -262,7 +263,7 @@ class Replica:
     def _cut(self, log_offset: int, why: str, then: Then) -> None:
         """End the log there. If the core knows of what goes, it is opened anew."""
         if log_offset < self.store.confirmed:
-            self._rebuild(Role(), None, lambda: void(self.store.cut(log_offset, why)), then)
+            self._rebuild(self.role, None, lambda: void(self.store.cut(log_offset, why)), then)
             return
         try:
             self.store.cut(log_offset, why)
@@ -274,7 +275,7 @@ class Replica:
     def dialed(self, link: Link, address: str) -> Session:
         """The connection to the master is there."""
         if self.follower is None:
-            raise NotMasterError("this node follows nobody now")
+            return _NoSession(link)
         return self.follower.connected(link, address)
 
     # -- what an election asks -----------------------------------------------------------------
@@ -288,9 +289,17 @@ class Replica:
                 for each in self.leader.followers
             )
         attached = self.follower is not None and self.follower.is_attached
-        fit = not self.hindrance and self.store.refusal is None
+        fit = not self.hindrance and self.store.refusal is None and self._has_enough_followers()
         end = int(self.store.log_end)
         return Progress(self.epochs.last, end, self.store.confirmed, fit, attached, lags)
+
+    def _has_enough_followers(self) -> bool:
+        """Of a master: whether so many keep up that something can be confirmed."""
+        leader, lag_ms = self.leader, self.config.lag_ms
+        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * lag_ms:
+            return True
+        up_to_date = sum(each.behind_ms <= lag_ms for each in leader.followers)
+        return leader.available(0) and 1 + up_to_date >= leader.needed
 
     def prepare_hand_over(self, target: int, ready: Callable[[str], None]) -> None:
         """Acknowledge nothing that is written from now on; ready when the target has the rest."""
@@ -327,6 +336,22 @@ class Replica:
         elif self.follower is not None and not self._busy:
             self.follower.tick()
         self.schedule(TICK_MS, self._tick)
+
+
+class _NoSession:
+    """For a connection that comes when nobody leads here, or follows."""
+
+    def __init__(self, link: Link) -> None:
+        link.close()
+
+    def received(self, data: Buffer) -> None:
+        """Too late."""
+
+    def ready(self) -> None:
+        """Too late."""
+
+    def lost(self) -> None:
+        """As expected."""
 
 
 def void(_: object) -> None:

@@ -91,6 +91,11 @@ class StoreWriter(StoreReader):
         self._entered = self._late_entered = (0, 0, 0)
         self._gate: Gate | None = None
 
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why nothing can be written now, as far as is known."""
+        return self._refusal
+
     def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The offset that the next message gets, also if some before it wait."""
         if self._gate is not None and topic in self._gate.successors:
