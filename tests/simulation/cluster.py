@@ -34,11 +34,14 @@ Ack = Literal["local", "one", "majority", "all"]
 class _Complaints(logging.Handler):
     """A background job that fails for no reason of ours is a bug, too."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+    def __init__(self, kernel: Kernel, disks: Disks) -> None:
+        super().__init__(logging.WARNING)
         self.found: list[logging.LogRecord] = []
+        self._kernel, self._disks = kernel, disks
 
     def emit(self, record: logging.LogRecord) -> None:
+        disk = self._disks.current
+        self._kernel.note("-" if disk is None else disk.folder.name, "says:", record.getMessage())
         if record.exc_info is not None:
             self.found.append(record)
 
@@ -103,7 +106,7 @@ class Cluster:
         self.trouble = Trouble(self, 0.4 if plan.nodes == 1 else 0.8)
         self._masters: dict[int, str] = {}
         self._acknowledged_epoch = 0
-        self._complaints = _Complaints()
+        self._complaints = _Complaints(kernel, self._disks)
         self._undo = contextlib.ExitStack()
 
     def _single(self, config: StoreConfig) -> Node:
@@ -134,8 +137,10 @@ class Cluster:
         self._undo.enter_context(mock.patch.object(warming, "threading", WORKERS))
         onelog = logging.getLogger("onelog")
         level = onelog.level
-        onelog.setLevel(logging.ERROR)
+        onelog.setLevel(logging.WARNING)
         onelog.addHandler(self._complaints)
+        onelog.propagate, propagated = False, onelog.propagate
+        self._undo.callback(setattr, onelog, "propagate", propagated)
         self._undo.callback(onelog.setLevel, level)
         self._undo.callback(onelog.removeHandler, self._complaints)
         return self

@@ -50,6 +50,11 @@ class Etcd:
             self.keys, self.time, lambda: self._delay_ms(there), lambda: self._delay_ms(back),
             TIMEOUT_MS,
         )  # fmt: skip
-        after = machine.after
-        registry.run = lambda call: after(0, call)
+        life = machine.life
+
+        def run(call: Callable[[], None]) -> None:
+            if machine.life is life:
+                machine.after(0, call)
+
+        registry.run = run
         return registry

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onelog.replication.link import Buffer, Session
-from tests.simulation.kernel import Kernel
+from tests.simulation.kernel import Kernel, Life
 
 USUAL_US = (50, 2_000)
 BLOCKED_US = 30_000
@@ -23,6 +23,7 @@ class Machine(Protocol):
 
     number: int
     name: str
+    life: Life
 
     @property
     def is_up(self) -> bool:
@@ -145,19 +146,25 @@ class Network:
     ) -> None:
         """Connect one to the other; the callbacks are called on their machines."""
 
+        life = one.life
+
+        def tell(delay_us: float, call: Callable[[], None]) -> None:
+            if one.life is life:
+                one.after(delay_us, call)
+
         def arrive() -> None:
-            if self.is_blocked(one, other):
-                one.after(DIAL_US_MAX, failed)
+            if self.is_blocked(one, other) or one.life is not life:
+                tell(DIAL_US_MAX, failed)
                 return
             mine, theirs = End(self, one), End(self, other)
             mine.peer, theirs.peer = theirs, mine
             session = accepted(theirs)
             if session is None:
-                one.after(self.delay_us(), failed)
+                tell(self.delay_us(), failed)
                 return
             theirs.session = session
             self.ends = [end for end in self.ends if not end.is_closed] + [mine, theirs]
-            one.after(self.delay_us(), lambda: came_back(mine, theirs))
+            tell(self.delay_us(), lambda: came_back(mine, theirs))
 
         def came_back(mine: End, theirs: End) -> None:
             if self.is_blocked(other, one):
@@ -174,7 +181,7 @@ class Network:
         if other.is_up:
             other.after(self.delay_us(), arrive)
         else:
-            one.after(self.delay_us(), failed)
+            tell(self.delay_us(), failed)
 
     def cut(self, machine: Machine, *, silently: bool) -> None:
         """A node is down: its connections are gone. Silently: its peers find out late."""
