@@ -406,7 +406,7 @@ class Parts:
         self._closed = True
         if self.follows or not write:
             self._is_gone = True
-            self.writer.refuse(NotMasterError("this broker is no longer master"))
+            self.fence()
             parts: tuple[Callable[[], None], ...] = (
                 self.compaction.close, self.delay.close, self.timers.stop, self.waiting.end_all,
                 self.checkback.close, self.prepared_batches.close, self.leases.stop,
@@ -440,9 +440,18 @@ class Parts:
         where = f"{address} is" if address else "it is not known which one is"
         self.writer.refuse(NotMasterError(f"this broker follows another one: {where} the master"))
 
+    def refuse_writes(self, reason: str | None) -> None:
+        """Of a master that is to hand over: write nothing from now on; None: write again.
+
+        Those who wait to be confirmed go on to wait.
+        """
+        self.writer.refuse(None if reason is None else NotMasterError(reason))
+
     def fence(self) -> None:
         """Of a master: acknowledge nothing from now on, and write nothing: another may be one."""
-        self.writer.refuse(NotMasterError("this broker may not be the master any more"))
+        error = NotMasterError("this broker may not be the master any more")
+        self.writer.refuse(error)
+        self.durability.refuse(error)
 
     def follow(self, touched: set[Key] | None) -> None:
         """Of a follower: more of its log is confirmed, in these queues, or in many."""

@@ -35,8 +35,14 @@ Post = Callable[[Callable[[], None]], None]
 class Replicas(Protocol):
     """The other nodes that keep this log, as the master sees them."""
 
-    in_sync: int
-    """How many nodes have all that is confirmed, the master included."""
+    @property
+    def in_sync(self) -> int:
+        """How many nodes have all that is confirmed, the master included."""
+        ...
+
+    def appended(self) -> None:
+        """There is more in the log; once for all that a tick has appended."""
+        ...
 
     def when_replicated(self, log_offset: int, callback: WhenSafe) -> None:
         """Call back, in the core's thread, once what is below is where the mode wants it."""

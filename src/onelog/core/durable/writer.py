@@ -111,6 +111,9 @@ class Writer:
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
+        self._open = self._store
+        replicas = self._durability.replicas
+        self._appended = None if replicas is None else replicas.appended
         self._has_runs = False
         self._is_expected = False
         self._records: list[tuple[Sequence[NewMessage], OnWritten]] = []
@@ -174,6 +177,8 @@ class Writer:
             written, self._written = self._written, []
             for receipts, messages, places in written:
                 self._tell(receipts, messages, places)
+        if self._appended is not None:
+            self._appended()
 
     # -- at once -------------------------------------------------------------------------------
 
@@ -185,6 +190,8 @@ class Writer:
         Records alone have head room, and are not counted: nobody waits for them.
         """
         self._append_list([])
+        if self._appended is not None:
+            self.expect_tick()  # Its end tells the replicas.
         if not messages:
             return self._store.append_own(records) if records else []
         appended = self._store.append([*messages, *records])
@@ -195,6 +202,8 @@ class Writer:
     def write_runs_now(self, runs: Sequence[NewRun]) -> None:
         """`write_now` for runs."""
         self._append_list([])
+        if self._appended is not None:
+            self.expect_tick()
         self._account_runs(runs, self._store.append_runs(runs))
 
     def write_alone(self, message: NewMessage) -> Appended | None:
@@ -218,13 +227,12 @@ class Writer:
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues, behind all that was sent to it."""
-        self._append_list([])
+        self.write_now(())
         self._store.delete_topic(topic)
 
-    def refuse(self, error: OnelogError) -> None:
-        """Write nothing from now on: whoever wants to is told the reason."""
-        self._store = cast(MessageStore, _Refusal(error))
-        self._durability.refuse(error)
+    def refuse(self, error: OnelogError | None) -> None:
+        """Write nothing from now on: whoever wants to is told the reason. None: write again."""
+        self._store = self._open if error is None else cast(MessageStore, _Refusal(error))
 
     # -- appending -----------------------------------------------------------------------------
 
