@@ -49,8 +49,8 @@ class Clients:
     promises: Promises
     after: Callable[[Node], None]
     """To be called before an answer is compared with the settled log."""
-    acknowledged: Callable[[Node], None] = lambda node: None
-    """Told of every answer that is a promise."""
+    acknowledged: Callable[[Node, str], None] = lambda node, mastership: None
+    """Told of every answer that is a promise, and as what the node was when it was asked."""
     pause_us: float = 8_000
     answers: int = 0
     refusals: int = 0
@@ -124,6 +124,7 @@ class Clients:
         self, node: Node, what: str, promise: Callable[[Any], None]
     ) -> Callable[[Any, Any, OnelogError | None], None]:
         """What becomes of the answer to a request."""
+        mastership = node.mastership
 
         def on_stored(token: Any, appended: Any, error: OnelogError | None) -> None:
             if error is not None:
@@ -131,7 +132,7 @@ class Clients:
                 return
             self.answers += 1
             self.kernel.note(node.name, "acknowledged", what, appended)
-            self.acknowledged(node)
+            self.acknowledged(node, mastership)
             self.after(node)
             promise(appended)
 
@@ -274,6 +275,7 @@ class Clients:
                 mine.append(each)
         if not mine:
             return
+        mastership = node.mastership
 
         def safe(error: OnelogError | None) -> None:
             if error is not None:
@@ -282,7 +284,7 @@ class Clients:
             self.answers += 1
             self.kernel.note(node.name, "done", *(each.body[:9] for each in mine))
             if node.decides:
-                self.acknowledged(node)
+                self.acknowledged(node, mastership)
                 self.promises.done.update(each.body for each in mine)
 
         broker.when_leases_safe(safe)
@@ -295,6 +297,7 @@ class Clients:
         offset = self.kernel.random.randint(known, max(known, end))
         broker.commit_offset(SELF, *place, offset)
         broker.offsets.flush()
+        mastership = node.mastership
 
         def safe(error: OnelogError | None) -> None:
             if error is not None:
@@ -302,7 +305,7 @@ class Clients:
                 return
             self.answers += 1
             self.kernel.note(node.name, "committed", *place, offset)
-            self.acknowledged(node)
+            self.acknowledged(node, mastership)
             positions = self.promises.positions
             positions[place] = max(positions.get(place, 0), offset)
 
@@ -331,10 +334,11 @@ class Clients:
                     f"{node.name}: topic {name} is there, though it was refused"
                 ) from None
             raise
+        mastership = node.mastership
 
         def safe(error: OnelogError | None) -> None:
             if error is None:
-                self.acknowledged(node)
+                self.acknowledged(node, mastership)
                 self.promises.topics.add(name)
 
         broker.when_durable(safe)

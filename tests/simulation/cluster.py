@@ -14,6 +14,7 @@ from unittest import mock
 from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.cursors import warming
 from onelog.store import spare_queues
+from tests.simulation import endings
 from tests.simulation.checks import Promises, Settled
 from tests.simulation.clients import Clients
 from tests.simulation.disk import Disks
@@ -208,8 +209,13 @@ class Cluster:
             )
         self.settled.compare(node, len(self.settled.log), may_grow=False)
 
-    def _acknowledged(self, node: Node) -> None:
-        """Nobody acknowledges anything after a later master did."""
+    def _acknowledged(self, node: Node, mastership: str) -> None:
+        """Nobody acknowledges what it was asked as another, nor anything after a later master."""
+        if node.mastership != mastership or not mastership:
+            raise BrokenError(
+                f"{node.name} acknowledged as {node.mastership or 'nobody'} what it was asked as "
+                f"{mastership or 'nobody'}"
+            )
         if isinstance(node, Member):
             if node.epoch < self._acknowledged_epoch:
                 raise BrokenError(
@@ -246,30 +252,43 @@ class Cluster:
             if node.is_up:
                 node.kill()
             self.start(node)
-        end_us = self.kernel.now_us + QUIET_S * 1_000_000
+        self._pass(QUIET_S)
+        master = self._the_master()
+        self._all_confirm()
+        for node in self.nodes:
+            endings.queues_are_equal(self.settled, node)
+            endings.tables_are_equal(self.settled, node)
+        if self.promises.strict:
+            self._are_kept(master)
+            self._all_confirm()
+        for node in self.nodes:
+            node.stop()
+            endings.files_are_right(node)
+
+    def _pass(self, seconds: float) -> None:
+        end_us = self.kernel.now_us + seconds * 1_000_000
         while self.kernel.now_us < end_us:
             self._step()
-        if self.members:
-            self._are_equal()
-        if self.promises.strict:
-            self.promises.all_kept()
-            now_ms = min(node.wall.now_ms() for node in self.nodes)
-            self.promises.timed_are_delivered(now_ms - QUIET_S * 500)
 
-    def _are_equal(self) -> None:
-        """All logs are one, and there is one master, whose tables say what the log says."""
-        masters = [node for node in self.members if node.decides]
+    def _all_confirm(self) -> None:
+        """Wait until nothing is on its way: jobs write now and then, also when nobody asks."""
+        end_us = self.kernel.now_us + QUIET_S * 1_000_000
+        while len({each for node in self.nodes for each in (node.log_end(), node.settled())}) > 1:
+            self._step()
+            if self.kernel.now_us > end_us:
+                break
+        endings.logs_are_equal(self.settled, self._the_master(), self.nodes)
+
+    def _are_kept(self, master: Node) -> None:
+        self.promises.all_kept()
+        now_ms = min(node.wall.now_ms() for node in self.nodes)
+        self.promises.timed_are_delivered(now_ms - QUIET_S * 500)
+        for node in self.nodes:
+            endings.positions_are_kept(self.promises, node)
+        endings.nothing_done_comes_again(self.promises, master)
+
+    def _the_master(self) -> Node:
+        masters = [node for node in self.nodes if node.decides]
         if len(masters) != 1:
             raise BrokenError(f"masters after all became well: {[each.name for each in masters]}")
-        (master,) = masters
-        end = master.log_end()
-        if master.settled() < end:
-            raise BrokenError(f"{master.name} has confirmed {master.settled()} of {end} only")
-        if not self.promises.strict:
-            self.settled.compare(master, end, may_grow=True)
-        for node in self.members:
-            if node.settled() != end:
-                raise BrokenError(
-                    f"{node.name} has {node.log_end()}, confirmed {node.settled()} of {end}"
-                )
-            self.settled.compare(node, end, may_grow=False)
+        return masters[0]

@@ -23,7 +23,7 @@ class _Time(Timeline):
         return self._kernel.now_us / 1000
 
     def after(self, delay_ms: float, call: Callable[[], None]) -> None:
-        self._kernel.after(delay_ms * 1000, self._kernel.outside, call)
+        self._kernel.after(delay_ms * 1000 + 2, self._kernel.outside, call)
 
 
 @dataclass(eq=False)

@@ -118,6 +118,12 @@ class Member(Node):
         return self.replica is not None and self.replica.leads and self._election().is_proven()
 
     @property
+    def mastership(self) -> str:
+        """Under which it promises something; another one for each, empty if it may not."""
+        role = self._election().role
+        return f"{self.life_name} in epoch {role.epoch}" if role.is_master else ""
+
+    @property
     def epoch(self) -> int:
         """Of which it is master."""
         return self._election().role.epoch
@@ -255,5 +261,8 @@ class _Kept:
 
 
 from onelog.replication.follower import Follower  # noqa
+
 if not hasattr(Follower, "is_attached"):
-    Follower.is_attached = property(lambda self: self.session is not None and self.session._reported >= 0)  # type: ignore # noqa
+    Follower.is_attached = property(
+        lambda self: self.session is not None and self.session._reported >= 0
+    )  # type: ignore # noqa

@@ -68,6 +68,11 @@ class Node:
         return f"{self.name}-{self.starts}"
 
     @property
+    def mastership(self) -> str:
+        """Under which it promises something; another one for each."""
+        return self.life_name
+
+    @property
     def decides(self) -> bool:
         """Whether clients may believe what it says about positions."""
         return self.is_up
@@ -96,10 +101,11 @@ class Node:
     def call_soon(self, call: Call) -> None:
         """At the end of the tick, which is a little later: others may come before it."""
         if not self._soon:
-            self.after(self.kernel.random.uniform(*TICK_US), self._end_tick)
+            self.after(self.kernel.random.uniform(*TICK_US), self.end_tick)
         self._soon.append(call)
 
-    def _end_tick(self) -> None:
+    def end_tick(self) -> None:
+        """Make the calls that wait for the end of the tick."""
         soon, self._soon = self._soon, []
         for call in soon:
             call()

@@ -379,6 +379,8 @@ class EpochSession(MasterSession):
                 "and it is copied from the master"
             )
         common = last_shared(epochs.entries, end, history.epochs, history.end)
+        if common is None and store.confirmed == store.log.start:
+            common = store.confirmed  # Nothing that is here was ever confirmed.
         if common is None or common < store.log.start:
             raise WireError(
                 f"its epochs {list(history.epochs)[-5:]} and the ones of this store "
