@@ -36,6 +36,15 @@ class Cut(NamedTuple):
     rewound: bool
     """Whether queues and index had known of it."""
 
+    def __str__(self) -> str:
+        """One line for the log."""
+        where = ", ".join(str(path) for path in self.kept)
+        return (
+            f"{self.size} bytes were cut from the log at {self.log_offset} ({self.why}); "
+            + (f"they are in {where}" if self.kept else "no copy was kept" * bool(self.size))
+            + "; queues were rewound" * self.rewound
+        )
+
 
 Piece = tuple[Segment, int, int]
 """A segment, a place in it, and how many bytes from there on are more than zeros."""

@@ -68,10 +68,16 @@ def known_damage(store: Path) -> tuple[Damage, ...]:
         return ()
 
 
-def remember_damage(store: Path, found: Iterable[Damage], log_start: int) -> tuple[Damage, ...]:
-    """Add to what is known, and forget what went with its segment; returns what is known now."""
+def remember_damage(
+    store: Path, found: Iterable[Damage], log_start: int, log_end: int
+) -> tuple[Damage, ...]:
+    """Add to what is known, and forget what is gone from the log; returns what is known now."""
     before = known_damage(store)
-    by_start = {each.start: each for each in (*before, *found) if each.end > log_start}
+    by_start = {
+        each.start: each
+        for each in (*before, *found)
+        if each.end > log_start and each.start < log_end
+    }
     known = tuple(sorted(by_start.values()))[-RANGES_MAX:]
     if known != before:
         path = store / FILE

@@ -77,6 +77,14 @@ class Flusher:
                 return
         callback(error)
 
+    def give_up(self, log_offset: int, error: StoreError) -> None:
+        """The log was cut: what is to be on disk behind an offset will not be this log."""
+        with self._wake:
+            lost = [call for offset, call in self._waiting if offset > log_offset]
+            self._waiting = [each for each in self._waiting if each[0] <= log_offset]
+        for call in lost:
+            call(error)
+
     def stop(self) -> None:
         """End the thread; who still waits is served first."""
         with self._wake:

@@ -32,10 +32,12 @@ from onelog.errors import (
     StoreClosedError,
     StoreError,
 )
+from onelog.message import LogOffset
 from onelog.record.entries import ENTRY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.cutting import Cut, pieces_behind, put_aside
 from onelog.store.damage import remember_damage
 from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
 from onelog.store.folder import check_is_store
@@ -44,7 +46,7 @@ from onelog.store.keyindex import KeyIndex
 from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues
 from onelog.store.received import Received
-from onelog.store.recovery import RecoveryReport, recover
+from onelog.store.recovery import RecoveryReport, deleted_topics, rebuild, recover
 from onelog.store.retention import Retention, RetentionRound
 from onelog.store.segment import Buffer, disk_error, make_folders, sync_folder
 from onelog.store.spare_queues import FOLDER, SpareQueues
@@ -88,7 +90,9 @@ class MessageStore(StoreWriter):
             self.log, self.queue_table, self.index, self._checkpoint, self._tags_codes,
             crashed=crashed, gated=gated,
         )  # fmt: skip
-        self.damage = remember_damage(folder, self.recovery.damage, int(self.log.start))
+        self.damage = remember_damage(
+            folder, self.recovery.damage, int(self.log.start), int(self.log.end)
+        )
         """Ranges of the log that are no use, as far as is known."""
         self.opened_end = int(self.log.end)
         self.last_append_ms = self.recovery.last_store_ms
@@ -199,6 +203,11 @@ class MessageStore(StoreWriter):
         for queue in queues:
             queue.dirty = True
         self._dirty.update(queues)
+        if received.damage:
+            self.damage = remember_damage(
+                self.folder, received.damage, int(self.log.start), int(self.log.end)
+            )
+            received.damage.clear()
         self.last_append_ms = max(self.last_append_ms, received.last_ms)
         self._entered = (received.entered, received.last_record, received.last_ms)
         return queues
@@ -257,6 +266,59 @@ class MessageStore(StoreWriter):
         self._received.drop_partial()
         if self._gate is not None:
             self._gate.raw_until = min(self._gate.raw_until, int(self.log.end))
+
+    def cut(self, log_offset: int, why: str) -> Cut:
+        """End the log at an offset, or at the record before that, and keep aside what was behind.
+
+        Queues and index forget it, if they knew of it. Nobody may be reading meanwhile.
+        """
+        if log_offset >= self.raw_end:
+            return Cut(self.raw_end, 0, why, (), rewound=False)
+        if self._late:
+            self._put_late()
+        end = self._received.whole_before(log_offset)
+        error = StoreError(f"the log was cut at {end}: {why}")
+        gate = self._gate
+        if gate is not None:
+            gate.give_up(error)
+            gate.forget_held()
+        known = self.confirmed
+        behind = pieces_behind(self.log, end)
+        kept = put_aside(self.log, behind)
+        lost = deleted_topics(self.log, end, known, self._tags_codes) if end < known else set()
+        with self._checkpoint_lock:
+            if end < known:
+                self._rewind(end)
+            self.log.cut(LogOffset(end))
+        self._flusher.give_up(end, error)
+        self._received.restart(*self._entered)
+        self.opened_end = min(self.opened_end, end)
+        self.damage = remember_damage(self.folder, (), int(self.log.start), end)
+        if gate is not None:
+            gate.confirmed, gate.raw_until = min(known, end), end
+        if lost:
+            rebuild(self.log, self.queue_table, self.index, self._tags_codes, lost)
+            self._dirty.update(self.queue_table)
+        self._save_checkpoint(force=True)
+        found = Cut(end, sum(size for _, _, size in behind), why, kept, rewound=end < known)
+        _log.warning("%s: %s", self.folder, found)
+        return found
+
+    def _rewind(self, end: int) -> None:
+        """Let queues and index know the log up to `end` only."""
+        self.index.build()
+        store_ms = self._entered[2]
+        # First: a crash from here on replays what is not cut yet.
+        self._checkpoint.save(min(end, self._checkpoint.safe_offset), 0, store_ms)
+        if end == self.log.start:
+            for topic in list(self.queue_table.by_topic):
+                self.queue_table.delete_topic(topic)
+            self._dirty.clear()
+        self.queue_table.cut_at(end)
+        self.index.truncate(end)
+        self._dirty.update(self.queue_table)
+        last = [each[0] for queue in self.queue_table if (each := queue.last_entry())]
+        self._entered = (end, max(last, default=0), store_ms)
 
     def read_raw(self, log_offset: int, size: int) -> memoryview:
         """Up to `size` bytes of the log for a replica, as far as the segment and the log go.

@@ -162,6 +162,13 @@ class Received:
         self._search_from = segment.start + stop + _SEARCH_BYTES
         return at
 
+    def whole_before(self, log_offset: int) -> int:
+        """Where the last whole record ends that ends at a log offset, or before it."""
+        segment = self._log.segment_at(log_offset)
+        inside = log_offset - segment.start
+        self._search_from = 0
+        return segment.start + self._whole_until(segment, 0, inside)
+
     def drop_partial(self) -> None:
         """Cut a record that is not whole."""
         if self.end > self._log.end:
@@ -225,8 +232,7 @@ class Received:
 
     def _take_back(self) -> None:
         """Let queues and index know no more than before."""
-        for queue in self._queues:
-            queue.cut_at(self.entered)
+        self._queues.cut_at(self.entered)
         self._index.truncate(self.entered)
         end = self._end
         self.restart(self.entered, self.last_record, self.last_ms)

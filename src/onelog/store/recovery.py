@@ -22,6 +22,7 @@ log then ends before the first damage that follows: replicas must not differ, an
 
 import itertools
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from onelog.errors import StoreError
@@ -36,7 +37,7 @@ from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.readonly import real_end
-from onelog.store.replay import Replay
+from onelog.store.replay import Replay, only_of
 
 _RESTART_MS = 500
 """No broker starts again in less time; so much may a clock have been set back without harm."""
@@ -145,6 +146,30 @@ def recover(
         damage_count=damages.count,
         damaged_bytes=damages.size,
     )
+
+
+def deleted_topics(log: CommitLog, start: int, end: int, tags_codes: TagsCodes) -> set[str]:
+    """The topics that were deleted in a stretch of the log."""
+    walk = RecordWalk(tags_codes, TopicNumbers())
+    found = scan(log.segments, start, walk, end)
+    return {each[0] for part in found if isinstance(part, Stretch) for each in part.deleted}
+
+
+def rebuild(
+    log: CommitLog, queues: Queues, index: KeyIndex, tags_codes: TagsCodes, names: Collection[str]
+) -> None:
+    """Make the queues of some topics anew, from the whole log."""
+    for name in names:
+        queues.delete_topic(name)
+    topics = TopicNumbers()
+    replay = Replay(queues, index, topics, Damages(), may_begin_anywhere=log.start > 0)
+    walk = RecordWalk(tags_codes, topics)
+    for found in scan(log.segments, int(log.start), walk, int(log.end)):
+        if isinstance(found, Damage):
+            replay.skip(found)
+        else:
+            replay.enter(only_of(found, topics, names))
+    replay.finish()
 
 
 def _replay(

@@ -18,7 +18,8 @@ Invariant: replaying what was appended gives the queues and the index that appen
 
 import bisect
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -268,3 +269,18 @@ class Replay:
                 cursor.put(part, last_log)
             else:
                 cursor.take(_Streak(first, part, first_log, last_log, last_size))
+
+
+def only_of(stretch: Stretch, topics: TopicNumbers, names: Collection[str]) -> Stretch:
+    """What of a stretch belongs into the queues of some topics; keys are left out."""
+    numbers = [topics.of(name) for name in names]
+    places = stretch.places
+    keep = np.isin(places.queue >> 32, numbers)
+    columns = (places.queue, places.offset, places.log, places.size, places.code)
+    return replace(
+        stretch,
+        places=Places(*(column[keep] for column in columns)),
+        key_row=stretch.key_row[:0],
+        key_hash=stretch.key_hash[:0],
+        deleted=[each for each in stretch.deleted if each[0] in names],
+    )
