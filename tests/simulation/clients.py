@@ -296,8 +296,10 @@ class Clients:
         end = broker.store.max_offset(TOPIC, queue_id)
         offset = self.kernel.random.randint(known, max(known, end))
         broker.commit_offset(SELF, *place, offset)
-        broker.offsets.flush()
         mastership = node.mastership
+        if not mastership:
+            return  # A follower keeps it in memory, and promises nothing.
+        broker.offsets.flush()
 
         def safe(error: OnelogError | None) -> None:
             if error is not None:
@@ -312,7 +314,7 @@ class Clients:
         broker.when_durable(safe)
 
     def _ask_position(self, node: Node, broker: Broker) -> None:
-        if not node.decides:
+        if not node.decides or not self.promises.strict:
             return
         for place, offset in self.promises.positions.items():
             found = broker.query_offset(SELF, *place)
@@ -337,7 +339,7 @@ class Clients:
         mastership = node.mastership
 
         def safe(error: OnelogError | None) -> None:
-            if error is None:
+            if error is None and mastership:
                 self.acknowledged(node, mastership)
                 self.promises.topics.add(name)
 

@@ -162,6 +162,7 @@ class Cluster:
 
     def run(self, steps: int) -> None:
         """So many steps, with faults; then all must become well."""
+        self.kernel.note("-", "seed", self.kernel.seed, self.plan)
         for node in self.nodes:
             self.start(node)
         self.clients.begin()
