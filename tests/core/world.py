@@ -168,7 +168,10 @@ class World:
             replicas=self.replicas,
         )
         self.pop = Pop(self.broker, Random(7), LOOPBACK)
-        self.broker.open(None if self.follower else ROCKETMQ, follower=self.follower)
+        if self.follower:
+            self.broker.open(follower=True, master="10.0.0.5:10911")
+        else:
+            self.broker.open(ROCKETMQ)
 
     def close(self) -> None:
         self.broker.close()

@@ -124,15 +124,10 @@ class Parts:
         `seconds` is a clock that never goes back, for what lasts less than a millisecond.
         `replicas` are those of a master that has some.
         """
-
-        def unless_gone(wait_ms: int, callback: Callable[[], None]) -> None:
-            timer(wait_ms, lambda: None if self._is_gone else callback())
-
-        timer, schedule = schedule, unless_gone
         self.config = config
         self.replication = replication or ReplicationConfig()
         self.store = store
-        self._clock, self._schedule = clock, schedule
+        self._clock, self._timer = clock, schedule
         self._closed = False
         self._is_gone = False
         """Whether nothing is to happen any more: the store is another core's."""
@@ -142,20 +137,7 @@ class Parts:
         self.naming = naming
         self.access = access or Access()
         self._guarded = not self.access.is_open
-        self.stats = Stats(clock, config.cluster)
-        self.waiting = Waiting(clock, schedule)
-        self.durability = Durability(
-            store, clock, schedule, post, immediate=store.config.flush != "sync",
-            timeout_ms=config.flush_timeout_ms, replicas=replicas,
-            replicates=replicas is not None
-            and (self.replication.ack != "local" or bool(self.replication.etcd)),
-            replicas_timeout_ms=self.replication.timeout_ms,
-        )  # fmt: skip
-        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
-        self.tables = Tables(
-            store, self.writer, store.folder / "config", clock, offload,
-            restates=self.replication.is_on,
-        )  # fmt: skip
+        self._wire_writing(call_soon, post, offload, replicas)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
         self.placements = Placements(self.tables, self.topics)
@@ -167,20 +149,47 @@ class Parts:
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
-        self.batch_producers = BatchProducers(
-            self.tables, store, self.topics, self.marked, clock, self.when_durable
-        )
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
-        self.publisher = Publisher(
-            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
-            self.retry.redirect, store.config.body_bytes_max,
-        )  # fmt: skip
-        self.batch_producers.use(self.publisher)
+        self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+
+    def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
+        """Call back then, unless another core has the store by then."""
+        self._timer(wait_ms, lambda: None if self._is_gone else callback())
+
+    def _wire_writing(
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        post: Post,
+        offload: Callable[[Callable[[], None]], None],
+        replicas: Replicas | None,
+    ) -> None:
+        store, clock, replication = self.store, self._clock, self.replication
+        self.stats = Stats(clock, self.config.cluster)
+        self.waiting = Waiting(clock, self._schedule)
+        is_asked = replication.ack != "local" or bool(replication.etcd)
+        self.durability = Durability(
+            store, clock, self._schedule, post, immediate=store.config.flush != "sync",
+            timeout_ms=self.config.flush_timeout_ms, replicas=replicas,
+            replicates=replicas is not None and is_asked,
+            replicas_timeout_ms=replication.timeout_ms,
+        )  # fmt: skip
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
+        self.tables = Tables(
+            store, self.writer, store.folder / "config", clock, offload,
+            restates=replication.is_on,
+        )  # fmt: skip
+
+    def _wire_publisher(self, random: Random) -> None:
+        self.publisher = Publisher(
+            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
+            self.retry.redirect, self.store.config.body_bytes_max,
+        )  # fmt: skip
+        self.batch_producers.use(self.publisher)
 
     def _wire_door(self, new_id: Callable[[], str]) -> None:
         self.admin = Admin(
@@ -214,6 +223,9 @@ class Parts:
         self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
     ) -> None:
         config = self.config
+        self.batch_producers = BatchProducers(
+            self.tables, self.store, self.topics, self.marked, self._clock, self.when_durable
+        )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
@@ -319,8 +331,9 @@ class Parts:
         self.master_is(master)
         self.topics.follows = self.groups.follows = True
         self.leases.follow()
-        self.in_place.stop()
         self.timers.forget_files()
+        for stop in self._stops:
+            stop()
         self.tables.open()
         self.lease_tables.open()
         self.batch_producers.open()
@@ -408,9 +421,7 @@ class Parts:
             self._is_gone = True
             self.fence()
             parts: tuple[Callable[[], None], ...] = (
-                self.compaction.close, self.delay.close, self.timers.stop, self.waiting.end_all,
-                self.checkback.close, self.prepared_batches.close, self.leases.stop,
-                self.in_place.stop,
+                *self._stops, self.waiting.end_all, self.leases.stop,
                 partial(self.lease_tables.close, write=False),
                 partial(self.tables.close, write=False),
             )  # fmt: skip
@@ -425,6 +436,14 @@ class Parts:
                 log.exception("a part of the broker was not closed cleanly")
 
     @property
+    def _stops(self) -> tuple[Callable[[], None], ...]:
+        """What ends all that would be written by itself."""
+        return (
+            self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
+            self.prepared_batches.close, self.in_place.stop,
+        )  # fmt: skip
+
+    @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
         return (
             self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
@@ -432,6 +451,13 @@ class Parts:
             self.transactions.remember, self.leases.close, self.lease_tables.close,
             self.offsets.flush, self.batch_producers.close, self.tables.close,
         )  # fmt: skip
+
+    def flush(self) -> None:
+        """Write what is only in memory, before another broker is to go on with the log."""
+        self.offsets.flush()
+        self.batch_producers.close()
+        self.transactions.remember()
+        self.leases.flush()
 
     # -- replication ---------------------------------------------------------------------------
 

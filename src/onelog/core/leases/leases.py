@@ -199,8 +199,11 @@ class Leases:
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
-        self._is_closed = True
-        self._deadlines.close()
+        self.stop()
+        self.flush()
+
+    def flush(self) -> None:
+        """Record what is still to be recorded."""
         self._journal.end_of_tick()
 
     def follow(self) -> None:
