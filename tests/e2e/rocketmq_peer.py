@@ -37,8 +37,11 @@ class RocketmqPeer:
         sync_flush: bool = False,
         nameservers: str | None = None,
         delay_levels: str | None = None,
+        broker_id: int = 0,
     ) -> None:
+        """With a `broker_id` above 0 it is a slave of the broker with the same name."""
         self.folder = folder
+        self._broker_id = broker_id
         self._heap = heap
         self._sync_flush = sync_flush
         self._nameserver_port, self._broker_port = free_ports()
@@ -66,7 +69,9 @@ class RocketmqPeer:
         settings: dict[str, object] = {
             "brokerClusterName": self.cluster,
             "brokerName": self.broker_name,
-            "brokerId": 0,
+            "brokerId": self._broker_id,
+            "brokerRole": "SLAVE" if self._broker_id else "ASYNC_MASTER",
+            "haListenPort": self._broker_port + 1,
             "namesrvAddr": self.nameservers,
             "brokerIP1": "127.0.0.1",
             "listenPort": self._broker_port,

@@ -43,6 +43,19 @@ def broker(
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name in the cluster.")] = None,
     cluster: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
+    id_: Annotated[
+        int | None, typer.Option("--id", help="Which node of its set it is: 0, 1, 2, ...")
+    ] = None,
+    etcd: Annotated[
+        str | None, typer.Option(help="etcd, which says who is master: host:port;host:port")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="How many nodes, this one included, are a whole set.")
+    ] = None,
+    ack: Annotated[
+        str | None,
+        typer.Option(help="Who must have a message: local, one, majority or all nodes."),
+    ] = None,
     advertised_host: Annotated[
         str | None, typer.Option(help="Address that clients are told.")
     ] = None,
@@ -64,6 +77,10 @@ def broker(
         "broker.port": port,
         "broker.name": name,
         "broker.cluster": cluster,
+        "broker.broker_id": id_,
+        "replication.etcd": etcd,
+        "replication.replicas": replicas,
+        "replication.ack": ack,
         "broker.advertised_host": advertised_host,
         "broker.nameservers": nameservers,
         "broker.store_path": data,

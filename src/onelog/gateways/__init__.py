@@ -50,6 +50,8 @@ class Standing:
     """Where followers connect to; empty for the port above the gateway's."""
     replicated: bool = False
     """Whether a follower may act for a missing master: clients read there, and do not write."""
+    leaves: bool = True
+    """Whether name servers are told goodbye: not by a node that only changes its role."""
     found_master: Callable[[str, str], None] = lambda address, ha_address: None
     """Called with the addresses of a slave's master when the name servers tell of another one."""
 

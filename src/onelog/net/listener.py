@@ -98,7 +98,7 @@ class Listener:
         if self._capacity.listeners[:1] == [self]:
             self._capacity.sweep()
 
-    async def close(self) -> None:
+    async def close(self, seconds_max: float = CLOSE_SECONDS_MAX) -> None:
         """Stop listening and close all connections, sending first what was already written."""
         if self in self._capacity.listeners:
             self._capacity.listeners.remove(self)
@@ -112,7 +112,7 @@ class Listener:
         for connection in list(self.connections):
             connection.close()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+            async with asyncio.timeout(seconds_max):
                 while self.connections:
                     self._empty.clear()
                     await self._empty.wait()

@@ -202,6 +202,7 @@ class Election:
         self._handing_over = False
         self._intact = intact
         self._draining = False
+        self._leaving: list[Callable[[str], None]] = []
         self._stopped = False
         self._resting_until = -math.inf
         self._handled = 0
@@ -371,6 +372,7 @@ class Election:
             self._follow(view.master)
         self._enter()
         self._answer_request()
+        self._go_on_leaving()
         if self._vacant_since is not None and self._may_run(self._now() - self._vacant_since):
             self._run()
 
@@ -651,17 +653,9 @@ class Election:
             key = f"requests/{self.me.id}"
             self._registry.write({key: revision}, {key: Put(encode(answered))}, lambda _: None)
 
-        def drained(error: str) -> None:
-            if error:
-                self._draining = False
-                answer(error)
-
         if request.do == "drain":
-            self._draining = True
-            if self.role.is_master:
-                self.hand_over(drained)
-            elif self.me.id not in state.in_sync:
-                answer("")
+            self._handled = revision
+            self.leave(answer)
         elif not self.role.is_master:
             answer(f"node {self.me.id} is not the master any more")
         elif request.do == "replicas":
@@ -669,6 +663,30 @@ class Election:
             self._change(State(state.epoch, state.master, state.in_sync, count), answer)
         else:
             self.hand_over(answer, None if request.target < 0 else request.target)
+
+    def leave(self, done: Callable[[str], None]) -> None:
+        """Be neither master nor in sync any more, so that nobody misses this node; then call back.
+
+        What is told is empty, or why it was not done.
+        """
+        self._draining = True
+        self._leaving.append(done)
+        self._go_on_leaving()
+
+    def _go_on_leaving(self) -> None:
+        state = self.view.state
+        if not self._leaving or self._handing_over:
+            return
+        if self.role.is_master:
+            self.hand_over(lambda error: self._left(error) if error else None)
+        elif state is None or self.me.id not in state.in_sync:
+            self._left("")
+
+    def _left(self, error: str) -> None:
+        self._draining = not error
+        leaving, self._leaving = self._leaving, []
+        for done in leaving:
+            done(error)
 
     def hand_over(self, done: Callable[[str], None], target: int | None = None) -> None:
         """As the master: make another node master, by default the best, and call back.
@@ -709,7 +727,10 @@ class Election:
         state, lease = view.state, view.node_entries.get(target, NOTHING).lease
         assert state is not None
         master = Mastership(target, state.epoch + 1)
-        following = State(master.epoch, target, state.in_sync, state.replicas)
+        members = state.in_sync
+        if self._draining and len(members) > self.me.needed(state.replicas):
+            members = tuple(each for each in members if each != self.me.id)
+        following = State(master.epoch, target, members, state.replicas)
 
         def written(revision: int | None) -> None:
             done("" if revision else "the registry did not take it: try again")

@@ -1,7 +1,7 @@
 """A replica's side: takes the master's log, byte for byte, and reports how far it is.
 
-    default protocol   ask from a little before the own end -> the same bytes? -> go on
-    with epochs        greet -> compare histories -> cut what is not the master's -> go on
+    with epochs   greet -> compare histories -> cut what is not the master's
+    always        ask from a little before the own end -> are the bytes the same? -> go on
 
 Bytes are written as they arrive, whole records or not, and are told back once per arrival; with
 synchronous flush, once they are on disk. What is confirmed is entered into the queues, some at a
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 CONFIRM_BYTES = 4 << 20
 """What is entered into the queues in one go."""
 OVERLAP_BYTES = 64 << 10
-"""What is compared when there is no history to compare. Records name their places and times, so two
-logs that differ somewhere do not have the same end."""
+"""What is asked for again, and compared: records name their places and times, so logs that differ
+somewhere do not have the same end. Histories alone do not tell: every set begins with epoch 1."""
 
 Cut = Callable[[int, str, Callable[[OnelogError | None], None]], None]
 """Ends the log at a place, and says so when that is done."""
@@ -196,6 +196,12 @@ class MasterSession(ABC):
 
     def lost(self) -> None:
         """The connection is gone."""
+        if not self._closed and self._reported >= 0 and not self._is_compared:
+            log.warning(
+                "the master at %s sent nothing from %d on, though this log goes on to %d: if its "
+                "log is shorter, keep the better one of both, and move the other store away",
+                self.address, self._next, self.follower.store.raw_end,
+            )  # fmt: skip
         self._closed = True
         if self.follower.session is self:
             self.follower.session = None
@@ -228,6 +234,8 @@ class MasterSession(ABC):
         store = self.follower.store
         if self._next == 0 and offset % store.log.segment_bytes == 0:
             self._next = offset  # The first ones of all: the log begins where the master has it.
+        elif self._next < offset <= store.raw_end:
+            self._next = offset  # The master has deleted what is before.
         if offset != self._next:
             raise WireError(
                 f"it sent byte {offset} of the log, but byte {self._next} is the next one: if the "
@@ -257,7 +265,7 @@ class MasterSession(ABC):
     def _tell(self) -> None:
         """Report how far the log came, if it did."""
         follower = self.follower
-        if self._closed or self._reported < 0:
+        if self._closed or not self._is_compared:
             return
         end = follower.safe_end
         if end > self._reported:
@@ -265,6 +273,20 @@ class MasterSession(ABC):
         if follower.is_sync and end < follower.store.log_end and not self._flushing:
             self._flushing = True
             follower.when_flushed(self._flushed)
+
+    @property
+    def _is_compared(self) -> bool:
+        """Whether all that was asked for again has come, and was the same."""
+        return self._reported >= 0 and self._next >= self.follower.store.raw_end
+
+    def _ask(self) -> None:
+        """Ask for the log, from a little before its end here."""
+        store = self.follower.store
+        end = store.raw_end
+        # Not 0 if there is anything: that would say that there is nothing.
+        self._next = max(int(store.log.start), end - OVERLAP_BYTES, 1) if end else 0
+        log.info("following the master at %s from %d on", self.address, end)
+        self._say(self._next)
 
     def _flushed(self) -> None:
         self._flushing = False
@@ -279,7 +301,7 @@ class MasterSession(ABC):
         """Time passes."""
         if now - self._heard_ms >= self.idle_ms:
             self.end(f"nothing was heard of it for {now - self._heard_ms} ms")
-        elif self._reported >= 0 and now - self._sent_ms >= self.heartbeat_ms:
+        elif self._is_compared and now - self._sent_ms >= self.heartbeat_ms:
             self._say(max(self._reported, self.follower.safe_end))
 
 
@@ -291,14 +313,8 @@ class DefaultSession(MasterSession):
         self._reader = default_ha.TransferReader()
 
     def _greet(self) -> None:
-        if self._closed:
-            return
-        store = self.follower.store
-        end = store.raw_end
-        # Not 0 if there is anything: that would say that there is nothing.
-        self._next = max(int(store.log.start), end - OVERLAP_BYTES, 1) if end else 0
-        log.info("following the master at %s from %d on", self.address, end)
-        self._say(self._next)
+        if not self._closed:
+            self._ask()
 
     def _handle(self, data: Buffer) -> None:
         for piece in self._reader.feed(data):
@@ -309,11 +325,6 @@ class DefaultSession(MasterSession):
 
     def _report(self, offset: int) -> bytes:
         return default_ha.encode_report(offset)
-
-    def _tell(self) -> None:
-        # Not before all that was asked for again has come: the master would take it for more.
-        if self._next >= self.follower.store.raw_end:
-            super()._tell()
 
 
 class EpochSession(MasterSession):
@@ -365,6 +376,8 @@ class EpochSession(MasterSession):
         if not self._greeted or self._reported >= 0:
             raise WireError("it sent its history without being asked")
         end = store.raw_end
+        if not history.epochs:
+            raise WireError("it has no epochs: it is no master of a set")
         if history.epoch < epochs.last:
             raise WireError(
                 f"it is master of epoch {history.epoch}, but epoch {epochs.last} is known here: "
@@ -379,8 +392,8 @@ class EpochSession(MasterSession):
                 "and it is copied from the master"
             )
         common = last_shared(epochs.entries, end, history.epochs, history.end)
-        if common is None and store.confirmed == store.log.start:
-            common = store.confirmed  # Nothing that is here was ever confirmed.
+        if common is None and self._is_older(history):
+            common = int(store.log.start)
         if common is None or common < store.log.start:
             raise WireError(
                 f"its epochs {list(history.epochs)[-5:]} and the ones of this store "
@@ -393,12 +406,22 @@ class EpochSession(MasterSession):
         else:
             self._go_on(None)
 
+    def _is_older(self, history: epoch_ha.History) -> bool:
+        """Whether the master began after all that is here, where this log begins, too.
+
+        So it is when the first master of a set was lost before anybody else had anything of it.
+        """
+        store, epochs = self.follower.store, self.follower.epochs
+        if store.confirmed <= store.log.start:
+            return True
+        (_, start), (epoch, first) = epochs.entries[0], history.epochs[0]
+        return start == first == store.log.start and epoch > epochs.last
+
     def _go_on(self, error: OnelogError | None) -> None:
         if error is not None:
             self.end(f"the log cannot be cut: {error}")
         elif not self._closed:
-            store = self.follower.store
-            self.follower.epochs.cut(store.log_end)
-            self._next = store.raw_end
-            log.info("following the master at %s from %d on", self.address, self._next)
-            self._say(self._next)
+            self.follower.epochs.cut(self.follower.store.log_end)
+            self._ask()
+            if self._is_compared:
+                self._say(self.follower.safe_end)

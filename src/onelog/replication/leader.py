@@ -104,7 +104,7 @@ class Leader:
         self._numbers = itertools.count()
         self._nameless = itertools.count(-1, -1)
         self.in_sync = len(self.recorded)
-        """How many nodes are in sync, the master included."""
+        """How many nodes of the recorded set are there and have all, the master included."""
         self.gated = self.config.ack in ("majority", "all")
         self._is_sync = self.store.config.flush == "sync"
         self._flushing = self._gathering = False
@@ -250,24 +250,22 @@ class Leader:
             self._proposal, self._proposed = None, frozenset()
         if ids != self.recorded:
             log.info("in sync: %s", sorted(ids))
-        self.recorded, self.revision, self.in_sync = ids, revision, len(ids)
+        self.recorded, self.revision = ids, revision
+        self.in_sync = len(self._fit(self.clock.now_ms()) & ids)
         self._confirm()
 
     def _review(self) -> None:
         """Ask for another set, if it should be another one."""
         now = self.clock.now_ms()
-        wanted = {self.node_id}
-        connected = {session.node_id: session for session in self.sessions}
-        for node in self.recorded | connected.keys():
-            session = connected.get(node)
-            if session is not None and session.acked >= 0:
-                if self._belongs(session, now):
-                    wanted.add(node)
-            elif (
-                node in self.recorded - self.unfit
-                and now - self._caught_up.get(node, 0) <= self.config.lag_ms
-            ):
-                wanted.add(node)
+        fit = self._fit(now)
+        self.in_sync = len(fit & self.recorded)
+        wanted = set(fit)
+        if self.gated and len(wanted) < self.needed:
+            # Without those who are late nothing can be confirmed either, but they can be elected.
+            lost = {
+                each.node_id for each in self.sessions if 0 <= each.acked < self.store.confirmed
+            }
+            wanted |= self.recorded - self.unfit - lost
         ids = frozenset(wanted)
         if ids == self.recorded and self._proposal is None:
             return
@@ -280,13 +278,29 @@ class Leader:
         self._proposed |= ids
         self.propose_in_sync(ids)
 
+    def _fit(self, now: int) -> set[int]:
+        """Who has all that counts, and was there lately."""
+        fit = {self.node_id}
+        connected = {each.node_id: each for each in self.sessions if each.acked >= 0}
+        for node in self.recorded | connected.keys():
+            session = connected.get(node)
+            if session is not None:
+                if self._belongs(session, now):
+                    fit.add(node)
+            elif (
+                node in self.recorded - self.unfit
+                and now - self._caught_up.get(node, 0) <= self.config.lag_ms
+            ):
+                fit.add(node)
+        return fit
+
     # -- what is safe --------------------------------------------------------------------------
 
     def _confirm(self) -> None:
         """Confirm what everyone who counts has; tell those who wait."""
         if self.fenced or not self.is_proven():
             return
-        if self.gated and self.in_sync >= self.needed and self.node_id in self.recorded:
+        if self.gated and len(self.recorded) >= self.needed and self.node_id in self.recorded:
             own = self.store.log.flushed if self._is_sync else self.store.log_end
             others = (self.recorded | self._proposed) - {self.node_id}
             end = min([int(own), *(self._acked.get(node, 0) for node in others)])
@@ -377,6 +391,8 @@ class FollowerSession(ABC):
     """Where the log ended at some time: when the follower gets there, it had all there was then."""
     heartbeat_ms: int = 5_000
     idle_ms: int = 20_000
+    asks_first: bool = False
+    """Whether its first report says where to begin, and not yet what it has."""
     _next: int = -1
     _reading: bool = False
     _closed: bool = False
@@ -438,15 +454,13 @@ class FollowerSession(ABC):
                 "never wrote or has lost; keep the better one, and move the other store away"
             )
         if self._next < 0:
-            if 0 < offset < start:
-                self.link.send([self._header(start, 0)])
-                raise WireError(
-                    f"its log ends at {offset}, but this one begins at {start}: what is between is "
-                    "deleted here; move its store away, and it will be copied anew"
-                )
-            self._next = offset or start
+            # If that leaves a gap, the follower sees it, and says what is to be done.
+            self._next = max(offset, start)
             self.marked_ms, self.mark = self.leader.clock.now_ms(), end
             log.info("follower %s goes on from %d; the log ends at %d", self, self._next, end)
+            if self.asks_first:
+                self.pump()
+                return
         elif offset > self._next:
             raise WireError(f"it reports {offset}, but was sent the log up to {self._next} only")
         self.acked = offset
@@ -526,6 +540,7 @@ class EpochSession(FollowerSession):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.heartbeat_ms, self.idle_ms = 1_000, 5_000
+        self.asks_first = True
         self._reader = epoch_ha.FollowerReader()
         self._greeted = False
         self._told = -1

@@ -71,7 +71,7 @@ async def listen_for_followers(
 
 
 class MasterLine:
-    """A connection to the master, made again whenever it is lost. Ended by `close`."""
+    """A connection to the master, made again whenever it is lost, until it is to go nowhere."""
 
     def __init__(self, connected: Connected) -> None:
         self._connected = connected
@@ -91,13 +91,6 @@ class MasterLine:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-
-    async def close(self) -> None:
-        """Connect no more."""
-        task = self._task
-        self.to("")
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _keep(self, address: str) -> None:
         pause, told = PAUSE_SECONDS_MIN, ""

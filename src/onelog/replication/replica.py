@@ -58,6 +58,10 @@ class Core(Protocol):
         """A master's: acknowledge nothing from now on."""
         ...
 
+    def refuse_writes(self, reason: str | None) -> None:
+        """A master's: take nothing new until it is told None; who waits is answered as usual."""
+        ...
+
     def master_is(self, address: str) -> None:
         """A follower's: whom to ask for what it does not do."""
         ...
@@ -106,7 +110,7 @@ class Replica:
     """Whether this node, which is master, is certainly the only one."""
     propose_in_sync: Callable[[frozenset[int]], None] | None = None
     """Asks the judge for another in-sync set; None: the leader's word counts."""
-    made_intact: Callable[[], None] = lambda: None
+    on_intact: Callable[[], None] = lambda: None
     """Called when this node is known to have all that the set thinks it has."""
 
     def __post_init__(self) -> None:
@@ -116,11 +120,13 @@ class Replica:
         self.follower: Follower | None = None
         self.leads = False
         """Whether the core is a master's."""
+        self.is_ending = False
+        """Whether roles are left, but no other is taken any more."""
         self.hindrance = ""
         """Why the role could not be taken; empty if it was."""
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
-        self._busy = self._closed = False
+        self._busy = self._closed = self._is_open = False
         self._led_since_ms = 0
 
     # -- roles ---------------------------------------------------------------------------------
@@ -161,13 +167,13 @@ class Replica:
         self._taken = None
 
     def _take_role(self) -> None:
-        if self._busy or self._closed or self._taken == self.role:
+        if self._busy or self._closed or self.is_ending or self._taken == self.role:
             return
         self._taken = role = self.role
         try:
             if role.is_master:
                 self._lead(role)
-            elif self.leads:
+            elif self.leads or not self._is_open:
                 self._rebuild(role, None, self._become_follower, lambda error: None)
                 self._taken = None  # To be followed when the core is open.
             else:
@@ -192,7 +198,8 @@ class Replica:
 
         def rebuilt(error: OnelogError | None) -> None:
             self._busy = False
-            self.leads = role.is_master and error is None
+            self._is_open = error is None
+            self.leads = role.is_master and self._is_open
             then(error)
             if error is not None:
                 self._failed(error)
@@ -209,7 +216,9 @@ class Replica:
         store, in_sync = self.store, self._in_sync
         store.drop_partial()
         if role.epoch > self.epochs.last:
-            self.epochs.begin(role.epoch, store.log_end)
+            # What was here before the set was founded is part of its first epoch.
+            start = store.log_end if self.epochs.entries else store.log.start
+            self.epochs.begin(role.epoch, start)
         self.leader = leader = Leader(
             store, self.epochs, self.clock, self.schedule, self.post, self.offload, self.config,
             self.node_id, on_confirmed=self._confirmed,
@@ -229,7 +238,8 @@ class Replica:
         if self.leads:
             self.around.core.confirmed(touched)
         elif not self._busy:
-            self.around.core.follow(touched)
+            if self._is_open:
+                self.around.core.follow(touched)
             self._open_if_confirmed()
 
     def _open_if_confirmed(self) -> None:
@@ -285,7 +295,7 @@ class Replica:
         lags: tuple[Lag, ...] = ()
         if self.leader is not None:
             lags = tuple(
-                Lag(each.node_id, each.behind_bytes, each.behind_ms)
+                Lag(each.node_id, each.behind_bytes, each.behind_ms if each.behind_bytes else 0)
                 for each in self.leader.followers
             )
         attached = self.follower is not None and self.follower.is_attached
@@ -295,18 +305,18 @@ class Replica:
 
     def _has_enough_followers(self) -> bool:
         """Of a master: whether so many keep up that something can be confirmed."""
-        leader, lag_ms = self.leader, self.config.lag_ms
-        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * lag_ms:
+        leader = self.leader
+        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * self.config.lag_ms:
             return True
-        up_to_date = sum(each.behind_ms <= lag_ms for each in leader.followers)
-        return leader.available(0) and 1 + up_to_date >= leader.needed
+        return leader.available(0)
 
     def prepare_hand_over(self, target: int, ready: Callable[[str], None]) -> None:
-        """Acknowledge nothing that is written from now on; ready when the target has the rest."""
+        """Write and acknowledge nothing new from now on; ready when the target has the rest."""
         leader = self.leader
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
+        self.around.core.refuse_writes("another node is to be the master")
         leader.pause()
         until, deadline_ms = self.store.log_end, self.clock.now_ms() + HAND_OVER_MS
 
@@ -314,7 +324,7 @@ class Replica:
             if leader.acked(target) >= until or leader is not self.leader:
                 ready("")
             elif self.clock.now_ms() >= deadline_ms:
-                leader.resume()
+                self.resume()
                 ready(f"node {target} did not get the whole log in {HAND_OVER_MS} ms")
             else:
                 self.schedule(HAND_OVER_CHECK_MS, look)
@@ -323,8 +333,13 @@ class Replica:
 
     def resume(self) -> None:
         """Stay master after all."""
-        if self.leader is not None:
+        if self.leader is not None and self.leads:
             self.leader.resume()
+            self.around.core.refuse_writes(None)
+
+    def made_intact(self) -> None:
+        """This node has all that the set thinks it has."""
+        self.on_intact()
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class FollowerReader:
         self._rest = b""
 
     def feed(self, data: Buffer) -> list[Greeting | Report]:
-        """What is whole now. Of reports that follow one another the last one is enough."""
+        """What is whole now."""
         rest = self._rest + data
         found: list[Greeting | Report] = []
         at = 0
@@ -114,8 +114,6 @@ class FollowerReader:
             _, offset = _REPORT.unpack_from(rest, at)
             if offset < 0:
                 raise WireError(f"a report of {offset}: no log ends there")
-            if found and isinstance(found[-1], Report):
-                found.pop()
             found.append(Report(offset))
             at += _REPORT.size
         self._rest = rest[at:]

@@ -39,13 +39,9 @@ from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.consumer.rebalance import Obstacles, keep_balanced
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
-    BrokerNotFoundError,
     ConfigError,
     LeaseNotFoundError,
-    NotPermittedError,
     OnelogError,
-    PeerClosedError,
-    PeerTimeoutError,
     RequestRefusedError,
 )
 from onelog.jobs import Job
@@ -88,8 +84,6 @@ AGAIN_SECONDS = 1.0
 GONE = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 """What brokers say when a lease is over, and the message is somebody else's."""
 
-_MOVED = (BrokerNotFoundError, PeerClosedError, PeerTimeoutError, NotPermittedError)
-"""Errors after which it is asked where the broker is now."""
 _EVERY_CODE = frozenset(map(int, ResponseCode))
 
 log = logging.getLogger(__name__)
@@ -583,8 +577,7 @@ class PopFetching(Fetching):
             found, address = await self._pop(source)
         except OnelogError as error:
             log.warning("nothing popped from %s: %s", source.queue, error)
-            if isinstance(error, _MOVED):
-                await self._instance.routes.refresh_quietly(source.queue.topic)
+            await self._instance.routes.refresh_quietly(source.queue.topic)
             await asyncio.sleep(AGAIN_SECONDS)
         else:
             if found:

@@ -88,6 +88,7 @@ def _life(gateway: Gateway, state: State) -> dict[str, str]:
         "brokerActive": "true",
         "brokerVersionDesc": VERSION_NAME,
         "onelogVersion": __version__,
+        "onelogEtcd": gateway.house.loaded.config.replication.etcd,
         "startAcceptSendRequestTimeStamp": "0",
     }
 

@@ -262,6 +262,10 @@ class Registrar:
     async def _leave(self, line: _Line) -> None:
         if line.peer is None or not line.peer.is_open:
             return
+        if not self._house.standing.leaves:
+            line.peer.connection.abort()
+            await line.peer.close()
+            return
         timeout_ms = min(GOODBYE_MS_MAX, self._broker.config.register_timeout_ms)
         try:
             await self._ask(line.peer, RequestCode.UNREGISTER_BROKER, self._who(), b"", timeout_ms)
