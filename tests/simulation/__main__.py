@@ -1,11 +1,13 @@
 """Simulate clusters: `python -m tests.simulation SEED --steps N` replays what a seed did."""
 
 import argparse
+import contextlib
 import os
 import sys
 import time
 import traceback
 
+from tests.simulation.bugs import BUGS
 from tests.simulation.cluster import Cluster
 
 
@@ -39,13 +41,18 @@ def main() -> int:
     arguments.add_argument("seed", type=int, nargs="+")
     arguments.add_argument("--steps", type=int, default=5_000)
     arguments.add_argument("--to", type=int, help="all seeds from the first up to this one")
+    arguments.add_argument("--bug", choices=sorted(BUGS), help="put a bug in")
     arguments.add_argument("--lines", type=int, default=100, help="of the trace of a failure")
     arguments.add_argument("--aloud", action="store_true", help="print everything as it happens")
     given = arguments.parse_args()
+    bug = BUGS.get(given.bug, contextlib.nullcontext)
     seeds = range(given.seed[0], given.to + 1) if given.to else given.seed
-    failed = [
-        each for each in seeds if not run(each, given.steps, lines=given.lines, aloud=given.aloud)
-    ]
+    with bug():
+        failed = [
+            each
+            for each in seeds
+            if not run(each, given.steps, lines=given.lines, aloud=given.aloud)
+        ]
     if failed:
         print(f"failed: {failed}")
     return bool(failed)

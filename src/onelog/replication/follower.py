@@ -359,8 +359,9 @@ class EpochSession(MasterSession):
             self.follower.confirm(self._confirmed)
 
     def _take(self, piece: epoch_ha.Piece) -> None:
-        epochs = self.follower.epochs
-        if piece.data and piece.offset == self._next and piece.epoch != epochs.last:
+        epochs, known = self.follower.epochs, self.follower.store.raw_end
+        is_new = piece.offset == self._next and piece.offset + len(piece.data) > known
+        if is_new and piece.data and piece.epoch != epochs.last:
             if piece.epoch < epochs.last or (epochs.entries and piece.epoch_start != piece.offset):
                 raise WireError(
                     f"it sent bytes of epoch {piece.epoch} from {piece.epoch_start} on at "
