@@ -98,6 +98,8 @@ class Replica:
     def reopen(self, _: int) -> None:
         confirmed = self.store.confirmed
         self.store.close()
+        found = verify(self.store.folder, index_slots=64, index_entries=200)
+        assert found.clean, found.problems
         self.store = open_gated(self.store.folder)
         assert self.store.confirmed == confirmed
 

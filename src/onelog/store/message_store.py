@@ -200,6 +200,12 @@ class MessageStore(StoreWriter):
             queues = received.enter(min(log_offset, gate.raw_until))
         finally:
             gate.confirmed = received.read_until
+        self._take_entered(queues)
+        return queues
+
+    def _take_entered(self, queues: set[ConsumeQueue]) -> None:
+        """Queues got what came as bytes."""
+        received = self._received
         for queue in queues:
             queue.dirty = True
         self._dirty.update(queues)
@@ -210,7 +216,6 @@ class MessageStore(StoreWriter):
             received.damage.clear()
         self.last_append_ms = max(self.last_append_ms, received.last_ms)
         self._entered = (received.entered, received.last_record, received.last_ms)
-        return queues
 
     def when_confirmed(self, log_offset: int, callback: OnFlushed) -> None:
         """Call back, in the thread that confirms, once everything below `log_offset` is confirmed.
@@ -262,10 +267,13 @@ class MessageStore(StoreWriter):
             self._entered = (gate.confirmed, 0, 0)
 
     def drop_partial(self) -> None:
-        """Cut a record whose end has not come: nobody will send it."""
-        self._received.drop_partial()
-        if self._gate is not None:
-            self._gate.raw_until = min(self._gate.raw_until, int(self.log.end))
+        """Nothing more will be sent: cut a record whose end has not come."""
+        received, gate = self._received, self._gate
+        received.drop_partial()
+        if gate is not None:
+            gate.raw_until = min(gate.raw_until, int(self.log.end))
+        if received.is_holding:
+            self._take_entered(received.finish())
 
     def cut(self, log_offset: int, why: str) -> Cut:
         """End the log at an offset, or at the record before that, and keep aside what was behind.
@@ -340,6 +348,7 @@ class MessageStore(StoreWriter):
         if self._gate is not None:
             self._gate.give_up(StoreClosedError("the store was closed before it was confirmed"))
             self._gate.forget_held()
+            self.drop_partial()
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -473,7 +482,10 @@ class MessageStore(StoreWriter):
         failed = self._refusal not in (None, self._hindrance) and not self.retention.owns(
             self._refusal
         )
-        self._leave_gate()
+        try:
+            self._leave_gate()
+        except StoreError:
+            failed = True  # The next opening has to look at the queues.
         if self._late and not failed:
             with contextlib.suppress(StoreError):
                 self._refuse()

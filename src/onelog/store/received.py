@@ -219,11 +219,19 @@ class Received:
         self.entered = self.read_until if held_from is None else held_from
         return replay.touched
 
-    def finish(self) -> None:
-        """Nothing more follows for now: decide about what is held back."""
-        if self._replay is not None and self._replay.holding:
-            self._replay.finish()
-            self.entered = self.read_until
+    @property
+    def is_holding(self) -> bool:
+        """Whether a record is held back, because it is out of order and nothing follows it yet."""
+        return self._replay is not None and bool(self._replay.holding)
+
+    def finish(self) -> set[ConsumeQueue]:
+        """Nothing more follows: decide about what is held back; returns which queues got some."""
+        replay = self._replay
+        assert replay is not None
+        replay.touched.clear()
+        replay.finish()
+        self.entered = self.read_until
+        return replay.touched
 
     @property
     def damage(self) -> list[Damage]:
