@@ -7,7 +7,7 @@ from typing import Any
 
 from onelog.clock import ManualClock
 from onelog.config import ReplicationConfig, StoreConfig
-from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.durability import Durability, WhenSafe
 from onelog.store.message_store import MessageStore
 from tests.core.world import SMALL_STORE, World
 
@@ -43,6 +43,14 @@ class Replicas:
         self._waiting = [each for each in self._waiting if each[0] > log_offset]
         for _, callback in ready:
             callback(None)
+
+
+def give_replicas(durability: Durability) -> Replicas:
+    """Have a running broker ask for replicas before it acknowledges."""
+    replicas = Replicas()
+    durability.replicas, durability.replicates, durability.immediate = replicas, True, False
+    durability.replicas_timeout_ms = 50
+    return replicas
 
 
 class Master(World):

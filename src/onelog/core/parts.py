@@ -313,6 +313,7 @@ class Parts:
             self._open_follower(master)
         else:
             assert self.store.confirmed == self.store.log_end
+            self.store.drop_partial()  # What waits for more to go by is entered now.
             self._open_master(predecessor)
 
     def _add_tables(self) -> None:
