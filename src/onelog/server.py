@@ -95,7 +95,7 @@ class BrokerServer:
         if self.config.kafka.port == -1:
             kafka = replace(self.config.kafka, port=_free_port(config.host))
             self.config = replace(self.config, kafka=kafka)
-        is_elected, is_slave = bool(self.config.replication.etcd), config.broker_id > 0
+        is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(
@@ -123,6 +123,11 @@ class BrokerServer:
             raise
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
+
+    @property
+    def _is_slave(self) -> bool:
+        """Whether it follows another one, if there is nobody to elect a master."""
+        return self.config.broker.broker_id > 0
 
     async def _rebuild(self, between: Callable[[], None]) -> None:
         """Close the core, if there is one, and open it in the role that the node has now.

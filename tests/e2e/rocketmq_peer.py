@@ -72,6 +72,7 @@ class RocketmqPeer:
             "brokerId": self._broker_id,
             "brokerRole": "SLAVE" if self._broker_id else "ASYNC_MASTER",
             "haListenPort": self._broker_port + 1,
+            "slaveReadEnable": "true",
             "namesrvAddr": self.nameservers,
             "brokerIP1": "127.0.0.1",
             "listenPort": self._broker_port,

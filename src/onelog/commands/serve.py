@@ -107,6 +107,10 @@ def up(
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(min=1, max=9, help="Nodes of one replicated broker, with an etcd of its own."),
+    ] = 1,
     config: ConfigFile = None,
     set_: Set = None,
     verbose: Verbose = False,
@@ -123,11 +127,15 @@ def up(
         "kafka.port": kafka_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
-    if brokers == 1:
-        serving.run(serving.serve_all(loaded, folder, began), verbose)
-    else:
-        extra = ["--config", str(config)] if config else []
-        extra += [word for item in set_ or [] for word in ("--set", item)]
-        if kafka_port is not None:
-            extra += ["--set", f"kafka.port={kafka_port}"]
+    extra = ["--config", str(config)] if config else []
+    extra += [word for item in set_ or [] for word in ("--set", item)]
+    if kafka_port is not None:
+        extra += ["--set", f"kafka.port={kafka_port}"]
+    if brokers > 1 and replicas > 1:
+        raise typer.BadParameter("--brokers and --replicas: one of them at a time")
+    if brokers > 1:
         serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)
+    elif replicas > 1:
+        serving.run(serving.supervise_set(loaded, folder, replicas, extra, began), verbose)
+    else:
+        serving.run(serving.serve_all(loaded, folder, began), verbose)

@@ -38,6 +38,7 @@ from onelog.errors import (
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
 from onelog.store.outcomes import Aborted
+from onelog.store.reader import Fetched
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
@@ -345,6 +346,10 @@ class Broker(Parts):
             for cursor in cursors:
                 self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
+
+    def suggested_broker(self, group: str, fetched: Fetched, far_bytes: int) -> int:
+        """The id of that broker of the set which a group should read from next."""
+        return self.fetches.suggested_broker(group, fetched, far_bytes)
 
     def settled(
         self, who: Principal, topic: str, queue_id: int, begin: int, end: int

@@ -330,7 +330,7 @@ class Parts:
     def _open_follower(self, master: str) -> None:
         self.follows = True
         self.master_is(master)
-        self.topics.follows = self.groups.follows = True
+        self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
         self.timers.forget_files()
         for stop in self._stops:

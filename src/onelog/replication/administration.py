@@ -5,6 +5,7 @@ whoever reaches etcd can have a master hand over, and needs no other way to the 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ REQUEST_MS = 30_000
 """How long a request waits for its node."""
 LOOK_SECONDS = 0.02
 JOIN_LOOK_SECONDS = 0.2
+NOWHERE = ProgressEntry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def status_of(cluster: str, name: str, view: View) -> SetStatus:
 
 
 def _node_status(number: int, view: View, state: State) -> NodeStatus:
-    entry, progress = view.nodes.get(number), view.progress.get(number) or ProgressEntry()
+    entry, progress = view.nodes.get(number), view.progress.get(number) or NOWHERE
     master = view.master.id if view.master else -1
     head = view.progress.get(master)
     lag = next((each for each in head.lags if each.id == number), None) if head else None
@@ -175,6 +177,16 @@ class ReplicaSet:
             raise BrokerNotFoundError(f"node {node} is not there")
         await self._ask(node, Request("drain"))
         return await self._state()
+
+    async def wait_for_master(self) -> None:
+        """Return when there is a master that has told how far it is."""
+        while True:
+            with contextlib.suppress(RegistryError):
+                view = await self.view()
+                epoch = view.state.epoch if view.state else 0
+                if view.master and view.progress.get(view.master.id, NOWHERE).epoch == epoch:
+                    return
+            await asyncio.sleep(JOIN_LOOK_SECONDS)
 
     async def wait_for(self, node: int, told: Callable[[str], None]) -> None:
         """Return when a node is in sync; until then, say how far it is, when that changes."""

@@ -150,7 +150,7 @@ class ElectedRole:
         except TimeoutError:
             error = "it took too long"
         if error:
-            log.warning("the set could not be left before the end: %s", error)
+            log.info("the set could not be left before the end: %s", error)
 
     def stop_following(self) -> None:
         """Let the core be closed: nothing more comes in."""

@@ -410,10 +410,11 @@ class Election:
     def _become(self, role: Role, why: str) -> None:
         if role == self.role:
             return
+        # What happens at the start is no surprise.
+        log.log(logging.WARNING if self.role.epoch else logging.INFO, "node %d %s", self.me.id, why)
         self.role = role
         self._handing_over = False
         self._wanted = None
-        log.warning("node %d %s", self.me.id, why)
         self._told = self._in_sync()
         self._node.become(role, self._told)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onelog.client.admin.cluster import MASTER_ID, BrokerSet, broker_set
 from onelog.client.connection.address import Address
@@ -46,12 +46,17 @@ class Route:
     brokers: Mapping[str, BrokerSet]
     is_default: bool = False
     """Whether the topic does not exist yet, and this is where it would come into being."""
+    writable: frozenset[str] = field(init=False)
+    """The names of the brokers that take messages."""
+
+    def __post_init__(self) -> None:
+        names = frozenset(queue.broker for queue in self.publish_queues)
+        object.__setattr__(self, "writable", names)
 
     @property
     def lacks_master(self) -> bool:
         """Whether a broker can be read from only: a slave may be there in its master's place."""
-        writable = {queue.broker for queue in self.publish_queues}
-        return any(queue.broker not in writable for queue in self.read_queues)
+        return not self.writable.issuperset(queue.broker for queue in self.read_queues)
 
     def address(self, broker: str) -> Address:
         """The address of a master by its name; `BrokerNotFoundError` if it is not known."""

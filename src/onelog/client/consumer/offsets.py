@@ -125,7 +125,9 @@ class BrokerOffsets:
         return answer
 
     def _note(self, route: Route, queue: Queue, address: Address) -> None:
-        if address == route.brokers[queue.broker].master:
+        # What name servers call the master may be a slave that acts for it.
+        is_master = address == route.brokers[queue.broker].master
+        if is_master and queue.broker in route.writable:
             self.strayed.discard(queue)
         else:
             self.strayed.add(queue)

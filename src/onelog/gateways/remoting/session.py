@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
+from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -172,6 +173,10 @@ class Gateway:
         self.far_handlers.update(
             self.handlers if is_open else from_afar(self.handlers, BrokerSession.refuse_from_afar)
         )
+        replication = loaded.config.replication
+        percent = replication.slave_reads_percent if replication.slave_reads else None
+        self.far_bytes = None if percent is None else machine_memory_bytes() * percent // 100
+        """How far behind a group is that is better served by a slave; None if no group is."""
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
         self.added_properties = encode_properties(
