@@ -231,6 +231,20 @@ def test_a_follower_learns_the_log_and_its_epochs(make: MakeNode) -> None:
     assert entries(slave) == 300
 
 
+def test_a_follower_that_connects_again_is_sent_what_earlier_masters_wrote(make: MakeNode) -> None:
+    master, slave = make(0, gated=False), make(1)
+    for epoch in (1, 2):
+        master.epochs.begin(epoch, master.store.log_end)
+        master.append(5)
+    wire = Wire(master.lead(LOCAL), slave.follow(epochs=True), epochs=True)
+    wire.settle()
+    wire.cut()
+    master.append(5)
+    Wire(master.lead(LOCAL), slave.follow(epochs=True), epochs=True).settle()
+    assert slave.bytes_of_log() == master.bytes_of_log()
+    assert slave.epochs.entries == master.epochs.entries
+
+
 def test_what_only_the_old_master_had_is_cut(make: MakeNode) -> None:
     """It wrote without its follower; the follower became master; the old one comes back."""
     old, new = make(0, gated=False), make(1)

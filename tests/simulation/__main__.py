@@ -26,7 +26,8 @@ def run(seed: int, steps: int, *, lines: int, aloud: bool) -> bool:
             return False
     took_s = time.monotonic() - began
     print(
-        f"seed {seed}: {cluster.plan}; {len(cluster._masters)} masters, {cluster.kernel.steps} steps in {took_s:.1f} s, "
+        f"seed {seed}: {cluster.plan}; {len(cluster.masters)} masters, {steps} steps with faults, "
+        f"{cluster.kernel.steps} in all in {took_s:.1f} s, "
         f"{cluster.kernel.now_us / 1e6:.0f} s simulated, {cluster.clients.answers} answers, "
         f"{cluster.clients.refusals} refusals, {len(cluster.settled.log)} bytes, "
         f"digest {cluster.kernel.digest:08x}, "
@@ -41,18 +42,18 @@ def main() -> int:
     arguments.add_argument("seed", type=int, nargs="+")
     arguments.add_argument("--steps", type=int, default=5_000)
     arguments.add_argument("--to", type=int, help="all seeds from the first up to this one")
-    arguments.add_argument("--bug", choices=sorted(BUGS), help="put a bug in")
+    arguments.add_argument("--bug", choices=sorted(BUGS), help="put a bug in, until it is found")
     arguments.add_argument("--lines", type=int, default=100, help="of the trace of a failure")
     arguments.add_argument("--aloud", action="store_true", help="print everything as it happens")
     given = arguments.parse_args()
-    bug = BUGS.get(given.bug, contextlib.nullcontext)
     seeds = range(given.seed[0], given.to + 1) if given.to else given.seed
-    with bug():
-        failed = [
-            each
-            for each in seeds
-            if not run(each, given.steps, lines=given.lines, aloud=given.aloud)
-        ]
+    failed = []
+    with BUGS.get(given.bug, contextlib.nullcontext)():
+        for seed in seeds:
+            if not run(seed, given.steps, lines=given.lines, aloud=given.aloud):
+                failed.append(seed)
+                if given.bug:
+                    break
     if failed:
         print(f"failed: {failed}")
     return bool(failed)

@@ -1,4 +1,4 @@
-"""Bugs that are put into the code on purpose, one at a time: the simulation must find each of them."""
+"""Bugs that are put into the code on purpose, one at a time: the simulation must find each."""
 
 import contextlib
 import math
@@ -36,9 +36,9 @@ def forget_the_fence() -> Iterator[None]:
         self.is_proven = lambda: True
 
     with (
-        mock.patch.object(Leader, "fence", lambda self: None),
+        mock.patch.object(Leader, "fence"),
         mock.patch.object(Leader, "__post_init__", with_old_rights),
-        mock.patch.object(Parts, "fence", lambda self: None),
+        mock.patch.object(Parts, "fence"),
     ):
         yield
 

@@ -104,8 +104,8 @@ class Cluster:
             self.settled, strict=plan.nodes == 1 or plan.is_gated, gated=plan.is_gated
         )
         self.clients = Clients(kernel, self.nodes, self.promises, self.check, self._acknowledged)
-        self.trouble = Trouble(self, 0.4 if plan.nodes == 1 else 0.8)
-        self._masters: dict[int, str] = {}
+        self.trouble = Trouble(self, 0.4 if plan.nodes == 1 else 0.6)
+        self.masters: dict[int, str] = {}
         self._acknowledged_epoch = 0
         self._complaints = _Complaints(kernel, self._disks)
         self._undo = contextlib.ExitStack()
@@ -184,21 +184,31 @@ class Cluster:
         """What must hold for a node now."""
         if self.promises.strict:
             upto = node.settled()
+            if upto > len(self.settled.log):
+                self._is_held(upto)
             if upto > node.checked:
                 self.settled.compare(node, upto, may_grow=True)
         if isinstance(node, Member):
             self._check_master(node)
 
+    def _is_held(self, upto: int) -> None:
+        """What is settled is on as many disks as the mode promises."""
+        ends = {node.name: node.held_end() for node in self.nodes}
+        needed = self.plan.nodes if self.plan.ack == "all" else self.plan.nodes // 2 + 1
+        if sum(end >= upto for end in ends.values()) < needed:
+            raise BrokenError(f"settled up to {upto}, but only these nodes have so much: {ends}")
+
     def _check_master(self, node: Member) -> None:
         """One master per epoch, and one that lacks nothing."""
         role = node.election.role if node.election is not None else None
-        if role is None or not role.is_master or self._masters.get(role.epoch) == node.life_name:
+        if role is None or not role.is_master or self.masters.get(role.epoch) == node.life_name:
             return
-        if role.epoch in self._masters:
+        if role.epoch in self.masters:
             raise BrokenError(
-                f"{node.life_name} is master of epoch {role.epoch}, as is {self._masters[role.epoch]}"
+                f"{node.life_name} is master of epoch {role.epoch}, as "
+                f"{self.masters[role.epoch]} is"
             )
-        self._masters[role.epoch] = node.life_name
+        self.masters[role.epoch] = node.life_name
         self.kernel.note(node.name, "master of epoch", role.epoch, "log", node.log_end())
         if self.promises.strict:
             self._has_settled(node)
@@ -247,12 +257,14 @@ class Cluster:
             self.network.blocked.clear()
             self.network.is_slow = False
             self.set_etcd_down(False)
+        start_anew = self.kernel.chance(0.3)
         for node in self.nodes:
             node.life.stands_until_us = 0
             node.disk.heal()
-            if node.is_up:
+            if node.is_up and (start_anew or node.store is None or node.store.refusal is not None):
                 node.kill()
-            self.start(node)
+            if not node.is_up:
+                self.start(node)
         self._pass(QUIET_S)
         master = self._the_master()
         self._all_confirm()

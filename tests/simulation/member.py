@@ -128,6 +128,12 @@ class Member(Node):
         """Of which it is master."""
         return self._election().role.epoch
 
+    def hand_over(self) -> None:
+        """Somebody asks it to let another node be master."""
+        self._election().hand_over(
+            lambda error: self.kernel.note(self.name, "handed over", error or "well")
+        )
+
     # -- what a replica is given ---------------------------------------------------------------
 
     def _offload_then(self, work: Call, then: Call) -> None:
@@ -258,11 +264,3 @@ class _Kept:
         """The connection is gone."""
         self.session.lost()
         self.again()
-
-
-from onelog.replication.follower import Follower  # noqa
-
-if not hasattr(Follower, "is_attached"):
-    Follower.is_attached = property(
-        lambda self: self.session is not None and self.session._reported >= 0
-    )  # type: ignore # noqa

@@ -52,7 +52,7 @@ class Node:
         self.wall = WallClock(kernel, random.uniform(0.9995, 1.0005), random.randrange(-500, 500))
         self.oscillator = Oscillator(kernel, random.uniform(0.99, 1.01))
         self.life = Life(self.name, is_over=True)
-        self.starts = self.checked = 0
+        self.starts = self.checked = self._held_end = 0
         self.store: SteppedStore | None = None
         self.broker: Broker | None = None
         self._soon: list[Call] = []
@@ -191,6 +191,7 @@ class Node:
         self.disk.lose_power(self.kernel.random)
 
     def _end(self) -> None:
+        self.held_end()
         self.life.is_over = True
         self.store = self.broker = None
         self.disk.heal()
@@ -205,6 +206,13 @@ class Node:
     def log_end(self) -> int:
         assert self.store is not None
         return int(self.store.log_end)
+
+    def held_end(self) -> int:
+        """Up to where its disk has the log, as it would come back after what may happen here."""
+        if self.store is not None:
+            end, flushed = self.store.raw_end, int(self.store.log.flushed)
+            self._held_end = min(end, flushed) if self.config.flush == "sync" else end
+        return self._held_end
 
     def bytes_at(self, log_offset: int, size: int) -> memoryview:
         """Bytes of the log, as the files have them."""

@@ -134,10 +134,6 @@ class SteppedStore(MessageStore):
             raise errors[0]
         return bool(done)
 
-    @property
-    def gated(self) -> bool:
-        return self._gate is not None
-
     def kill(self) -> None:
         """Leave everything as it is."""
         with contextlib.suppress(OSError):
@@ -160,7 +156,3 @@ def install() -> Callable[[], object]:
     patch = mock.patch.multiple(message_store, Flusher=SteppedFlusher, Future=SteppedFuture)
     patch.start()
     return patch.stop
-
-
-if not hasattr(MessageStore, "refusal"):
-    SteppedStore.refusal = property(lambda self: self._refusal)  # type: ignore

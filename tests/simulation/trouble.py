@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests.simulation.kernel import Kernel
+from tests.simulation.member import Member
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 
@@ -67,7 +68,7 @@ class Trouble:
             kinds |= {
                 self._break_connection: 3, self._cut_off: 3, self._cut_off_one_way: 3,
                 self._cut_off_from_etcd: 3, self._split: 2, self._slow_network: 1,
-                self._no_etcd: 1,
+                self._no_etcd: 1, self._hand_over: 1,
             }  # fmt: skip
         (make,) = random.choices(list(kinds), list(kinds.values()))
         self.made[make.__name__.strip("_")] += 1
@@ -190,6 +191,11 @@ class Trouble:
             network.is_slow = False
 
         self._later(1, heal)
+
+    def _hand_over(self, node: Node) -> None:
+        for each in self.place.nodes:
+            if isinstance(each, Member) and each.decides:
+                each.run(each.hand_over)
 
     def _no_etcd(self, node: Node) -> None:
         self.place.set_etcd_down(True)
