@@ -231,18 +231,22 @@ def test_a_follower_learns_the_log_and_its_epochs(make: MakeNode) -> None:
     assert entries(slave) == 300
 
 
-def test_a_follower_that_connects_again_is_sent_what_earlier_masters_wrote(make: MakeNode) -> None:
+def test_a_follower_comes_back_whose_end_is_of_several_epochs(make: MakeNode) -> None:
     master, slave = make(0, gated=False), make(1)
-    for epoch in (1, 2):
+    for epoch in (1, 2, 5):
         master.epochs.begin(epoch, master.store.log_end)
-        master.append(5)
-    wire = Wire(master.lead(LOCAL), slave.follow(epochs=True), epochs=True)
+        master.append(3)
+    leader, follower = master.lead(LOCAL), slave.follow(epochs=True)
+    wire = Wire(leader, follower, epochs=True)
     wire.settle()
     wire.cut()
-    master.append(5)
-    Wire(master.lead(LOCAL), slave.follow(epochs=True), epochs=True).settle()
+    master.append(3)
+    wire = Wire(leader, follower, epochs=True)
+    wire.settle(100)
+    assert not wire.closed
     assert slave.bytes_of_log() == master.bytes_of_log()
     assert slave.epochs.entries == master.epochs.entries
+    assert leader.followers[0].behind_bytes == 0
 
 
 def test_what_only_the_old_master_had_is_cut(make: MakeNode) -> None:
