@@ -79,7 +79,7 @@ class ElectedRole:
             schedule=schedule, post=post, call_soon=call_soon, offload=offload,
             is_proven=lambda: self.election.is_proven(),
             propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
-            on_intact=self._boot.remember,
+            is_intact=self._boot.is_intact, on_intact=self._boot.remember,
         )  # fmt: skip
         host = f"[{broker.client_host}]" if ":" in broker.client_host else broker.client_host
         self.ha_address = f"{host}:{followers_port(config)}"

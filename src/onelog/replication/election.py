@@ -68,6 +68,7 @@ TICKS = 4
 DRIFT = 10
 """Clocks may run apart by one part in so many."""
 NO_LEASE = Lease(0, 0)
+GIVEN_UP_MAX = 10
 REST_LEASES = 3
 """Who made room for another master lets others go first for so long."""
 
@@ -190,6 +191,7 @@ class Election:
         self._told = InSync(frozenset(), me.replicas, 0)
         self._lease = NO_LEASE
         self._proven_until = -math.inf
+        self._given_up: set[int] = set()
         self._asked_for_lease = False
         self._reading = self._read_again = False
         self._writing = False
@@ -307,6 +309,7 @@ class Election:
 
     def _give_up_lease(self) -> None:
         if self._lease.number:
+            self._given_up = {*sorted(self._given_up)[-GIVEN_UP_MAX:], self._lease.number}
             self._registry.revoke(self._lease.number)
         self._lease, self._proven_until = NO_LEASE, -math.inf
 
@@ -395,6 +398,8 @@ class Election:
         self._vacant_since, self._candidates = None, (set(), 0.0)
         if master.id == self.me.id:
             # Of an earlier start, or under a lease that was given up: it will go.
+            if self.view.master_lease in self._given_up:
+                self._registry.revoke(self.view.master_lease)  # It was not heard the first time.
             self._become(Role(epoch=self._epoch), "waits until its former lease is over")
             return
         entry = self.view.nodes.get(master.id)

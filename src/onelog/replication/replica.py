@@ -54,6 +54,10 @@ class Core(Protocol):
         """A master's: more is confirmed."""
         ...
 
+    def flush(self) -> None:
+        """A master's: write what is only in memory, before another goes on with the log."""
+        ...
+
     def fence(self) -> None:
         """A master's: acknowledge nothing from now on."""
         ...
@@ -110,6 +114,8 @@ class Replica:
     """Whether this node, which is master, is certainly the only one."""
     propose_in_sync: Callable[[frozenset[int]], None] | None = None
     """Asks the judge for another in-sync set; None: the leader's word counts."""
+    is_intact: bool = True
+    """Whether the log has all that was ever said of it, not torn by a loss of power."""
     on_intact: Callable[[], None] = lambda: None
     """Called when this node is known to have all that the set thinks it has."""
 
@@ -263,12 +269,23 @@ class Replica:
         self.around.core.master_is(role.address)
         if role.ha_address:
             self.store.set_gated(True)
+            if not self.is_intact:
+                self._drop_doubtful()
             self.follower = Follower(
                 self.store, self.epochs, self.clock, self.call_soon, self.post, self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
                 cut=self._cut, with_epochs=bool(self.config.etcd),
             )  # fmt: skip
             self.around.dial(role.ha_address)
+
+    def _drop_doubtful(self) -> None:
+        """What was not on disk for certain may be torn where no checksum tells: have it again."""
+        self.store.drop_partial()
+        if self.store.confirmed < self.store.log_end:
+            why = "it may be torn by a loss of power, and is had from the master again"
+            self.store.cut(self.store.confirmed, why)
+            self.epochs.cut(self.store.log_end)
+        self.is_intact = True  # As far as it goes. Whether that is enough, the election knows.
 
     def _cut(self, log_offset: int, why: str, then: Then) -> None:
         """End the log there. If the core knows of what goes, it is opened anew."""
@@ -316,6 +333,7 @@ class Replica:
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
+        self.around.core.flush()
         self.around.core.refuse_writes("another node is to be the master")
         leader.pause()
         until, deadline_ms = self.store.log_end, self.clock.now_ms() + HAND_OVER_MS
@@ -339,6 +357,7 @@ class Replica:
 
     def made_intact(self) -> None:
         """This node has all that the set thinks it has."""
+        self.is_intact = True
         self.on_intact()
 
     # -- time ----------------------------------------------------------------------------------
