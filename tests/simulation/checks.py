@@ -24,6 +24,10 @@ OWN = (b"s", b"b", b"t", b"h")
 """What bodies of clients begin with: sends, batches, timed and half messages."""
 
 
+Place = tuple[str, int, int]
+"""A topic, a queue, and an offset in it."""
+
+
 class Replica(Protocol):
     """What is asked of a node."""
 
@@ -175,8 +179,8 @@ class Promises:
     """By body, when it is due at the earliest, by the clock of whoever took it."""
     committed: set[bytes] = field(default_factory=set)
     rolled_back: set[bytes] = field(default_factory=set)
-    done: set[bytes] = field(default_factory=set)
-    """Bodies that a consumer has acknowledged, and was told so."""
+    done: dict[bytes, tuple[set[Place], int]] = field(default_factory=dict)
+    """Bodies that a consumer has acknowledged, and was told so: where, and the log's end then."""
     positions: dict[tuple[str, str, int], int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     strict: bool = True
@@ -212,10 +216,20 @@ class Promises:
         if body in self.rolled_back and self.strict:
             raise BrokenError(f"{body[:16]!r} was read, though it was rolled back")
 
-    def was_leased(self, body: bytes) -> None:
-        """Nobody gets what was acknowledged."""
+    def was_done(self, body: bytes, place: Place, log_end: int) -> None:
+        """A consumer was told that its acknowledgement is kept."""
+        places, first_end = self.done.get(body, (set(), log_end))
+        self.done[body] = ({*places, place}, min(first_end, log_end))
+
+    def was_leased(self, body: bytes, place: Place, log_offset: int) -> None:
+        """Nobody gets what was acknowledged, nor a copy that was made after that.
+
+        A torn write can make two copies of a message whose time was up, and each has its own life.
+        """
         if body in self.done and self.strict:
-            raise BrokenError(f"{body[:16]!r} was handed out again after its acknowledgement")
+            places, log_end = self.done[body]
+            if place in places or log_offset >= log_end:
+                raise BrokenError(f"{body[:16]!r} was handed out again after its acknowledgement")
         if body in self.rolled_back and self.strict:
             raise BrokenError(f"{body[:16]!r} was handed out, though it was rolled back")
 

@@ -252,7 +252,8 @@ class Clients:
                     body = bytes(message.body)
                     self.kernel.note(node.name, "leased", body[:9], part.topic, offset)
                     if node.decides:  # A follower lends in memory, to bridge the time.
-                        self.promises.was_leased(body)
+                        place = (part.topic, part.queue_id, offset)
+                        self.promises.was_leased(body, place, int(message.log_offset))
                     held = Held(node.name, part.topic, part.queue_id, offset, found.handle, body)
                     self._held.append(held)
 
@@ -285,7 +286,9 @@ class Clients:
             self.kernel.note(node.name, "done", *(each.body[:9] for each in mine))
             if node.decides:
                 self.acknowledged(node, mastership)
-                self.promises.done.update(each.body for each in mine)
+                for each in mine:
+                    place = (each.topic, each.queue_id, each.offset)
+                    self.promises.was_done(each.body, place, node.log_end())
 
         broker.when_leases_safe(safe)
 

@@ -72,10 +72,11 @@ def nothing_done_comes_again(promises: Promises, node: Node) -> None:
         if isinstance(found, OnelogError):
             raise BrokenError(f"{node.name}: nothing can be leased: {found}")
         for part in found.parts:
-            for record in part.records:
-                for message in decode_messages(record):
-                    got.append(1)
-                    promises.was_leased(bytes(message.body))
+            records = [each for one in part.records for each in decode_messages(one)]
+            for offset, message in zip(part.offsets, records, strict=True):
+                got.append(1)
+                place = (part.topic, part.queue_id, offset)
+                promises.was_leased(bytes(message.body), place, int(message.log_offset))
 
     before = -1
     while len(got) > before:
