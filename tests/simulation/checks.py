@@ -61,6 +61,10 @@ class Settled:
     places: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     """By log offset, the topic and body of each record of a client."""
     counts: Counter[tuple[str, bytes]] = field(default_factory=Counter)
+    copies: dict[bytes, tuple[Place, int]] = field(default_factory=dict)
+    """Of what came back because its time was up: the last copy, and how often it came by then."""
+    forked: set[bytes] = field(default_factory=set)
+    """Of which a torn write has made two copies; each has its own life."""
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The tables as their records have them, but for those whose entries are merged."""
     _parsed: int = 0
@@ -145,6 +149,11 @@ class Settled:
         if topic == TABLES_TOPIC:
             self._apply(body)
         elif body[:1] in OWN:
+            if topic.startswith("%RETRY%"):
+                copy = (topic, message.queue_id, int(message.queue_offset))
+                if self.copies.get(body, (copy, -1))[1] >= message.reconsume_times:
+                    self.forked.add(body)
+                self.copies[body] = (copy, message.reconsume_times)
             self.places[int(message.log_offset)] = (topic, body)
             self._count(topic, body)
 
@@ -218,17 +227,17 @@ class Promises:
 
     def was_done(self, body: bytes, place: Place, log_end: int) -> None:
         """A consumer was told that its acknowledgement is kept."""
+        if self.settled.copies.get(body, (place, 0))[0] != place:
+            self.settled.forked.add(body)
         places, first_end = self.done.get(body, (set(), log_end))
         self.done[body] = ({*places, place}, min(first_end, log_end))
 
     def was_leased(self, body: bytes, place: Place, log_offset: int) -> None:
-        """Nobody gets what was acknowledged, nor a copy that was made after that.
-
-        A torn write can make two copies of a message whose time was up, and each has its own life.
-        """
+        """Nobody gets what was acknowledged, nor a copy that was made after that."""
         if body in self.done and self.strict:
             places, log_end = self.done[body]
-            if place in places or log_offset >= log_end:
+            is_later = log_offset >= log_end and body not in self.settled.forked
+            if place in places or is_later:
                 raise BrokenError(f"{body[:16]!r} was handed out again after its acknowledgement")
         if body in self.rolled_back and self.strict:
             raise BrokenError(f"{body[:16]!r} was handed out, though it was rolled back")
