@@ -299,7 +299,12 @@ class Leader:
             others = (self.recorded | self._proposed) - {self.node_id}
             end = min([int(own), *(self._acked.get(node, 0) for node in others)])
             if end > self.store.confirmed:
-                touched = self.store.confirm(end)
+                try:
+                    touched = self.store.confirm(end)
+                except StoreError as error:
+                    # What came as bytes, before this node led, has no room in its queues.
+                    log.error("messages cannot be entered into queues, tried again: %s", error)
+                    return
                 self.on_confirmed(end, touched)
         waiting = self._waiting
         if waiting:
