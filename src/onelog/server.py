@@ -194,6 +194,7 @@ class BrokerServer:
             ha_address=f"{host}:{port}" if port else "",
             replicated=self.role.is_slave or self.config.replication.is_on,
             found_master=self.role.found_master,
+            followers=lambda: self.role.leader.followers if self.role.leader else (),
         )
 
     async def _listen_all(self) -> None:

@@ -16,6 +16,7 @@ import pytest
 from onelog.client import AsyncProducer, Message, SendStatus
 from onelog.errors import OnelogError
 from onelog.record.decode import decode_messages
+from onelog.store.compare import compare
 from onelog.wire.remoting.codes import RequestCode as Code
 from onelog.wire.remoting.routes import KVTable
 from tests.e2e.onelog_peer import OnelogPeer
@@ -158,6 +159,7 @@ def test_a_onelog_slave_has_the_log_of_a_rocketmq_master_and_can_take_its_place(
         master.stop_broker(signal.SIGTERM)
         logs = tmp_path / "rocketmq" / "store" / "commitlog", slave.folder / "data" / "commitlog"
         assert same_log(*logs) >= end
+        assert compare(logs[0].parent, logs[1].parent).same
         # The old master is gone for good: the slave goes on in its place.
         successor = OnelogPeer(tmp_path / "onelog", nameservers=master.nameservers)
         try:
@@ -188,6 +190,7 @@ def test_a_rocketmq_slave_has_the_log_of_a_onelog_master(tmp_path: Path) -> None
             tmp_path / "rocketmq" / "store" / "commitlog",
         )
         assert same_log(*logs) >= end
+        assert compare(logs[0].parent, logs[1].parent).same
 
 
 def _all(address: str, queue_id: int) -> list[int]:

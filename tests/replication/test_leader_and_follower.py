@@ -42,6 +42,7 @@ def accept(leader: Leader, node: Node) -> None:
 
 
 def entries(node: Node) -> int:
+    node.run_soon()
     return node.store.max_offset("orders", 0)
 
 

@@ -12,6 +12,7 @@ from onelog.nameserver.server import NameServer
 from onelog.server import BrokerServer, running_broker, running_nameserver
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.stats import HaStatus
 from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL, client, messages
 from tests.ports import free_port
@@ -78,6 +79,10 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messag
             assert await send(master, 2_000) == [ResponseCode.SUCCESS] * 2_000
             await in_step(master, slave)
             assert len(slave.store.log.segments) > 2
+            async with client(master) as asking:
+                answer = await asking.ask(RequestCode.GET_BROKER_HA_STATUS)
+            (seen,) = HaStatus.decode_answer(answer.body).ha_connection_info
+            assert seen["slaveAckOffset"] + seen["diff"] == master.store.log_end
             async with client(slave) as reader:
                 pulled = messages(await reader.pull("orders", 0))
                 assert [each.queue_offset for each in pulled] == list(range(32))

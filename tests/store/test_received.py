@@ -1,10 +1,14 @@
 """A replica's log: byte for byte its master's, and known to queues when it is confirmed."""
 
+import errno
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from onelog.clock import ManualClock
+from onelog.errors import StoreError
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
 from tests.store.replicas import TINY, copy_log, keys_of, log_bytes, open_gated, queues_of
@@ -77,3 +81,36 @@ def test_a_gated_master_hides_what_waits_and_gives_no_offset_twice(tmp_path: Pat
         assert store.confirm(three.log_offset) == set()
         assert store.confirm(int(store.log_end)) == {("t", 0), ("t", 1)}
         assert [bytes(m.body) for m in store.messages("t", 0, 0, 9)] == [b"1", b"2"]
+
+
+def test_a_disk_that_fails_while_messages_are_entered_leaves_none_of_them_twice(
+    master: MessageStore, tmp_path: Path
+) -> None:
+    end = int(master.log_end)
+    with open_gated(tmp_path / "b") as follower:
+        copy_log(master, follower, 3000, end)
+        follower.confirm(end // 2)
+        known = follower.confirmed
+        allocate, write = os.posix_fallocate, os.pwrite
+        left = iter(range(5))
+
+        def until_it_fails(fd: int, at: int, size: int) -> None:
+            if next(left, None) is None:
+                raise OSError(errno.EIO, "broken")
+            allocate(fd, at, size)
+
+        def refuse(*args: object) -> int:
+            raise OSError(errno.EIO, "broken")
+
+        with (
+            mock.patch.object(os, "posix_fallocate", until_it_fails),
+            mock.patch.object(os, "pwrite", refuse),
+        ):
+            for _ in range(2):  # It cannot even take back what it has put in.
+                with pytest.raises(StoreError):
+                    follower.confirm(end)
+                assert follower.confirmed == known
+        assert os.pwrite is write
+        follower.confirm(end)
+        assert queues_of(follower) == queues_of(master)
+        assert keys_of(follower) == keys_of(master)

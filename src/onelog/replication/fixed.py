@@ -127,6 +127,8 @@ class FixedRole:
         if self.follower is not None:
             if config.replication.master:
                 self._line.to(config.replication.master)
+            elif not config.broker.nameservers:
+                log.warning("a slave needs replication.master, or broker.nameservers to be told it")
             self._tasks.append(loop.create_task(self._tick_forever(self.follower.tick)))
             self._tasks.append(loop.create_task(self._copy_files_forever()))
 

@@ -27,8 +27,8 @@ from onelog.wire.replication import default_ha, epoch_ha
 
 log = logging.getLogger(__name__)
 
-CONFIRM_BYTES = 4 << 20
-"""What is entered into the queues in one go."""
+CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 1 << 20, 4 << 20
+"""What is entered into the queues in one go; less only if nothing more comes: much costs less."""
 OVERLAP_BYTES = 64 << 10
 """What is asked for again, and compared: records name their places and times, so logs that differ
 somewhere do not have the same end. Histories alone do not tell: every set begins with epoch 1."""
@@ -58,7 +58,7 @@ class Follower:
         self.confirmable = 0
         """What may be entered into the queues, as far as it is here."""
         self.stopped = False
-        self._is_confirming = False
+        self._is_confirming = self._has_more = False
         self.is_sync = self.store.config.flush == "sync"
         self.hindrance = ""
         """Why it is not following now; empty while it is, or has not tried."""
@@ -76,7 +76,7 @@ class Follower:
         """Follow no more."""
         self.stopped = True
         if self.session is not None:
-            self.session.end("this node stops following")
+            self.session.close()
 
     def tick(self) -> None:
         """Time passes: called every 100 ms or so."""
@@ -88,7 +88,18 @@ class Follower:
     def confirm(self, offset: int) -> None:
         """The master says that so much is confirmed."""
         self.confirmable = max(self.confirmable, offset)
-        if not self._is_confirming:
+        self._has_more = True
+        if min(self.confirmable, self.store.log_end) - self.store.confirmed >= CONFIRM_BYTES_MIN:
+            self._confirm_some()
+        elif not self._is_confirming:
+            self._is_confirming = True
+            self._call_soon(self._when_idle)
+
+    def _when_idle(self) -> None:
+        if self._has_more:
+            self._has_more = False  # What comes in the next round of the loop goes with it.
+            self._call_soon(self._when_idle)
+        else:
             self._confirm_some()
 
     def _confirm_some(self) -> None:
@@ -101,7 +112,7 @@ class Follower:
         if target <= before:
             return
         try:
-            touched = store.confirm(min(target, before + CONFIRM_BYTES))
+            touched = store.confirm(min(target, before + CONFIRM_BYTES_MAX))
         except StoreError as error:
             # Nothing is lost; the next tick tries again.
             self.hindrance = f"messages cannot be entered into their queues: {error}"
@@ -109,7 +120,7 @@ class Follower:
         self.on_confirmed(touched)
         if before < store.confirmed < target:
             self._is_confirming = True
-            self._call_soon(self._confirm_some)
+            self._call_soon(self._when_idle)
 
     @property
     def is_attached(self) -> bool:
@@ -122,12 +133,14 @@ class Follower:
         store = self.store
         return min(store.raw_end, int(store.log.flushed)) if self.is_sync else store.raw_end
 
-    def when_flushed(self, then: Callable[[], None]) -> None:
+    def when_flushed(self, then: Callable[[OnelogError | None], None]) -> None:
         """Call once what is here now is on disk, if that was asked for."""
         if not self.is_sync or self.store.log.flushed >= self.store.log_end:
-            then()
+            then(None)
         else:
-            self.store.when_flushed(self.store.log_end, lambda _: self._post(then))
+            self.store.when_flushed(
+                self.store.log_end, lambda error: self._post(lambda: then(error))
+            )
 
 
 @dataclass(eq=False)
@@ -169,14 +182,20 @@ class MasterSession(ABC):
                 start, "the log is damaged here, and is had from the master again", self._mended
             )
         else:
-            follower.when_flushed(self._greet)
+            follower.when_flushed(self._fit_to_greet)
 
     def _mended(self, error: OnelogError | None) -> None:
         if error is not None:
             self.end(f"the damage of the log cannot be cut off: {error}")
         elif not self._closed:
             self.follower.epochs.cut(self.follower.store.log_end)
-            self.follower.when_flushed(self._greet)
+            self.follower.when_flushed(self._fit_to_greet)
+
+    def _fit_to_greet(self, error: OnelogError | None) -> None:
+        if error is not None:
+            self.end(str(error))
+        elif not self._closed:
+            self._greet()
 
     def received(self, data: Buffer) -> None:
         """Bytes arrived."""
@@ -211,8 +230,15 @@ class MasterSession(ABC):
         if self._closed:
             return
         self._closed = True
+        # The same trouble again and again is told once.
+        level = logging.DEBUG if reason == self.follower.hindrance else logging.WARNING
         self.follower.hindrance = reason
-        log.warning("connection to the master at %s closed: %s", self.address, reason)
+        log.log(level, "connection to the master at %s closed: %s", self.address, reason)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection: it is not needed any more."""
+        self._closed = True
         self.link.close()
         if self.follower.session is self:
             self.follower.session = None
@@ -288,8 +314,10 @@ class MasterSession(ABC):
         log.info("following the master at %s from %d on", self.address, end)
         self._say(self._next)
 
-    def _flushed(self) -> None:
+    def _flushed(self, error: OnelogError | None) -> None:
         self._flushing = False
+        if error is not None:
+            self.end(str(error))
         self._tell()
 
     def _say(self, offset: int) -> None:
@@ -313,8 +341,7 @@ class DefaultSession(MasterSession):
         self._reader = default_ha.TransferReader()
 
     def _greet(self) -> None:
-        if not self._closed:
-            self._ask()
+        self._ask()
 
     def _handle(self, data: Buffer) -> None:
         for piece in self._reader.feed(data):
@@ -338,11 +365,10 @@ class EpochSession(MasterSession):
         self._confirmed = 0
 
     def _greet(self) -> None:
-        if not self._closed:
-            self._greeted = True
-            self._sent_ms = self.follower.clock.now_ms()
-            greeting = epoch_ha.Greeting(self.follower.node_id)
-            self.link.send([epoch_ha.encode_greeting(greeting)])
+        self._greeted = True
+        self._sent_ms = self.follower.clock.now_ms()
+        greeting = epoch_ha.Greeting(self.follower.node_id)
+        self.link.send([epoch_ha.encode_greeting(greeting)])
 
     def _report(self, offset: int) -> bytes:
         return epoch_ha.encode_report(offset)

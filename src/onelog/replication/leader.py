@@ -28,6 +28,7 @@ from onelog.config import ReplicationConfig
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post, WhenSafe
 from onelog.errors import NotMasterError, OnelogError, ReplicaTimeoutError, StoreError, WireError
+from onelog.gateways import FollowerState
 from onelog.replication.epochs import Epochs
 from onelog.replication.link import Buffer, Call, Link, Touched
 from onelog.store.message_store import MessageStore
@@ -45,18 +46,6 @@ FOLLOWERS_MAX = 64
 
 Offload = Callable[[Call, Call], None]
 """Runs the first call in a worker, then the second one in the core's thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerState:
-    """A follower as people are shown it."""
-
-    node_id: int
-    address: str
-    acknowledged: int
-    behind_bytes: int
-    behind_ms: int
-    in_sync: bool
 
 
 @dataclass(eq=False)
@@ -168,14 +157,19 @@ class Leader:
     def _watch_flush(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self.store.when_flushed(self.store.log_end, lambda _: self._post(self._flushed))
+            self.store.when_flushed(
+                self.store.log_end, lambda error: self._post(lambda: self._flushed(error))
+            )
 
     def _gathered(self) -> None:
         self._gathering = False
         self._pump_all()
 
-    def _flushed(self) -> None:
+    def _flushed(self, error: StoreError | None) -> None:
         self._flushing = False
+        if error is not None:
+            log.error("nothing more is confirmed here: %s", error)
+            return
         self._confirm()
         if self.store.log.flushed < self.store.log_end and not self.fenced:
             self._watch_flush()
@@ -305,7 +299,12 @@ class Leader:
             others = (self.recorded | self._proposed) - {self.node_id}
             end = min([int(own), *(self._acked.get(node, 0) for node in others)])
             if end > self.store.confirmed:
-                touched = self.store.confirm(end)
+                try:
+                    touched = self.store.confirm(end)
+                except StoreError as error:
+                    # What came as bytes, before this node led, has no room in its queues.
+                    log.error("messages cannot be entered into queues, tried again: %s", error)
+                    return
                 self.on_confirmed(end, touched)
         waiting = self._waiting
         if waiting:
@@ -355,15 +354,15 @@ class Leader:
             session.pump()
 
     def read_later(
-        self, offset: int, size: int, then: Callable[[bytes | StoreError], None]
+        self, offset: int, size: int, then: Callable[[bytes | OnelogError], None]
     ) -> None:
         """Read a part of the log that is on disk only."""
-        found: list[bytes | StoreError] = []
+        found: list[bytes | OnelogError] = []
 
         def read() -> None:
             try:
                 found.append(self.store.log.read_cold(offset, size))
-            except StoreError as error:
+            except OnelogError as error:
                 found.append(error)
 
         self._offload(read, lambda: then(found[0]))
@@ -490,11 +489,11 @@ class FollowerSession(ABC):
                 return
             self._send(offset, data)
 
-    def _read(self, data: bytes | StoreError) -> None:
+    def _read(self, data: bytes | OnelogError) -> None:
         self._reading = False
         if self._closed:
             return
-        if isinstance(data, StoreError):
+        if isinstance(data, OnelogError):
             self.refuse(f"the log cannot be read at {self._next}: {data}")
             return
         self._send(self._next, data)

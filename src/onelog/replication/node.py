@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from onelog.clock import Clock
-from onelog.errors import InvalidAddressError, OnelogError
+from onelog.errors import InvalidAddressError, ListenError, OnelogError
 from onelog.net.bulk import LIMITS, BulkConnection, BulkListener, dial_bulk
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits
@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 CONNECT_MS = 3_000
 PAUSE_SECONDS_MIN = 0.1
-PAUSE_SECONDS_MAX = 5.0
+PAUSE_SECONDS_MAX = 2.0
+LASTING_SECONDS = 5.0
+"""A connection that holds for so long was a good one: the next is tried for without delay."""
 
 Connected = Callable[[Link, str], Session]
 """Takes a connection, and the address of the peer."""
@@ -34,12 +36,10 @@ class Bridge:
     def __init__(self, connection: Connection, connected: Connected) -> None:
         self.connection = connection
         self.gone = asyncio.Event()
-        self.received_any = False
         self._session = connected(cast(BulkConnection, connection), connection.remote_address)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        self.received_any = True
         self._session.received(data)
 
     def writable(self) -> None:
@@ -65,9 +65,12 @@ async def listen_for_followers(
 ) -> BulkListener:
     """Open the port of followers."""
     limits = Limits(write_pause_bytes=LIMITS.write_pause_bytes, capacity=capacity)
-    return await BulkListener.open(
-        host, port, lambda connection: Bridge(connection, connected), clock=clock, limits=limits
-    )
+    try:
+        return await BulkListener.open(
+            host, port, lambda connection: Bridge(connection, connected), clock=clock, limits=limits
+        )
+    except ListenError as error:
+        raise ListenError(f"{error}: set replication.port to another one") from None
 
 
 class MasterLine:
@@ -94,10 +97,14 @@ class MasterLine:
 
     async def _keep(self, address: str) -> None:
         pause, told = PAUSE_SECONDS_MIN, ""
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
-                if await self._once(address):
-                    pause, told = PAUSE_SECONDS_MIN, ""
+                await self._once(address)
+                told = ""
+                if loop.time() - began >= LASTING_SECONDS:
+                    pause = PAUSE_SECONDS_MIN
             except OnelogError as error:
                 if str(error) != told:
                     told = str(error)
@@ -105,8 +112,8 @@ class MasterLine:
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    async def _once(self, address: str) -> bool:
-        """Connect, and wait for the end of that: whether the master had anything to say."""
+    async def _once(self, address: str) -> None:
+        """Connect, and wait for the end of that."""
         bridges: list[Bridge] = []
 
         def made(connection: Connection) -> Bridge:
@@ -119,4 +126,3 @@ class MasterLine:
         finally:
             for bridge in bridges:
                 bridge.connection.close()
-        return bridges[0].received_any

@@ -333,7 +333,10 @@ class Replica:
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
-        self.around.core.flush()
+        try:
+            self.around.core.flush()
+        except OnelogError as error:
+            log.warning("positions of the last seconds go with this master: %s", error)
         self.around.core.refuse_writes("another node is to be the master")
         leader.pause()
         until, deadline_ms = self.store.log_end, self.clock.now_ms() + HAND_OVER_MS

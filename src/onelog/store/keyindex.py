@@ -217,6 +217,10 @@ class IndexFile:
             hashed, log, _, older = self._entry(middle)
             whole = hashed != 0 or log != 0 or older != 0
             low, high = (middle, high) if whole and log < log_offset else (low, middle - 1)
+        # Of the entry behind the last one that is known to be there, power may have failed in the
+        # middle: it has a hash, and a place (or a part of one) that is before the others'.
+        while low > 1 and self._entry(low)[1] < self._entry(low - 1)[1]:
+            low -= 1
         kept = self._read_entries(low)
         at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
         _clear(self._fd, at)
@@ -376,6 +380,10 @@ class KeyIndex:
                     self._add_file(now_ms)
                 file = self._files[-1]
                 upto = done + min(file.room, len(hashes) - done)
+                first_ms = file.first_ms if file.next_entry > 1 else now_ms
+                before = np.flatnonzero(store_ms[done:upto] < first_ms)
+                if len(before):
+                    upto = done + int(before[0])
                 file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
                 self._dirty.add(file)
                 done = upto

@@ -33,7 +33,7 @@ from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.replay import Replay
-from onelog.store.segment import Buffer, Segment
+from onelog.store.segment import Buffer, Segment, disk_error
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES_MAX = 128 << 20
@@ -56,6 +56,7 @@ class Received:
         self._tags_codes = tags_codes
         self._end = int(log.end)
         self._search_from = 0
+        self._half_entered = False
         self.entered = 0
         """Queues and index know the log up to here, its last record, and when that was stored."""
         self.last_record = 0
@@ -191,6 +192,8 @@ class Received:
         `StoreError` if the disk does not take them: then none of these are in, and it can be tried
         again.
         """
+        if self._half_entered:
+            self._take_back()
         replay = self._replay
         if replay is None:
             topics = TopicNumbers()
@@ -239,12 +242,17 @@ class Received:
         return self._replay.damages.ranges if self._replay is not None else []
 
     def _take_back(self) -> None:
-        """Let queues and index know no more than before."""
-        self._queues.cut_at(self.entered)
-        self._index.truncate(self.entered)
+        """Let queues and index know no more than before; if the disk fails, the next time."""
+        self._half_entered = True
         end = self._end
         self.restart(self.entered, self.last_record, self.last_ms)
         self._end = end
+        try:
+            self._queues.cut_at(self.entered)
+            self._index.truncate(self.entered)
+        except OSError as error:
+            raise disk_error(error, self._log.folder.parent, "write to the queues in") from error
+        self._half_entered = False
 
     def _read_until(self, until: int) -> Iterator[Stretch | Damage]:
         """Whole records from where it was read to, and damage between them."""
