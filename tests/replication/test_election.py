@@ -358,6 +358,22 @@ def test_a_hand_over_that_cannot_be_is_refused_and_the_master_goes_on(world: Wor
     assert world.masters() == [0]
 
 
+def test_nothing_is_handed_over_to_a_node_that_goes_meanwhile(world: World) -> None:
+    master = started(world)
+    prepared: list[Callable[[str], None]] = []
+    outcomes: list[str] = []
+    master.prepare_hand_over = lambda target, ready: prepared.append(ready)  # type: ignore[method-assign]
+    master.election.hand_over(outcomes.append, 1)
+    world.nodes[1].alive = False
+    world.time.run_until(lambda: 1 not in world.view().nodes)
+    world.time.run(100)
+    prepared[0]("")
+    world.time.run(100)
+    assert outcomes == ["node 1 is gone"]
+    assert world.masters() == [0]
+    assert world.view().master_lease
+
+
 def test_a_hand_over_of_which_the_outcome_is_not_known_is_acknowledged_by_nobody_twice(
     world: World,
 ) -> None:

@@ -50,6 +50,7 @@ class Member(Node):
         self.election: Election | None = None
         self.has_lost_writes = False
         self._address = ""
+        self._dials = 0
         self._pause_us = PAUSE_US_MIN
         self._line: End | None = None
 
@@ -59,7 +60,7 @@ class Member(Node):
         world = self.world
         machine = Machine(self.kernel, self.disk, self.oscillator, self.after)
         self.store = store = open_store(machine, self.config, self.wall, gated=True)
-        self._address, self._line = "", None
+        self._address, self._line, self._dials = "", None, 0
         self.replica = Replica(
             self.number, store, Epochs(store.folder), world.replication, self,
             clock=self.oscillator, schedule=self.schedule, post=self.post,
@@ -69,7 +70,7 @@ class Member(Node):
         )  # fmt: skip
         me = Self(
             self.number, self.life_name, f"{self.name}:1", self.name,
-            world.replication.replicas, world.replication.lease_ms,
+            world.replication.replicas, world.replication.lease_ms, world.replication.ack,
         )  # fmt: skip
         self.election = Election(
             me, self.replica, world.etcd.registry(self), lambda: float(self.oscillator.now_ms()),
@@ -203,25 +204,26 @@ class Member(Node):
         """Keep a connection to a master; empty: hang up."""
         if address != self._address:
             self._address = address
+            self._dials += 1
             line, self._line = self._line, None
             if line is not None:
                 line.close()
             self._pause_us = PAUSE_US_MIN
             if address:
-                self._dial(address)
+                self._dial(address, self._dials)
 
-    def _dial(self, address: str) -> None:
-        if address != self._address:
+    def _dial(self, address: str, dials: int) -> None:
+        if dials != self._dials:
             return
         other = next(each for each in self.world.members if each.name == address)
 
         def failed() -> None:
             pause_us, self._pause_us = self._pause_us, min(2 * self._pause_us, PAUSE_US_MAX)
-            self.after(pause_us, partial(self._dial, address))
+            self.after(pause_us, partial(self._dial, address, dials))
 
         def made(end: End) -> Session | None:
             assert self.replica is not None
-            if address != self._address:
+            if dials != self._dials:
                 return None
             self._line = end
             self._pause_us = PAUSE_US_MIN

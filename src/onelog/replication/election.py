@@ -732,6 +732,11 @@ class Election:
         view = self.view
         state, lease = view.state, view.node_entries.get(target, NOTHING).lease
         assert state is not None
+        if not lease:  # A key without one would stay for ever, whoever is there.
+            self._handing_over = False
+            self._node.resume()
+            done(f"node {target} is gone")
+            return
         master = Mastership(target, state.epoch + 1)
         members = state.in_sync
         if self._draining and len(members) > self.me.needed(state.replicas):
