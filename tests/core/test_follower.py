@@ -29,7 +29,28 @@ def pair(tmp_path: Path) -> tuple[Master, Follower]:
     master.broker.groups.require("readers")
     follower = Follower.at(tmp_path / "follower")
     follower.receive(master.store)
+    follower.broker.master_is("")
     return master, follower
+
+
+def test_groups_are_served_there_only_while_there_is_no_master(
+    pair: tuple[Master, Follower],
+) -> None:
+    _, follower = pair
+    broker = follower.broker
+    broker.master_is("10.0.0.5:10911")
+    with pytest.raises(NotMasterError):
+        Reader(follower).pop(queue_id=0)
+    with pytest.raises(NotMasterError):
+        broker.lock(SELF, "readers", "c", [("orders", 0)])
+    with pytest.raises(NotMasterError):
+        follower.commit("readers", "orders", 0, 1)
+    assert pulled(follower.pull(0)) == [b"1"]
+    broker.master_is("")
+    (leased,) = Reader(follower).pop(queue_id=0)
+    broker.master_is("10.0.0.5:10911")
+    with pytest.raises(NotMasterError):
+        broker.acknowledge(SELF, "readers", "orders", 0, leased.offset, leased.handle)
 
 
 def test_it_serves_what_is_confirmed_also_to_those_who_wait(
@@ -55,6 +76,7 @@ def test_it_writes_nothing_and_says_who_does(
     master.send(body=b"timed", TIMER_DELIVER_MS=str(master.clock.now_ms() + 2_000))
     follower.receive(master.store)
     end = follower.store.log_end
+    follower.broker.master_is("10.0.0.5:10911")
     follower.publish(NewMessage("orders", 0, b"x"))
     follower.end_tick()
     due = str(follower.clock.now_ms() + 1_000)

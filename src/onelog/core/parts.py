@@ -133,6 +133,8 @@ class Parts:
         """Whether nothing is to happen any more: the store is another core's."""
         self.follows = False
         """Whether another broker writes the log."""
+        self._for_master: NotMasterError | None = None
+        """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
         self.access = access or Access()
@@ -463,9 +465,14 @@ class Parts:
     # -- replication ---------------------------------------------------------------------------
 
     def master_is(self, address: str) -> None:
-        """Of a follower: who is to be asked for what it does not do."""
+        """Of a follower: who is to be asked for what it does not do; empty if nobody is there.
+
+        Groups are one broker's to serve: while there is a master, they are not served here.
+        """
         where = f"{address} is" if address else "it is not known which one is"
-        self.writer.refuse(NotMasterError(f"this broker follows another one: {where} the master"))
+        error = NotMasterError(f"this broker follows another one: {where} the master")
+        self.writer.refuse(error)
+        self._for_master = error if address else None
 
     def refuse_writes(self, reason: str | None) -> None:
         """Of a master that is to hand over: write nothing from now on; None: write again.
