@@ -418,9 +418,15 @@ class Broker(Parts):
         token: Any = None,
     ) -> None:
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
+        self._require_served()
         if self._guarded:
             self._check_lease(who, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
+
+    def _require_served(self) -> None:
+        """`NotMasterError` if a master is there who looks after groups."""
+        if self._for_master is not None:
+            raise self._for_master
 
     def _check_lease(self, who: Principal, request: LeaseRequest) -> None:
         """They must be allowed the group, and all topics but those where it tries again."""
@@ -451,6 +457,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A leased message is done; `LeaseNotFoundError` if it is not out under that handle."""
+        self._require_served()
         if self._guarded:
             self.access.check(who, "consume", ("group", group))
         self.leases.acknowledge(group, topic, queue_id, offset, handle)
@@ -465,6 +472,7 @@ class Broker(Parts):
         handle: int,
     ) -> int:
         """Those messages are done that are out under that handle; how many these were."""
+        self._require_served()
         if self._guarded:
             self.access.check(who, "consume", ("group", group))
         return self.leases.acknowledge_some(group, topic, queue_id, offsets, handle)
@@ -480,6 +488,7 @@ class Broker(Parts):
         invisible_ms: int,
     ) -> int:
         """Lease a message for another time from now on, under the handle that is the answer."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         return self.leases.extend(group, topic, queue_id, offset, handle, invisible_ms)
 
@@ -496,6 +505,7 @@ class Broker(Parts):
         to_back: bool = False,
     ) -> None:
         """Give a message back, for now or for later; see `Leases.release`."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         self.leases.release(
             group, topic, queue_id, offset, handle, after_ms=after_ms, to_back=to_back
@@ -505,6 +515,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A message is useless: it goes where its policy sends such."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         self.leases.reject(group, topic, queue_id, offset, handle)
 
@@ -518,6 +529,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
@@ -625,6 +637,7 @@ class Broker(Parts):
         self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]
     ) -> list[Queue]:
         """Give queues to one member of a group for itself; those that it has then."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         return self.locks.lock(group, client_id, queues)
 

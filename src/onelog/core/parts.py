@@ -133,6 +133,8 @@ class Parts:
         """Whether nothing is to happen any more: the store is another core's."""
         self.follows = False
         """Whether another broker writes the log."""
+        self._for_master: NotMasterError | None = None
+        """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
         self.access = access or Access()
@@ -463,9 +465,14 @@ class Parts:
     # -- replication ---------------------------------------------------------------------------
 
     def master_is(self, address: str) -> None:
-        """Of a follower: who is to be asked for what it does not do."""
+        """Of a follower: who is to be asked for what it does not do; empty if nobody is there.
+
+        Groups are one broker's to serve: while there is a master, they are not served here.
+        """
         where = f"{address} is" if address else "it is not known which one is"
-        self.writer.refuse(NotMasterError(f"this broker follows another one: {where} the master"))
+        error = NotMasterError(f"this broker follows another one: {where} the master")
+        self.writer.refuse(error)
+        self._for_master = error if address else None
 
     def refuse_writes(self, reason: str | None) -> None:
         """Of a master that is to hand over: write nothing from now on; None: write again.
@@ -526,6 +533,15 @@ class Parts:
         """
         if reach is None:
             reach = self.store.retention.reach(self.topics.retention_ms())
+        if self.follows:
+            self.compaction.learn_topics()
+            self.tables.prepare_retention(reach, follows=True)
+            self.lease_tables.prepare_retention(reach, follows=True)
+            self._keep_what_is_needed()
+            return
+        if self.tables.restates:
+            # Followers keep what they do not know to be delivered, or written anew.
+            self.timers.remember(self.timer_renewal.free_below)
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
@@ -535,9 +551,11 @@ class Parts:
         self._keep_what_is_needed()
 
     def _keep_what_is_needed(self) -> None:
+        # A follower keeps what a master would need, by what its tables say.
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
-            self.tables, self.lease_tables, self.compaction,
+            self.transactions if self.follows else self.checkback,
+            self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.
