@@ -84,6 +84,13 @@ class Master(World):
 
         setattr(log, name, noted)
 
+    def pass_time(self, ms: int) -> None:
+        """Let time pass, while replicas confirm what happens."""
+        for _ in range(ms // 1_000):
+            self.advance(1_000)
+            self.end_tick()
+            self.confirm()
+
     def confirm(self, log_offset: int | None = None) -> None:
         """Enough replicas have the log up to here."""
         log_offset = int(self.store.log_end) if log_offset is None else log_offset

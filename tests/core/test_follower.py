@@ -11,9 +11,11 @@ from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import NotMasterError, OnelogError
 from onelog.message import NewMessage
+from onelog.names import CHECKED_OUT_TOPIC
 from tests.core.leasing import LEASE_MS, Reader
 from tests.core.paying import Payer
 from tests.core.replicas import STORE, Follower, Master
+from tests.core.transacting import Producers
 from tests.core.world import entries_of, pulled
 
 SEGMENTS = replace(STORE, segment_bytes=1 << 14)
@@ -151,6 +153,34 @@ def test_transactions_in_place_end_for_its_readers_as_for_the_masters(
     follower.receive(master.store)
     stable, aborted = follower.broker.settled(SELF, "orders", 1, 0, 2)
     assert (stable, [each.producer_id for each in aborted]) == (2, [payer.id])
+
+
+# -- its own retention -------------------------------------------------------------------------
+
+
+def test_what_waits_is_kept_until_the_master_has_written_it_anew(tmp_path: Path) -> None:
+    master = Master.at(tmp_path / "master", quick=True, store=SEGMENTS)
+    master.topic("orders")
+    master.send(body=b"timed", TIMER_DELIVER_MS=str(master.clock.now_ms() + 10 * 86_400_000))
+    half = Producers(master).begin(b"half")
+    fill(master, 60)
+    follower = Follower.at(tmp_path / "follower", SEGMENTS, master.clock)
+    follower.receive(master.store)
+    master.clock.advance(4 * 86_400_000)
+    follower.retain()
+    assert follower.store.log_min == 0
+    for _ in range(4):
+        master.retain()
+        master.pass_time(20_000)
+    assert master.store.log_min > half.log_offset
+    follower.receive(master.store)
+    follower.retain()
+    assert follower.store.log_min > half.log_offset
+    follower.promote()
+    master.clock.advance(6 * 86_400_000)
+    follower.pass_time(60_000)
+    assert follower.bodies("orders").count(b"timed") == 1
+    assert follower.bodies(CHECKED_OUT_TOPIC) == [b"half"]
 
 
 # -- tables without their first records --------------------------------------------------------

@@ -1,17 +1,22 @@
 import asyncio
 import gc
 import logging
+import struct
 import time
 import weakref
+import zlib
 from typing import Any
 
 import pytest
 
 from onelog.clock import ManualClock
+from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
 from onelog.net.capacity import Capacity
-from onelog.net.connection import FLUSH_BYTES, Connection, Limits, Outbox
+from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
+from onelog.net.tls import Tls, client_context
+from onelog.wire.kafka.frame import FrameReader
 from tests.net.conftest import Listen
 from tests.net.sessions import Client, Echo, until
 
@@ -373,3 +378,62 @@ async def connections(listener: Any) -> set[Connection]:
     await until(lambda: listener.connections)
     found: set[Connection] = listener.connections
     return found
+
+
+class Bulk(FramedSession):
+    """Sends back the sizes and sums of Kafka's frames; large ones are read to where they stay."""
+
+    _reader: FrameReader
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._reader = FrameReader(8 << 20)
+        self.filled = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.connection.read_to(self._reader.room, self._filled)
+
+    def _filled(self, count: int) -> None:
+        self.filled += count
+        self._reader.fill(count)
+        self.connection.read_to(self._reader.room, self._filled)
+        if self._reader.room is None:
+            self.connection.data_received(b"")
+
+    def _handle_read(self) -> None:
+        for frame in self._reader.frames():
+            self.connection.write(struct.pack(">ii", len(frame), zlib.crc32(frame) >> 1))
+
+    def connection_lost(self) -> None:
+        self.filled = -1
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_large_frames_are_read_to_where_they_stay(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch, is_secure: bool, is_busy: bool
+) -> None:
+    if is_busy:  # All that arrives is put off to the next tick.
+        monkeypatch.setattr(net_connection, "BUSY_SECONDS", -1.0)
+        monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
+    sessions: list[Bulk] = []
+
+    def make(connection: Connection) -> Bulk:
+        sessions.append(Bulk(connection))
+        return sessions[-1]
+
+    tls = Tls(TlsConfig()) if is_secure else None
+    listener = await listen(make, tls=tls)
+    context = client_context() if is_secure else None
+    client = await Client.connect(listener, context)
+    bodies = [bytes((size % 251,)) * size for size in (10, 3_000_000, 70_000, 20, 1_500_000, 12)]
+    sent = b"".join(len(each).to_bytes(4, "big") + each for each in bodies * 3)
+    sending = asyncio.create_task(client.send(sent))
+    for body in bodies * 3:
+        assert await client.receive(8) == struct.pack(">ii", len(body), zlib.crc32(body) >> 1)
+    await sending
+    assert sessions[0].filled > 9_000_000
+    client.writer.write(sent[:1_000_000])
+    client.close()
+    await until(lambda: sessions[0].filled == -1)

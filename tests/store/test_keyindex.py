@@ -187,6 +187,8 @@ def test_whoever_dies_while_truncating_leaves_files_that_open_again(
         index.truncate(10)
     monkeypatch.undo()
     again = new_index(tmp_path)
+    file = again.files[0]
+    assert all(file._entry(number)[0] for number in range(1, file.next_entry))
     again.truncate(10)
     assert [n for n in range(30) if list(again.find("t", f"k{n}", *ALWAYS))] == list(range(10))
 

@@ -526,6 +526,15 @@ class Parts:
         """
         if reach is None:
             reach = self.store.retention.reach(self.topics.retention_ms())
+        if self.follows:
+            self.compaction.learn_topics()
+            self.tables.prepare_retention(reach, follows=True)
+            self.lease_tables.prepare_retention(reach, follows=True)
+            self._keep_what_is_needed()
+            return
+        if self.tables.restates:
+            # Followers keep what they do not know to be delivered, or written anew.
+            self.timers.remember(self.timer_renewal.free_below)
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
@@ -535,9 +544,11 @@ class Parts:
         self._keep_what_is_needed()
 
     def _keep_what_is_needed(self) -> None:
+        # A follower keeps what a master would need, by what its tables say.
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
-            self.tables, self.lease_tables, self.compaction,
+            self.transactions if self.follows else self.checkback,
+            self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

@@ -170,6 +170,39 @@ class Outbox:
             connection.flush()
 
 
+class Room(asyncio.BufferedProtocol):
+    """In a connection's place at its socket while a large request is read to where it stays."""
+
+    def __init__(self, connection: "Connection", filled: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._filled = filled
+        self.view = memoryview(b"")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read to."""
+        return self.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes are there."""
+        self._filled(nbytes)
+
+    def eof_received(self) -> None:
+        """The peer will send no more."""
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """The peer is behind."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._connection.connection_lost(exc)
+
+
 class Connection(asyncio.Protocol):
     """A connected socket and its session."""
 
@@ -201,6 +234,7 @@ class Connection(asyncio.Protocol):
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
+        self._room: Room | None = None
         self.line: Line | None = None
         """A shorter way to the other side, if that is on the same event loop."""
 
@@ -214,6 +248,31 @@ class Connection(asyncio.Protocol):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     # Called by sessions.
+
+    def read_to(self, view: memoryview | None, filled: Callable[[int], None]) -> None:
+        """Read what comes next to there, and tell how much came; None for `data_received` again.
+
+        So that large requests are not copied once they are here.
+        """
+        if view is None:
+            if self._room is not None:
+                self._room = None
+                self._read_by(self)
+        elif self._room is not None:
+            self._room.view = view
+        elif self._transport.get_extra_info("socket") is not None:
+            self._room = Room(self, filled)
+            self._room.view = view
+            self._read_by(self._room)
+
+    def _read_by(self, protocol: asyncio.BaseProtocol) -> None:
+        transport = self._transport
+        if not transport.is_closing():
+            is_reading = transport.is_reading()
+            transport.pause_reading()
+            transport.set_protocol(protocol)
+            if is_reading:
+                transport.resume_reading()
 
     def write(self, data: Buffer) -> None:
         """Send one buffer at the end of this tick. It must not change until it is sent."""
@@ -358,7 +417,7 @@ class Connection(asyncio.Protocol):
         if self.line is not None:
             self.line.close()
         # Breaks the cycle, so that both are freed now: the collector may not look for hours.
-        self._session = _GONE
+        self._session, self._room = _GONE, None
         if self._lost is not None:
             self._lost(self)
 

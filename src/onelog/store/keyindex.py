@@ -222,17 +222,17 @@ class IndexFile:
         while low > 1 and self._entry(low)[1] < self._entry(low - 1)[1]:
             low -= 1
         kept = self._read_entries(low)
-        at = HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES
-        _clear(self._fd, at)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
-        self._slots[:] = slots
-        self.used_slots = int(np.count_nonzero(self._slots))
+        self.used_slots = int(np.count_nonzero(slots))
         self.next_entry = self._allocated = low + 1
         if low:
             self.last_log = int(kept[-1]["log"])
             self.last_ms = self.first_ms + int(kept[-1]["seconds"]) * 1000 + 999
+        # The header first: whoever dies here leaves no entries that it counts and that are no more.
         self._write_header()
+        self._slots[:] = slots
+        _clear(self._fd, HEADER.size + self.slots_count * SLOT_BYTES + (low + 1) * ENTRY_BYTES)
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         at = HEADER.size + self.slots_count * SLOT_BYTES + number * ENTRY_BYTES

@@ -26,6 +26,10 @@ from onelog.store.queues import Queues
 OFFSET_MAX = (1 << 63) - 1
 COLUMNS_MIN = 256
 """Reads of at least so many messages look at their entries as columns."""
+COLUMNS_LOOK = 2_048
+"""Entries that are looked at first; how many more it takes, their records tell."""
+_SAME_PLACE = np.dtype([("log", "u8"), ("rest", "V12")])
+"""An entry whose place is only compared."""
 _UNREADABLE_S = 10.0
 _UNREADABLE_MAX = 1_000
 _WARM_TAIL_BYTES = 64 << 20
@@ -368,21 +372,27 @@ def _collect_columns(
     """The same for many entries at once, as columns; a tenth of the time where records adjoin."""
     # No more entries need be looked at than there can be records in so many bytes.
     count_max = min(count_max, max(COLUMNS_MIN, bytes_max // RECORD_BYTES_MIN))
-    entries = np.concatenate(
-        [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(offset, count_max)]
-    )
-    at, size = entries["log"].astype(np.int64), entries["size"].astype(np.int64)
-    is_record = np.empty(len(at), bool)  # Entries of one inner batch share a record.
-    is_record[0] = True
-    np.not_equal(at[1:], at[:-1], out=is_record[1:])
-    record_at, record_size = at[is_record], size[is_record]
+    look = min(count_max, COLUMNS_LOOK)
+    while True:
+        parts = [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(offset, look)]
+        entries = np.concatenate(parts)
+        # Entries of one inner batch share a record. To see that, no number has to be made of them.
+        places = entries.view(_SAME_PLACE)["log"]
+        first = np.flatnonzero(places[1:] != places[:-1]) + 1
+        first = np.concatenate(([0], first))
+        record_size = entries["size"][first].astype(np.int64)
+        size = int(record_size.sum())
+        if size > bytes_max or look == count_max or len(entries) < look:
+            break
+        look = min(count_max, max(2 * look, look * bytes_max // size))
+    record_at = entries["log"][first].astype(np.int64)
     totals = record_size.cumsum()
     records = max(1, int(totals.searchsorted(bytes_max, "right")))
     if records < len(totals):
-        count = int(is_record.nonzero()[0][records])
+        count = int(first[records])
         record_at, record_size = record_at[:records], record_size[:records]
     else:
-        count = len(at)
+        count = len(entries)
     ends = record_at + record_size
     breaks = (record_at[1:] != ends[:-1]).nonzero()[0] + 1
     starts = record_at[np.concatenate(([0], breaks))]

@@ -1,11 +1,13 @@
 """Frames: the same requests however their bytes are cut, and nothing but `WireError` for others."""
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.kafka import schema
+from onelog.wire.kafka import frame, schema
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.frame import (
     FrameReader,
@@ -38,6 +40,31 @@ def test_any_cut_of_the_bytes_gives_the_same_frames(
         found += [bytes(each) for each in reader.frames()]
     assert found == frames
     assert reader.unread_bytes == 0
+
+
+@given(frames=FRAMES, data=st.data())
+def test_large_frames_are_read_to_where_they_stay(frames: list[bytes], data: st.DataObject) -> None:
+    raw = framed(frames)
+    reader = FrameReader(LIMIT)
+    found: list[bytes] = []
+    at = 0
+    with mock.patch.object(frame, "_ROOM_BYTES_MIN", 20):
+        while at < len(raw):
+            room = reader.room
+            if room is not None and data.draw(st.booleans()):
+                size = data.draw(st.integers(1, len(room)))
+                room[:size] = raw[at : at + size]
+                reader.fill(size)
+            else:
+                size = data.draw(st.integers(1, len(raw) - at))
+                reader.feed(raw[at : at + size])
+            at += size
+            if data.draw(st.booleans()):
+                found += [bytes(each) for each in reader.frames()]
+        found += [bytes(each) for each in reader.frames()]
+    assert found == frames
+    assert reader.unread_bytes == 0
+    assert reader.room is None
 
 
 @given(frames=FRAMES)

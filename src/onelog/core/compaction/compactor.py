@@ -109,8 +109,7 @@ class Compaction:
 
     def open(self) -> None:
         """See which topics are compacted, and that what is left of their queues is there."""
-        for config in self._topics.all():
-            self._topic_changed(config.name, config)
+        self.learn_topics()
         for place, each in list(self.remains.items()):
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
             if self._topics.get(place[0]) is None or not has_all:
@@ -121,6 +120,11 @@ class Compaction:
             if queue.end < each.end:
                 # Its files were made anew, from a log that has nothing of it any more.
                 queue.pad_to(each.end)
+
+    def learn_topics(self) -> None:
+        """See which topics are compacted."""
+        for config in self._topics.all():
+            self._topic_changed(config.name, config)
 
     def close(self) -> None:
         """A pass that is under way ends here, and counts for nothing."""

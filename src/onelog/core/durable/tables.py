@@ -337,14 +337,15 @@ class Tables:
             self.snapshot()
         return self._gathering is not None
 
-    def prepare_retention(self, reach: int) -> None:
+    def prepare_retention(self, reach: int, *, follows: bool = False) -> None:
         """Before log files up to this offset are deleted: write what is needed of them anew.
 
-        That is a snapshot, and where that is not enough the entries themselves.
+        That is a snapshot, and where that is not enough the entries themselves; those of a log that
+        `follows` another come with it.
         """
         if self._gathering is None and self._place_of(self._covered) < reach:
             self.snapshot()
-        if self.restates and self._place_of(self._restated.begin) < reach:
+        if self.restates and not follows and self._place_of(self._restated.begin) < reach:
             self.restate_some(anyway=True)
 
     def _place_of(self, offset: int) -> int:

@@ -48,7 +48,7 @@ class TimerRenewal:
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
         self._is_urgent = False
-        self._free_below = 0
+        self.free_below = 0
         """No message below this queue offset is pending; it was looked at."""
         self._copied_until = 0
         """The queue offset behind the last copy."""
@@ -83,7 +83,7 @@ class TimerRenewal:
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
         for found in self.timers.wheel.pending_below(end, due_after_ms):
-            found = found.part(found.offsets >= self._free_below)
+            found = found.part(found.offsets >= self.free_below)
             for at in range(0, len(found.dues), _ROUND_COUNT):
                 yield found.part(slice(at, at + _ROUND_COUNT))
 
@@ -98,7 +98,7 @@ class TimerRenewal:
             end = _first_from(queue, end_of_file)
             yield from self._chunks(end, -1)
             # Whoever asks for more has renewed all of it.
-            self._free_below = max(self._free_below, end)
+            self.free_below = max(self.free_below, end)
 
     def _renew_some(self) -> None:
         """Renew about as many as one round may, and leave the rest to the next."""
@@ -139,7 +139,7 @@ class TimerRenewal:
 
     def needed_from(self) -> int:
         """Where in the log the first message is that waits, or its end."""
-        first = max(self.timers.wheel.position, self._free_below)
+        first = max(self.timers.wheel.position, self.free_below)
         return self.store.place_of(TIMER_TOPIC, 0, first)
 
 

@@ -133,6 +133,22 @@ class KafkaSession(FramedSession):
 
     # -- requests ------------------------------------------------------------------------------
 
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived; the rest of a large request is read to where it stays."""
+        super().data_received(data)
+        if self._unread:
+            self.connection.read_to(self._reader.room, self._filled)
+
+    def _filled(self, count: int) -> None:
+        """Bytes of a large request arrived."""
+        self._reader.fill(count)
+        room = self._reader.room
+        self.connection.read_to(room, self._filled)
+        if room is None:
+            self.connection.data_received(b"")
+        else:
+            self._keep(self._reader.unread_bytes, False)
+
     def writable(self) -> None:
         """The peer reads again: go on with the answers and requests that were put off."""
         self._send_ready()

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from onelog.errors import WireError
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey
@@ -23,6 +25,8 @@ Piece = bytes | memoryview
 _HEADER = struct.Struct(">hhih")
 _LENGTH_BYTES = 4
 _SIZED = struct.Struct(">ii")
+_ROOM_BYTES_MIN = 64 * 1024
+"""What is missing of a frame that is worth a place of its own: so much is copied in little time."""
 
 
 class Header(NamedTuple):
@@ -38,24 +42,61 @@ class Header(NamedTuple):
 class FrameReader:
     """Takes bytes as they come, hands out frames without their length."""
 
-    __slots__ = ("_bytes_max", "_bytes_min", "_pieces", "_wanted", "unread_bytes")
+    __slots__ = ("_bytes_max", "_bytes_min", "_filled", "_frame", "_pieces", "_wanted")
 
     def __init__(self, bytes_max: int, bytes_min: int = _HEADER.size) -> None:
         self._bytes_max, self._bytes_min = bytes_max, bytes_min
         self._pieces: list[Piece] = []
         self._wanted = _LENGTH_BYTES
         """How many bytes are needed to get any further."""
-        self.unread_bytes = 0
+        self._frame: memoryview | None = None
+        """A large frame, whose bytes are put where they stay; then there are no pieces."""
+        self._filled = 0
         """How many received bytes have not become a frame yet."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many received bytes have not become a frame yet."""
+        return self._filled
+
+    @property
+    def room(self) -> memoryview | None:
+        """Where to read the rest of a large frame to, instead of feeding it."""
+        if self._frame is None:
+            if self._wanted - self._filled < _ROOM_BYTES_MIN:
+                return None
+            self._frame = np.empty(self._wanted, np.uint8).data
+            at = 0
+            for piece in self._pieces:
+                self._frame[at : at + len(piece)] = piece
+                at += len(piece)
+            self._pieces = []
+        return self._frame[self._filled :] if self._filled < len(self._frame) else None
+
+    def fill(self, count: int) -> None:
+        """So many bytes were read to where there was room."""
+        self._filled += count
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
-        self._pieces.append(data)
-        self.unread_bytes += len(data)
+        if self._frame is not None:
+            rest = self._frame[self._filled :]
+            rest[: len(data)] = data[: len(rest)]
+            self._filled += min(len(data), len(rest))
+            data = data[len(rest) :]
+        if data:
+            self._pieces.append(data)
+            self._filled += len(data)
 
     def frames(self) -> Iterator[memoryview]:
         """The frames that are complete by now. May be left at any point and called again."""
-        while self.unread_bytes >= self._wanted:
+        while self._filled >= self._wanted:
+            if self._frame is not None:
+                whole, self._frame = self._frame, None
+                self._wanted = _LENGTH_BYTES
+                self._filled -= len(whole)
+                yield whole[_LENGTH_BYTES:].toreadonly()
+                continue
             # Joined once per frame, however many pieces a large one comes in.
             if len(self._pieces) > 1:
                 self._pieces = [b"".join(self._pieces)]
@@ -68,8 +109,8 @@ class FrameReader:
                 self._wanted = end
                 return
             self._wanted = _LENGTH_BYTES
-            self.unread_bytes = len(data) - end
-            self._pieces = [data[end:]] if self.unread_bytes else []
+            self._filled = len(data) - end
+            self._pieces = [data[end:]] if self._filled else []
             yield data[_LENGTH_BYTES:end]
 
 
