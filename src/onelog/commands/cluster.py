@@ -1,5 +1,6 @@
 """`onelog cluster`: clusters, their brokers, and how those are doing."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from onelog.client.connection.nodes import Failure
 from onelog.commands.options import Broker, Cluster, Follow, Interval
 from onelog.commands.session import Session, Shown, connected
 from onelog.commands.terminal import show_text, table
-from onelog.errors import InvalidRequestError, RegistryError
+from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
 from onelog.replication.administration import (
     NodeStatus,
     ReplicaSet,
@@ -23,6 +24,10 @@ from onelog.replication.administration import (
     find_sets,
     status_of,
 )
+
+JOIN_SECONDS = 60.0
+"""How long a set that is being started may not be there."""
+LOOK_SECONDS = 0.5
 
 app = typer.Typer()
 
@@ -45,7 +50,8 @@ NodeId = Annotated[int, typer.Argument(min=0, help="Which node of the set: its -
 Etcd = Annotated[
     str | None,
     typer.Option(
-        envvar="ONELOG_ETCD", help="host:port;host:port of etcd. Without it, brokers are asked."
+        envvar="ONELOG_REPLICATION_ETCD",
+        help="host:port;host:port of etcd. Without it, brokers are asked.",
     ),
 ]
 
@@ -125,7 +131,7 @@ async def join(
     etcd: Etcd = None,
 ) -> None:
     """Take a node that was started into its set: wait until it is in sync, and count it."""
-    async with _chosen(session, broker, cluster, etcd) as (name, members):
+    async with _chosen(session, broker, cluster, etcd, wait_s=JOIN_SECONDS) as (name, members):
         await members.wait_for(node, lambda text: typer.echo(text, err=True))
         view = await members.view()
         assert view.state is not None
@@ -165,9 +171,33 @@ async def _full_status(session: Session, cluster: str | None, etcd: str | None) 
 
 @asynccontextmanager
 async def _chosen(
-    session: Session, broker: str | None, cluster: str | None, etcd: str | None
+    session: Session,
+    broker: str | None,
+    cluster: str | None,
+    etcd: str | None,
+    wait_s: float = 0.0,
 ) -> AsyncIterator[tuple[str, ReplicaSet]]:
-    """The set that is meant, which is found by its etcd or by its brokers."""
+    """The set that is meant, which is found by its etcd or by its brokers, or comes in a while."""
+    until = monotonic() + wait_s
+    while True:
+        try:
+            endpoints, which = await _found(session, broker, cluster, etcd)
+            break
+        except (BrokerNotFoundError, RegistryError):
+            if monotonic() >= until:
+                raise
+            await asyncio.sleep(LOOK_SECONDS)
+    replicas = ReplicaSet(endpoints, *which)
+    try:
+        yield which[1], replicas
+    finally:
+        await replicas.close()
+
+
+async def _found(
+    session: Session, broker: str | None, cluster: str | None, etcd: str | None
+) -> tuple[str, tuple[str, str]]:
+    """Where etcd is, and the cluster and name of the one set that is meant."""
     if not etcd:
         status = await session.admin.clusters.status(cluster)
         told = {
@@ -182,12 +212,7 @@ async def _chosen(
                 else f"brokers name several: say which, with --etcd: {', '.join(sorted(told))}"
             )
         (etcd,) = told
-    which = choose(await find_sets(etcd), cluster, broker)
-    replicas = ReplicaSet(etcd, *which)
-    try:
-        yield which[1], replicas
-    finally:
-        await replicas.close()
+    return etcd, choose(await find_sets(etcd), cluster, broker)
 
 
 async def _hand_over(

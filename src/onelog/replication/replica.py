@@ -22,7 +22,7 @@ from onelog.clock import Clock
 from onelog.config import ReplicationConfig
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, StoreError
 from onelog.replication.election import InSync, Progress, Role
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower
@@ -45,6 +45,9 @@ Then = Callable[[OnelogError | None], None]
 
 class Core(Protocol):
     """What a replica tells the core."""
+
+    follows: bool
+    """Whether it was opened as a follower's."""
 
     def follow(self, touched: Touched) -> None:
         """A follower's: more is confirmed."""
@@ -175,18 +178,20 @@ class Replica:
         if self._busy or self._closed or self.is_ending or self._taken == self.role:
             return
         self._taken = role = self.role
+        self.hindrance = ""
         try:
             if role.is_master:
                 self._lead(role)
             elif self.leads or not self._is_open:
-                self._rebuild(role, None, self._become_follower, lambda error: None)
                 self._taken = None  # To be followed when the core is open.
+                self._rebuild(role, None, self._become_follower, lambda error: None)
             else:
                 self._follow(role)
         except OnelogError as error:
             self._failed(error)
-        else:
-            self.hindrance = ""
+        except Exception as error:
+            log.exception("node %d could not take its role", self.node_id)
+            self._failed(StoreError(f"a bug: {error!r}"))
 
     def _failed(self, error: OnelogError) -> None:
         what = "be the master" if self.role.is_master else "follow"
@@ -240,8 +245,8 @@ class Replica:
         self.leader.in_sync_is(ids, self.leader.revision + 1)
 
     def _confirmed(self, log_offset: int, touched: Touched) -> None:
-        if self.leads:
-            self.around.core.confirmed(touched)
+        if not self.around.core.follows:
+            self.around.core.confirmed(touched)  # Also while its ports are being opened.
         elif not self._busy:
             if self._is_open:
                 self.around.core.follow(touched)
