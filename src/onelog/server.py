@@ -103,7 +103,7 @@ class BrokerServer:
             )
         )
         place = (
-            self.config, self.store, self._schedule, self._call_soon, self._post, self._offload,
+            self.config, self.store, self._schedule, self._post, self._offload,
             self._capacity,
         )  # fmt: skip
         self.role: FixedRole | ElectedRole = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -106,6 +107,20 @@ async def test_either_side_can_go_and_come_back(tmp_path: Path) -> None:
         async with member(tmp_path, 1, replication__master=f"127.0.0.1:{port + 1}") as slave:
             await in_step(master, slave)
             assert slave.store.max_offset("orders", 0) == 900
+
+
+async def test_a_slave_goes_on_behind_log_files_that_were_copied_to_it(tmp_path: Path) -> None:
+    port = free_port()
+    async with member(tmp_path, 0, broker__port=port) as master:
+        await send(master, 3_000)
+        copied = tmp_path / "store-1" / "commitlog"
+        copied.mkdir(parents=True)
+        for segment in master.store.log.segments[:2]:
+            shutil.copy(segment.path, copied)
+        async with member(tmp_path, 1, replication__master=f"127.0.0.1:{port + 1}") as slave:
+            assert slave.store.opened_end > master.store.log.segments[1].start
+            await in_step(master, slave)
+            assert slave.store.max_offset("orders", 0) == 3_000
 
 
 @pytest.mark.parametrize("ack", ["one", "majority", "all"])

@@ -106,7 +106,8 @@ class Node:
 
     def follow(self, *, epochs: bool) -> Follower:
         return Follower(
-            self.store, self.epochs, self.clock, self.soon.append, self.soon.append, self.node_id,
+            self.store, self.epochs, self.clock,
+            lambda _, call: self.soon.append(call), self.soon.append, self.node_id,
             on_confirmed=lambda touched: None, cut=self._cut, with_epochs=epochs,
         )  # fmt: skip
 

@@ -64,7 +64,7 @@ class Member(Node):
         self.replica = Replica(
             self.number, store, Epochs(store.folder), world.replication, self,
             clock=self.oscillator, schedule=self.schedule, post=self.post,
-            call_soon=self.call_soon, offload=self._offload_then,
+            offload=self._offload_then,
             is_proven=lambda: self.election is not None and self.election.is_proven(),
             propose_in_sync=lambda ids: self._election().propose_in_sync(ids),
         )  # fmt: skip

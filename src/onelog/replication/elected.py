@@ -51,7 +51,6 @@ class ElectedRole:
         config: Config,
         store: MessageStore,
         schedule: Schedule,
-        call_soon: Post,
         post: Post,
         offload: Offload,
         capacity: Capacity,
@@ -76,7 +75,7 @@ class ElectedRole:
         self._etcd = Etcd(parse_endpoints(replication.etcd), prefix, replication.lease_ms // 4)
         self.replica = Replica(
             broker.broker_id, store, Epochs(store.folder), replication, self, clock=self._clock,
-            schedule=schedule, post=post, call_soon=call_soon, offload=offload,
+            schedule=schedule, post=post, offload=offload,
             is_proven=lambda: self.election.is_proven(),
             propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
             is_intact=self._boot.is_intact, on_intact=self._boot.remember,

@@ -49,7 +49,6 @@ class FixedRole:
     config: Config
     store: MessageStore
     _schedule: Schedule
-    _call_soon: Post
     _post: Post
     _offload: Offload
     _capacity: Capacity
@@ -86,7 +85,7 @@ class FixedRole:
             # Before anybody reads it; it is had from the master again.
             self.store.cut(min(each.start for each in self.store.damage), "the log is damaged")
         self.follower = Follower(
-            self.store, Epochs(), self._clock, self._call_soon, self._post,
+            self.store, Epochs(), self._clock, self._schedule, self._post,
             self.config.broker.broker_id,
             on_confirmed=lambda touched: self._core.follow(touched),
             cut=_cannot_cut, with_epochs=False,

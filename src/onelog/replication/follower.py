@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 from onelog.clock import Clock
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError, WireError
 from onelog.replication.epochs import Epochs, last_shared
@@ -28,7 +29,9 @@ from onelog.wire.replication import default_ha, epoch_ha
 log = logging.getLogger(__name__)
 
 CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 1 << 20, 4 << 20
-"""What is entered into the queues in one go; less only if nothing more comes: much costs less."""
+"""What is entered into the queues in one go."""
+CONFIRM_MS = 5
+"""How long less than that waits for more: much in one go costs less."""
 OVERLAP_BYTES = 64 << 10
 """What is asked for again, and compared: records name their places and times, so logs that differ
 somewhere do not have the same end. Histories alone do not tell: every set begins with epoch 1."""
@@ -45,7 +48,7 @@ class Follower:
     epochs: Epochs
     clock: Clock
     """Time that only goes forward."""
-    _call_soon: Post
+    _schedule: Schedule
     _post: Post
     node_id: int
     _: KW_ONLY
@@ -58,7 +61,7 @@ class Follower:
         self.confirmable = 0
         """What may be entered into the queues, as far as it is here."""
         self.stopped = False
-        self._is_confirming = self._has_more = False
+        self._is_confirming = False
         self.is_sync = self.store.config.flush == "sync"
         self.hindrance = ""
         """Why it is not following now; empty while it is, or has not tried."""
@@ -88,19 +91,11 @@ class Follower:
     def confirm(self, offset: int) -> None:
         """The master says that so much is confirmed."""
         self.confirmable = max(self.confirmable, offset)
-        self._has_more = True
         if min(self.confirmable, self.store.log_end) - self.store.confirmed >= CONFIRM_BYTES_MIN:
             self._confirm_some()
         elif not self._is_confirming:
             self._is_confirming = True
-            self._call_soon(self._when_idle)
-
-    def _when_idle(self) -> None:
-        if self._has_more:
-            self._has_more = False  # What comes in the next round of the loop goes with it.
-            self._call_soon(self._when_idle)
-        else:
-            self._confirm_some()
+            self._schedule(CONFIRM_MS, self._confirm_some)
 
     def _confirm_some(self) -> None:
         self._is_confirming = False
@@ -120,7 +115,7 @@ class Follower:
         self.on_confirmed(touched)
         if before < store.confirmed < target:
             self._is_confirming = True
-            self._call_soon(self._when_idle)
+            self._schedule(0, self._confirm_some)
 
     @property
     def is_attached(self) -> bool:

@@ -111,7 +111,6 @@ class Replica:
     """Time that only goes forward."""
     schedule: Schedule
     post: Post
-    call_soon: Post
     offload: Offload
     is_proven: Callable[[], bool] = lambda: True
     """Whether this node, which is master, is certainly the only one."""
@@ -277,7 +276,7 @@ class Replica:
             if not self.is_intact:
                 self._drop_doubtful()
             self.follower = Follower(
-                self.store, self.epochs, self.clock, self.call_soon, self.post, self.node_id,
+                self.store, self.epochs, self.clock, self.schedule, self.post, self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
                 cut=self._cut, with_epochs=bool(self.config.etcd),
             )  # fmt: skip
