@@ -1,4 +1,5 @@
-"""What grows with a cluster: a name server of a thousand brokers, and a client of many queues.
+"""What grows with a cluster: a name server of a thousand brokers, a client of many queues, and
+what each further copy of a message costs.
 
 The name server is a process of its own. Each topic is on `COPIES` brokers. Brokers register over
 connections of their own as RocketMQ's do: all their topics, every 30 s. The client is the Python
@@ -21,7 +22,9 @@ from benchmarks.table import Options, Row, under
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, Queue, ReceivedMessage
 from onelog.client.producer.producer import AsyncProducer
+from onelog.message import NewMessage, encode_properties
 from onelog.net.peer import Peer
+from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.registration import (
     DataVersion,
@@ -42,6 +45,8 @@ TOPIC_QUEUES, QUEUES = 1_000, 10_000
 REGISTER_S = 30
 TIMEOUT_MS = 60_000
 PATIENCE_S = 600.0
+FOLLOWED = 400_000
+RAW_BYTES = 256 << 10
 
 
 def run(options: Options) -> list[Row]:
@@ -51,6 +56,8 @@ def run(options: Options) -> list[Row]:
     with _nameserver(options.folder) as (address, pid):
         registry = _Registry(address, pid, BROKERS // share, TOPICS // share)
         rows += uvloop.run(registry.measure(options.announce, QUESTIONS // share))
+    options.announce("a follower")
+    rows += _follower(options.folder, FOLLOWED // share)
     with OnelogPeer(options.folder / "client", may_stall=True) as peer:
         rows += uvloop.run(_client(options.announce, peer, QUEUES // share))
     return rows
@@ -190,6 +197,46 @@ def _registration(number: int, brokers: int, topics: int) -> bytes:
         },
     )
     return encode_registration(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+
+
+# A follower.
+
+
+def _follower(folder: Path, count: int) -> list[Row]:
+    """What a message costs those who have it after its master."""
+    properties = encode_properties(
+        {"UNIQ_KEY": "C0000202284B00000000000000000001", "CLUSTER": "DefaultCluster",
+         "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "WAIT": "true"}
+    )  # fmt: skip
+    messages = [
+        NewMessage("orders", number % 4, bytes(128), properties, born_ms=1) for number in range(64)
+    ]
+    master = MessageStore.open(folder / "master")
+    for _ in range(count // len(messages)):
+        master.append(messages)
+    stored = count // len(messages) * len(messages)
+    slave = MessageStore.open(folder / "slave", gated=True)
+    at, wrote, entered = 0, 0.0, 0.0
+    while at < master.log_end:
+        began = time.process_time()
+        data = master.read_raw(at, RAW_BYTES)
+        slave.append_raw(at, data)
+        wrote -= began - time.process_time()
+        at += len(data)
+        began = time.process_time()
+        slave.confirm(slave.raw_end)
+        entered -= began - time.process_time()
+    size = master.log_end / stored
+    for store in (master, slave):
+        store.close()
+    return [
+        Row(
+            "a follower: a message of 128 bytes", stored / (wrote + entered), "msg/s",
+            cpu_us=(wrote + entered) / stored * 1e6,
+            note=f"{wrote / stored * 1e6:.2f} us to write {size:.0f} bytes of log, "
+            f"{entered / stored * 1e6:.2f} us for queues and index",
+        )
+    ]  # fmt: skip
 
 
 # A client.
