@@ -20,6 +20,7 @@ SUITES = {
     "kafka": "benchmarks.kafka",
     "kafka-growth": "benchmarks.kafka_growth",
     "replication": "benchmarks.replication",
+    "growth": "benchmarks.growth",
     "transactions": "benchmarks.transactions",
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",

@@ -85,7 +85,8 @@ class PullFetching(Fetching):
 
     async def _share(self, topic: str) -> bool:
         wanted = await share_of(self._member, topic)
-        gone = [each for each in self._queues if each.topic == topic and each not in wanted]
+        mine = set(wanted)
+        gone = [each for each in self._queues if each.topic == topic and each not in mine]
         await self._release(gone)
         missing = [each for each in wanted if each not in self._queues]
         if not missing:
