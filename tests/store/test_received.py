@@ -245,3 +245,19 @@ def test_a_replica_reads_on_from_anywhere(master: MessageStore) -> None:
     assert not master.read_raw(end, 50)
     with pytest.raises(OffsetOutOfRangeError):
         master.read_raw(end + 1, 50)
+
+
+def test_what_is_held_back_is_decided_before_others_are_appended(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "a", TINY, ManualClock()) as master:
+        append_plain(master, "other", 150)
+        master.append([NewMessage("t", 0, b"%d" % n) for n in range(3)])
+        start = master.log.segments[-1].start
+        last = master.append([NewMessage("fill", 0, bytes(TINY.segment_bytes - 2000))])[0]
+        (only,) = master.append([NewMessage("t", 0, b"the only one of a later segment")])
+        with open_gated(tmp_path / "b") as follower:
+            begin = only.log_offset // TINY.segment_bytes * TINY.segment_bytes
+            assert start < begin or last.log_offset >= begin
+            follower.append_raw(begin, bytes(master.read_raw(begin, TINY.segment_bytes)))
+            follower.confirm(int(master.log_end))
+            follower.set_gated(False)
+            assert follower.append([NewMessage("t", 0, b"next")])[0].queue_offset == 4
