@@ -407,7 +407,7 @@ class KeyIndex:
 
     def truncate(self, log_offset: int) -> None:
         """Forget every message at or after `log_offset`."""
-        self._pending.clear()
+        self._pending = deque(each for each in self._pending if each[2][-1] < log_offset)
         kept = list(self._files)
         while kept:
             kept[-1].truncate(log_offset)

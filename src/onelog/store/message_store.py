@@ -169,6 +169,7 @@ class MessageStore(StoreWriter):
         elif not on and self._gate is not None:
             self.drop_partial()
             self.confirm(int(self.log.end))
+            self.drop_partial()  # Also decides about what is held back.
             gate, self._gate = self._gate, None
             assert gate.confirmed == self.log.end
 

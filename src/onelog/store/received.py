@@ -5,7 +5,8 @@
     enter:    whole records of what is confirmed -> checked, and put into queues and index
 
 Entering is what recovery does after a crash: many records at a time, as columns (`columns`), each
-with its checksum looked at, and into the queues as `replay` says.
+with its checksum looked at, and into the queues as `replay` says. Only a few that are just what the
+queues expect are entered one by one: columns cost as much for one record as for fifty.
 
 Invariant: a replica's log is byte for byte its master's, the rest of a segment behind the blank
 record included; nothing else is ever written to it.
@@ -15,8 +16,11 @@ import logging
 from collections.abc import Iterator
 
 from onelog.errors import StoreError, StoreVersionError
-from onelog.message import LogOffset
-from onelog.record.decode import Blank, Broken
+from onelog.message import TRANSACTION_MASK, LogOffset, Message, SysFlag
+from onelog.names import COMPACTED_TOPIC
+from onelog.record.decode import Blank, Broken, check
+from onelog.record.entries import ENTRY
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import (
     BLANK,
     MAGIC_BLANK,
@@ -29,7 +33,7 @@ from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
-from onelog.store.dispatch import TagsCodes
+from onelog.store.dispatch import TagsCodes, is_deletion, is_plain, targets
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.replay import Replay
@@ -40,6 +44,8 @@ _HELD_BYTES_MAX = 128 << 20
 """For so much of the log a record that is out of order is held back; see `replay`."""
 _SEARCH_BYTES = 1 << 20
 """After so much more behind damage the next whole record is looked for again."""
+_FEW = 24
+_FEW_BYTES_MAX = 64 << 10
 _RECORDS = (MAGIC_V1, MAGIC_V2)
 _PLACE_AT, _PLACE_END = 28, 36
 
@@ -204,7 +210,10 @@ class Received:
             )  # fmt: skip
         replay.touched.clear()
         try:
+            if until - self.read_until <= _FEW_BYTES_MAX and not replay.holding:
+                self._enter_few(until, replay.touched)
             for found in self._read_until(until):
+                self._index.build()
                 if isinstance(found, Damage):
                     _log.warning("damage in the log that is received, as %s", found)
                     replay.skip(found)
@@ -218,9 +227,65 @@ class Received:
         except StoreError:
             self._take_back()
             raise
+        if self.read_until > self._log.end:  # It looks for records behind damage more often.
+            self._log.end = LogOffset(self.read_until)
         held_from = replay.held_from()
         self.entered = self.read_until if held_from is None else held_from
         return replay.touched
+
+    def _enter_few(self, until: int, touched: set[ConsumeQueue]) -> None:
+        """Enter records one by one, as long as there is nothing special about them."""
+        if until - self.read_until < BLANK.size:
+            return
+        segment = self._log.segment_at(self.read_until)
+        at = self.read_until - segment.start
+        data = memoryview(segment.read(at, min(until - segment.start, segment.size) - at))
+        inside = 0
+        for _ in range(_FEW):
+            if len(data) - inside < RECORD_BYTES_MIN:
+                break
+            room = segment.size - at - inside
+            found = check(data, inside, self.read_until, room=room)
+            places = self._places(found) if isinstance(found, Message) else None
+            if not isinstance(found, Message) or places is None:
+                break
+            self._enter_one(found, places)
+            touched.update(queue for queue, _ in places)
+            inside += found.size
+            self.read_until = segment.start + at + inside
+
+    def _places(self, message: Message) -> list[tuple[ConsumeQueue, int]] | None:
+        """The queues that a record goes to, how many entries of each; None if it is not simple."""
+        find = self._queues.find
+        if is_plain(message.sys_flag, message.properties):
+            queue = find(message.topic, message.queue_id)
+            if queue is None or not queue.start < queue.end == message.queue_offset:
+                return None
+            return [(queue, 1)]
+        if is_deletion(message.sys_flag, message.properties):
+            return None
+        places = []
+        for topic, queue_id, offset, count in targets(message):
+            queue = find(topic, queue_id)
+            if queue is None or not queue.start < queue.end == offset:
+                return None
+            places.append((queue, count))
+        return places
+
+    def _enter_one(self, message: Message, places: list[tuple[ConsumeQueue, int]]) -> None:
+        topic, properties, store_ms = message.topic, message.properties, message.store_ms
+        code = FORM_CODE
+        if not message.sys_flag & FORM_MASK or topic == COMPACTED_TOPIC:
+            code = self._tags_codes.of(topic, properties, store_ms)
+        entry = ENTRY.pack(message.log_offset, message.size, code)
+        for queue, count in places:
+            queue.reserve(count)
+            queue.put(entry * count)
+        if properties and message.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
+            self._index.add_pending(([topic], [properties], [message.log_offset], store_ms))
+            if self._index.is_behind:
+                self._index.build()
+        self.last_record, self.last_ms = message.log_offset, max(self.last_ms, store_ms)
 
     @property
     def is_holding(self) -> bool:
