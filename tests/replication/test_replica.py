@@ -60,7 +60,7 @@ class World:
         self.trouble: OnelogError | None = None
         self.replica = Replica(
             node_id, self.store, Epochs(folder), config, self, clock=self.clock,
-            schedule=self.schedule, post=lambda call: call(), call_soon=lambda call: call(),
+            schedule=self.schedule, post=lambda call: call(),
             offload=_at_once,
             propose_in_sync=lambda ids: None,
         )  # fmt: skip

@@ -469,8 +469,10 @@ class Parts:
 
         Groups are one broker's to serve: while there is a master, they are not served here.
         """
-        where = f"{address} is" if address else "it is not known which one is"
-        error = NotMasterError(f"this broker follows another one: {where} the master")
+        reason = f"this broker follows another one: {address} is the master"
+        if not address:
+            reason = "this broker is not the master, and there is none now that it knows of"
+        error = NotMasterError(reason)
         self.writer.refuse(error)
         self._for_master = error if address else None
 

@@ -41,6 +41,7 @@ from typing import Protocol
 import msgspec
 
 from onelog.errors import RegistryError
+from onelog.jobs import Job
 from onelog.replication.registry import (
     NOTHING,
     Lag,
@@ -210,6 +211,7 @@ class Election:
         self._handled = 0
         """The revision of the last request that was answered."""
         self._said = ""
+        self._job = Job("taking part in elections")
 
     @property
     def _period_ms(self) -> int:
@@ -234,6 +236,13 @@ class Election:
     def _tick(self) -> None:
         if self._stopped:
             return
+        with self._job:
+            self._keep_in_touch()
+        left = self._proven_until - self._now()
+        soon = self.role.is_master and 0 < left < self._period_ms
+        self._schedule(int(left) + 1 if soon else self._period_ms, self._tick)
+
+    def _keep_in_touch(self) -> None:
         self._check_proof()
         if self._lease.number:
             self._keep_alive()
@@ -242,9 +251,6 @@ class Election:
         self._read()
         if self.role.is_master and not self._node.progress().fit:
             self._yield()
-        left = self._proven_until - self._now()
-        soon = self.role.is_master and 0 < left < self._period_ms
-        self._schedule(int(left) + 1 if soon else self._period_ms, self._tick)
 
     def _check_proof(self) -> None:
         """See that a lease is not renewed, nor anything done with it, that cannot be proven."""

@@ -261,14 +261,16 @@ class Etcd:
         done: Callable[[_Answer | None], None],
     ) -> None:
         async def ask() -> None:
+            answer = None
             try:
                 answer = await asked
+                self._say("")
             except RegistryError as error:
                 self._say(str(error))
-                done(None)
-            else:
-                self._say("")
+            try:
                 done(answer)
+            except Exception:
+                log.exception("what etcd says could not be dealt with")
 
         self._start(ask())
 

@@ -23,6 +23,7 @@ from onelog.config import ReplicationConfig
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError
+from onelog.jobs import Job
 from onelog.replication.election import InSync, Progress, Role
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower
@@ -135,7 +136,9 @@ class Replica:
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
         self._busy = self._closed = self._is_open = False
-        self._led_since_ms = 0
+        self._led_since_ms = self._attached_ms = 0
+        self._named = ""
+        self._job = Job("looking after replicas")
 
     # -- roles ---------------------------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class Replica:
         self.store.follow()
 
     def _follow(self, role: Role) -> None:
-        self.around.core.master_is(role.address)
+        self._name_master(role.address)
         if role.ha_address:
             self.store.set_gated(True)
             if not self.is_intact:
@@ -281,6 +284,22 @@ class Replica:
                 cut=self._cut, with_epochs=bool(self.config.etcd),
             )  # fmt: skip
             self.around.dial(role.ha_address)
+
+    def _name_master(self, address: str) -> None:
+        self._named = address
+        self._attached_ms = self.clock.now_ms()
+        self.around.core.master_is(address)
+
+    def _look_for_master(self, follower: Follower) -> None:
+        """A master that is not there is not named: then a follower does what it can for it."""
+        now = self.clock.now_ms()
+        if follower.is_attached:
+            self._attached_ms = now
+        gone = now - self._attached_ms > self.config.lag_ms
+        address = "" if gone else self.role.address
+        if address != self._named:
+            self._named = address
+            self.around.core.master_is(address)
 
     def _drop_doubtful(self) -> None:
         """What was not on disk for certain may be torn where no checksum tells: have it again."""
@@ -372,10 +391,12 @@ class Replica:
     def _tick(self) -> None:
         if self._closed:
             return
-        if self.leader is not None:
-            self.leader.tick()
-        elif self.follower is not None and not self._busy:
-            self.follower.tick()
+        with self._job:
+            if self.leader is not None:
+                self.leader.tick()
+            elif self.follower is not None and not self._busy:
+                self.follower.tick()
+                self._look_for_master(self.follower)
         self.schedule(TICK_MS, self._tick)
 
 
