@@ -19,6 +19,8 @@ SUITES = {
     "rocketmq": "benchmarks.rocketmq_peer",
     "kafka": "benchmarks.kafka",
     "kafka-growth": "benchmarks.kafka_growth",
+    "replication": "benchmarks.replication",
+    "growth": "benchmarks.growth",
     "transactions": "benchmarks.transactions",
     "timers": "benchmarks.timers",
     "client-sends": "benchmarks.client_sends",

@@ -14,24 +14,28 @@ _KEPT_MAX = 50
 _kept: list[socket.socket] = []
 
 
-def free_port() -> int:
+def free_port(span: int = 13) -> int:
     """A port that is this process's own, with those around it, whether it listens there or not.
 
     It is below the ports that the system hands out to all who want any. The UDP port of the same
-    number is kept as a sign for the other processes that run tests.
+    number is kept as a sign for the other processes that run tests. `span` is how many ports from
+    it on are wanted.
     """
     for port in random.SystemRandom().sample(range(20_000, 32_000, _STEP), 600):
-        sign = socket.socket(type=socket.SOCK_DGRAM)
+        signs = []
         try:
-            sign.bind(("127.0.0.1", port))
-            if all(_is_free(near) for near in range(port - 2, port + 13)):
-                _kept.append(sign)
-                if len(_kept) > _KEPT_MAX:
+            for slot in range(port, port + span, _STEP):
+                signs.append(socket.socket(type=socket.SOCK_DGRAM))
+                signs[-1].bind(("127.0.0.1", slot))
+            if all(_is_free(near) for near in range(port - 2, port + span)):
+                _kept.extend(signs)
+                while len(_kept) > _KEPT_MAX:
                     _kept.pop(0).close()
                 return port
         except OSError:
             pass
-        sign.close()
+        for sign in signs:
+            sign.close()
     raise AssertionError("found no free port")
 
 

@@ -20,6 +20,19 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class MonotonicClock:
+    """Time that only goes forward, whatever is done to the machine's clock; it begins anywhere.
+
+    Where the system has such a clock, it also counts while the machine sleeps.
+    """
+
+    _FORWARD: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def now_ms(self) -> int:
+        """Milliseconds since some time in the past."""
+        return time.clock_gettime_ns(self._FORWARD) // 1_000_000
+
+
 class ManualClock:
     """A clock that stands still until it is told to move."""
 

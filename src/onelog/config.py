@@ -269,6 +269,15 @@ class ReplicationConfig:
     unclean: bool = setting(
         False, "let a node become master that may lack messages, if no other is left"
     )
+    slave_reads: bool = setting(False, "send consumers that are far behind to a slave", live=True)
+    slave_reads_percent: int = setting(
+        40, "how far behind that is: bytes of the log, in percent of the memory", 0, 100, live=True
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the log is on more than one node, or is to be."""
+        return self.replicas > 1 or bool(self.etcd) or bool(self.master)
 
 
 @dataclass(frozen=True, slots=True)

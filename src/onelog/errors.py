@@ -147,6 +147,10 @@ class NotMasterError(OnelogError):
     """This broker follows another one, which is the one to ask."""
 
 
+class RegistryError(OnelogError):
+    """The registry of a set of replicas cannot be reached, or says what cannot be."""
+
+
 class BrokerBusyError(OnelogError):
     """Too much waits for the disk already; try again in a moment."""
 

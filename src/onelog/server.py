@@ -21,7 +21,7 @@ from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways import Changed, Gateway, House, MakeSession
+from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -30,6 +30,8 @@ from onelog.net.connection import Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
+from onelog.replication.elected import ElectedRole
+from onelog.replication.fixed import FixedRole, followers_port
 from onelog.rocketmq import config_files
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.folder import require_store
@@ -39,6 +41,8 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
+ROLE_CHANGE_SECONDS = 0.2
+"""How long clients may take to read their last answers when a node becomes master, or no master."""
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
@@ -78,6 +82,8 @@ class BrokerServer:
         self.tls = Tls(loaded.config.tls)
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
+        self._is_built = False
+        """Whether there is a core, of a node whose role can change."""
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -89,13 +95,28 @@ class BrokerServer:
         if self.config.kafka.port == -1:
             kafka = replace(self.config.kafka, port=_free_port(config.host))
             self.config = replace(self.config, kafka=kafka)
+        is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
+        is_gated = is_elected or is_slave
         self.store = await asyncio.to_thread(
-            lambda: MessageStore.open(Path(config.store_path).expanduser(), self.config.store)
+            lambda: MessageStore.open(
+                Path(config.store_path).expanduser(), self.config.store, gated=is_gated
+            )
+        )
+        place = (
+            self.config, self.store, self._schedule, self._post, self._offload,
+            self._capacity,
+        )  # fmt: skip
+        self.role: FixedRole | ElectedRole = (
+            ElectedRole(*place, self._rebuild) if is_elected else FixedRole(*place, is_slave)
         )
         try:
-            self._build()
-            await self._listen_all()
+            if not is_elected:
+                self._build()
+            await self.role.start()
+            if not is_elected:
+                await self._listen_all()
         except BaseException:
+            await self.role.close()
             for listener in self._listeners:
                 await listener.close()
             self.store.close()
@@ -103,34 +124,78 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
+    @property
+    def _is_slave(self) -> bool:
+        """Whether it follows another one, if there is nobody to elect a master."""
+        return self.config.broker.broker_id > 0
+
+    async def _rebuild(self, between: Callable[[], None]) -> None:
+        """Close the core, if there is one, and open it in the role that the node has now.
+
+        Clients have to connect again: they have to ask who is master anyway.
+        """
+        if self._is_built:
+            self._is_built = False
+            self.house.standing.leaves = False
+            for gateway in self.gateways.values():
+                await gateway.close()
+            self.broker.close(write=False)
+            closing, self._listeners = self._listeners, []
+            await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
+            self.left_out.clear()
+        between()
+        self._build()
+        self._is_built = True
+        await self._listen_all()
+
     def _build(self) -> None:
         config = self.config.broker
         loop = self._loop
         random = Random()
         store_host = encode_host(_resolve(config.client_host), config.port)
-        self.broker = Broker(
+
+        self.broker = self.role.broker = Broker(
             config,
             self.store,
             clock=self._clock,
-            schedule=lambda delay_ms, call: void(loop.call_later(delay_ms / 1000, call)),
-            call_soon=lambda call: void(loop.call_soon(call)),
-            post=lambda call: void(loop.call_soon_threadsafe(call)),
+            schedule=self._schedule,
+            call_soon=self._call_soon,
+            post=self._post,
             offload=lambda work: void(loop.run_in_executor(None, work)),
             random=random,
             naming=NAMING,
             store_host=store_host,
+            replication=self.config.replication,
+            replicas=self.role.leader,
         )
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls,
+            self._listen, self.tls, self.stalls, self._standing(),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
             for section, place in GATEWAYS
-            if value_of(self.config, f"{section}.port")
+            if value_of(self.config, f"{section}.port") and section in self._sections
         }
-        self.broker.open(ROCKETMQ)
+        self.broker.open(ROCKETMQ, follower=self.role.is_slave)
+
+    @property
+    def _sections(self) -> list[str]:
+        """The protocols that are served: those who follow another broker have RocketMQ's only."""
+        return [section for section, _ in (GATEWAYS[:1] if self.role.is_slave else GATEWAYS)]
+
+    def _standing(self) -> Standing:
+        port = followers_port(self.config)
+        host = _bracketed(self.config.broker.client_host)
+        return Standing(
+            broker_id=self.role.broker_id,
+            epoch=self.role.epoch,
+            ha_address=f"{host}:{port}" if port else "",
+            replicated=self.role.is_slave or self.config.replication.is_on,
+            found_master=self.role.found_master,
+            followers=lambda: self.role.leader.followers if self.role.leader else (),
+        )
 
     async def _listen_all(self) -> None:
         """Open the ports. One that another program has is left out, if nobody asked for it."""
@@ -160,6 +225,15 @@ class BrokerServer:
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
+
+    def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
+        self._loop.call_later(delay_ms / 1000, call)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
 
     def _offload(
         self, work: Callable[[], None], then: Callable[[], None], executor: Executor | None = None
@@ -275,9 +349,12 @@ class BrokerServer:
             last_first.push_async_callback(asyncio.to_thread, self._lookers.shutdown)
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
-            last_first.callback(self.broker.close)
+            last_first.push_async_callback(self.role.close)
+            last_first.callback(lambda: self.broker.close(write=self.role.may_write))
+            last_first.callback(self.role.stop_following)
             for gateway in self.gateways.values():
                 last_first.push_async_callback(gateway.close)
+            last_first.push_async_callback(self.role.leave)
         log.info("broker %s stopped", self.config.broker.name)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -207,6 +208,45 @@ async def test_several_brokers_are_supervised(tmp_path: Path, programs: list[Pro
     code, err = await asyncio.to_thread(program.stop)
     assert code == 0, err
     assert processes(str(tmp_path)) == []
+
+
+async def test_a_whole_replicated_set_is_started_with_its_etcd(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd on this machine (Debian: apt-get install etcd-server)")
+    names, first = free_port(), free_port(50)
+    program = Program(
+        *("up", "--data", str(tmp_path), "--nameserver-port", str(names), "--kafka-port", "0"),
+        *("--broker-port", str(first), "--replicas", "3", *SMALL),
+    )
+    programs.append(program)
+    await asyncio.to_thread(program.wait_for, "^ready in")
+    asker = await connected(names)
+    info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert list(info.broker_addr_table) == ["broker-a"]
+    assert len(info.broker_addr_table["broker-a"].broker_addrs) == 3
+    master = info.broker_addr_table["broker-a"].broker_addrs[0]
+    one = await connected(int(master.rpartition(":")[2]))
+    assert (await one.send("t", b"kept")).code == 0
+    await one.peer.close()
+    await asker.peer.close()
+    code, err = await asyncio.to_thread(program.stop)
+    assert code == 0, err
+    assert processes(str(tmp_path)) == []
+
+
+def test_without_etcd_on_the_machine_it_is_said_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onelog", "up", "--data", str(tmp_path), "--replicas", "3"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--replicas needs etcd, which is not on this machine" in done.stderr
 
 
 def test_several_brokers_are_one_kafka_cluster_whichever_is_killed(

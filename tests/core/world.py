@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from onelog.clock import ManualClock
-from onelog.config import BrokerConfig, StoreConfig
+from onelog.config import BrokerConfig, ReplicationConfig, StoreConfig
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
-from onelog.core.durable.durability import Durability
+from onelog.core.durable.durability import Durability, Replicas
 from onelog.core.durable.tables import Table
 from onelog.core.durable.waiting import Waiting
 from onelog.core.durable.writer import Writer
@@ -130,6 +130,10 @@ class World:
     memory_bytes: int = 1 << 30
     seconds: float = 0.0
     """What the broker measures short spans with; it stands still, too."""
+    replication: ReplicationConfig | None = None
+    replicas: Replicas | None = None
+    gated: bool = False
+    follower: bool = False
 
     def __post_init__(self) -> None:
         self._crashes = itertools.count(1)
@@ -141,7 +145,13 @@ class World:
         self.timer = ManualTimer(self.clock)
         self.soon: list[Callable[[], None]] = []
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.store = MessageStore.open(self.folder, self.store_config, self.clock)
+        self.store = MessageStore.open(self.folder, self.store_config, self.clock, gated=self.gated)
+        if self.gated and not self.follower:
+            self.store.confirm(self.store.log_end)
+        self.start_core()
+
+    def start_core(self) -> None:
+        """Open a broker over the store as it is."""
         self.broker = Broker(
             self.broker_config,
             self.store,
@@ -154,9 +164,14 @@ class World:
             naming=NAMING,
             memory_bytes=self.memory_bytes,
             seconds=lambda: self.seconds,
+            replication=self.replication,
+            replicas=self.replicas,
         )
         self.pop = Pop(self.broker, Random(7), LOOPBACK)
-        self.broker.open(ROCKETMQ)
+        if self.follower:
+            self.broker.open(follower=True, master="10.0.0.5:10911")
+        else:
+            self.broker.open(ROCKETMQ)
 
     def close(self) -> None:
         self.broker.close()

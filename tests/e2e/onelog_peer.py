@@ -112,7 +112,7 @@ class OnelogPeer:
     def _is_ready(self) -> bool:
         if any(child.poll() is not None for child in self._children):
             raise ChildError(f"{COMMAND.name} ended by itself")
-        return has_route(self.nameservers, tls=self._tls)
+        return has_route(self.nameservers.partition(";")[0], tls=self._tls)
 
     @property
     def broker_pids(self) -> list[int]:

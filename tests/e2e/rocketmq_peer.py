@@ -7,6 +7,7 @@ loopback address, SQL filters switched on, and a folder of the test instead of t
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,8 +38,13 @@ class RocketmqPeer:
         sync_flush: bool = False,
         nameservers: str | None = None,
         delay_levels: str | None = None,
+        broker_id: int = 0,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
+        """With a `broker_id` above 0 it is a slave of the broker with the same name."""
         self.folder = folder
+        self._broker_id = broker_id
+        self._settings = settings or {}
         self._heap = heap
         self._sync_flush = sync_flush
         self._nameserver_port, self._broker_port = free_ports()
@@ -66,9 +72,13 @@ class RocketmqPeer:
         settings: dict[str, object] = {
             "brokerClusterName": self.cluster,
             "brokerName": self.broker_name,
-            "brokerId": 0,
+            "brokerId": self._broker_id,
+            "brokerRole": "SLAVE" if self._broker_id else "ASYNC_MASTER",
+            "haListenPort": self._broker_port + 1,
+            "slaveReadEnable": "true",
             "namesrvAddr": self.nameservers,
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "listenPort": self._broker_port,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
@@ -78,7 +88,7 @@ class RocketmqPeer:
         }
         if self._delay_levels is not None:
             settings["messageDelayLevel"] = self._delay_levels
-        config = self._write("broker.conf", settings)
+        config = self._write("broker.conf", settings | dict(self._settings))
         self._spawn("broker.BrokerStartup", config, (*self._heap, *_EXPORTS))
 
     def _write(self, name: str, settings: dict[str, object]) -> Path:

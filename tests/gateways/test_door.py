@@ -46,6 +46,7 @@ OPEN_TO_GATEWAYS = {
 FOR_ITS_OWNER = {
     "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "parts",
     "committing", "expire", "join_cluster", "forget_groups_after", "recount", "use", "write_end",
+    "flush", "follow", "confirmed", "fence", "refuse_writes", "master_is", "stop",
 }  # fmt: skip
 DOORS: dict[str, type] = {
     "broker": Broker, "admin": Admin, "coordinator": Coordinator, "in_place": TransactionalIds,
@@ -54,7 +55,7 @@ DOORS: dict[str, type] = {
 """The broker, and the parts of it that gateways call by themselves."""
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
-    "when_leases_safe", "when_safe", "is_system_topic",
+    "when_leases_safe", "when_safe", "is_system_topic", "require_replicas",
 }  # fmt: skip
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent

@@ -180,7 +180,7 @@ async def test_a_client_that_leaves_answers_nothing_any_more(listen: Listen) -> 
 async def test_unanswered_requests_are_bounded(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remoting, "UNANSWERED_MAX", 2)
+    monkeypatch.setattr(remoting.RemotingSession, "unanswered_max", 2)
     client, session = await connect(listen, Answering)
     answers: list[Command | OnelogError] = []
     for _ in range(3):

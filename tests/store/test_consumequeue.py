@@ -56,11 +56,11 @@ def test_an_inner_batch_fills_entries_over_file_boundaries(folder: Path) -> None
 def test_what_is_reserved_and_not_put_leaves_no_file_behind(folder: Path) -> None:
     queue = open_queue(folder)
     queue.reserve(1)
-    queue.release()
+    queue.release(queue.end)
     assert not folder.exists()
     put(queue, FILE)
     queue.reserve(5)
-    queue.release()
+    queue.release(queue.end)
     assert len(list(folder.iterdir())) == 1
     put(queue, 2, 1000)
     assert list(open_queue(folder).entries(FILE, 9)) == [(1000, 100, 0), (1100, 100, 1)]
@@ -196,7 +196,7 @@ def test_no_room_is_told_before_an_entry_is_written(
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(StoreFullError, match="free some space"):
         queue.reserve(1)
-    queue.release()
+    queue.release(queue.end)
     assert queue.end == 0
 
 

@@ -85,6 +85,30 @@ def test_a_clock_that_is_set_back_begins_a_file_with_its_own_times(tmp_path: Pat
     assert len(index.files) == 2
 
 
+def test_a_clock_that_is_set_back_among_messages_that_are_indexed_together(tmp_path: Path) -> None:
+    index = new_index(tmp_path)
+    times = np.array([90_000, 95_000, 4_000, 5_000, 99_000], np.int64)
+    hashes = np.full(len(times), key_hash("t#k"), np.int64)
+    index.enter(hashes, np.arange(len(times), dtype=np.int64) * 100, times)
+    assert [(file.first_ms, file.last_ms) for file in index.files] == [
+        (90_000, 95_000), (4_000, 99_000),
+    ]  # fmt: skip
+    assert list(index.find("t", "k", 0, 9_000)) == [300, 200]
+
+
+def test_an_entry_that_was_torn_by_a_loss_of_power_is_cut(tmp_path: Path) -> None:
+    index = new_index(tmp_path)
+    for number in range(1, 6):
+        add(index, number * 100, "k")
+    index.build()
+    (file,) = index.files
+    with file.path.open("r+b") as raw:
+        raw.seek(HEADER.size + 16 * 4 + 5 * 20 + 4)
+        raw.write(bytes(16))  # Of the fifth entry only the hash came to the disk.
+    index.truncate(500)
+    assert list(index.find("t", "k", *ALWAYS)) == [400, 300, 200, 100]
+
+
 def test_a_time_range_is_kept_to_the_second(tmp_path: Path) -> None:
     index = new_index(tmp_path)
     for number in range(10):

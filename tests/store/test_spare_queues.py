@@ -136,7 +136,7 @@ def test_a_queue_from_the_stock_that_gets_no_entry_leaves_nothing(tmp_path: Path
     spares = filled(tmp_path)
     queue = ConsumeQueue(tmp_path / "a" / "0", "a", 0, FILE, MapBudget(64), spares=spares)
     queue.reserve(1)
-    queue.release()
+    queue.release(queue.end)
     assert not (tmp_path / "a" / "0").exists()
     spares.close()
 

@@ -1,15 +1,33 @@
 """`onelog cluster`: clusters, their brokers, and how those are doing."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from onelog.client.admin.cluster import BrokerSet, ClusterStatus
-from onelog.commands.options import Cluster, Follow, Interval
+from onelog.client.connection.nodes import Failure
+from onelog.commands.options import Broker, Cluster, Follow, Interval
 from onelog.commands.session import Session, Shown, connected
 from onelog.commands.terminal import show_text, table
+from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
+from onelog.replication.administration import (
+    NodeStatus,
+    ReplicaSet,
+    SetStatus,
+    choose,
+    find_sets,
+    status_of,
+)
+
+JOIN_SECONDS = 60.0
+"""How long a set that is being started may not be there."""
+LOOK_SECONDS = 0.5
 
 app = typer.Typer()
 
@@ -28,23 +46,191 @@ async def list_brokers(session: Session, cluster: Cluster = None) -> None:
     session.show(*show_brokers(await session.admin.clusters.brokers(cluster)))
 
 
+NodeId = Annotated[int, typer.Argument(min=0, help="Which node of the set: its --id.")]
+Etcd = Annotated[
+    str | None,
+    typer.Option(
+        envvar="ONELOG_REPLICATION_ETCD",
+        help="host:port;host:port of etcd. Without it, brokers are asked.",
+    ),
+]
+
+
 @app.command("status")
 @connected
 async def cluster_status(
     session: Session,
     cluster: Cluster = None,
+    etcd: Etcd = None,
     details: Annotated[
         bool, typer.Option("--details", help="Everything that brokers tell about themselves.")
     ] = False,
     follow: Follow = False,
     interval: Interval = 2.0,
 ) -> None:
-    """Show what brokers do now: rates, messages of today, disk."""
+    """Show what brokers do now: rates, messages of today, disk; and how far their replicas are."""
     await session.present(
-        lambda: session.admin.clusters.status(cluster),
-        lambda status: show_status(status, details, session.utc),
+        lambda: _full_status(session, cluster, etcd),
+        lambda status: show_full_status(status, details, session.utc),
         every=interval if follow else None,
     )
+
+
+@app.command("promote")
+@connected
+async def promote(
+    session: Session,
+    node: NodeId,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    etcd: Etcd = None,
+) -> None:
+    """Make a node that is in sync the master of its set; nothing acknowledged is lost."""
+    await _hand_over(session, node, broker, cluster, etcd)
+
+
+@app.command("demote")
+@connected
+async def demote(
+    session: Session, broker: Broker = None, cluster: Cluster = None, etcd: Etcd = None
+) -> None:
+    """Have the master of a set hand over to the best of its other nodes."""
+    await _hand_over(session, None, broker, cluster, etcd)
+
+
+@app.command("drain")
+@connected
+async def drain(
+    session: Session,
+    node: NodeId,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    etcd: Etcd = None,
+) -> None:
+    """Have a node leave its set, after a hand-over if it is the master, so that it can be stopped.
+
+    It is in the set again after its next start.
+    """
+    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+        state = await replicas.drain(node)
+        shown = f"{name}: node {node} can be stopped; in sync are {_listed(state.in_sync)}"
+        session.show({"broker": name, "node": node, "in_sync": list(state.in_sync)}, shown)
+
+
+@app.command("join")
+@connected
+async def join(
+    session: Session,
+    node: NodeId,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=9, help="How many nodes are a whole set; else, as many as are."),
+    ] = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    etcd: Etcd = None,
+) -> None:
+    """Take a node that was started into its set: wait until it is in sync, and count it."""
+    async with _chosen(session, broker, cluster, etcd, wait_s=JOIN_SECONDS) as (name, members):
+        await members.wait_for(node, lambda text: typer.echo(text, err=True))
+        view = await members.view()
+        assert view.state is not None
+        count = replicas or max(view.state.replicas, len(view.nodes))
+        state = view.state
+        if count != state.replicas:
+            state = await members.set_replicas(count)
+        document = {
+            "broker": name, "node": node, "replicas": count, "in_sync": list(state.in_sync),
+        }  # fmt: skip
+        session.show(document, f"{name}: node {node} is in sync; the set has {count} nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class FullStatus:
+    """Brokers, and the sets that some of them are in."""
+
+    brokers: ClusterStatus
+    sets: tuple[SetStatus, ...]
+    failures: tuple[Failure, ...]
+
+
+async def _full_status(session: Session, cluster: str | None, etcd: str | None) -> FullStatus:
+    brokers = await session.admin.clusters.status(cluster)
+    told = {each.details.get("onelogEtcd", "") for each in brokers.brokers} - {""}
+    sets: dict[tuple[str, str], SetStatus] = {}
+    failures = list(brokers.failures)
+    for endpoints in {etcd} if etcd else told:
+        try:
+            for which, view in (await find_sets(endpoints)).items():
+                if cluster in (None, which[0]):
+                    sets[which] = status_of(*which, view)
+        except RegistryError as error:
+            failures.append(Failure(f"etcd {endpoints}", str(error)))
+    return FullStatus(brokers, tuple(sets.values()), tuple(failures))
+
+
+@asynccontextmanager
+async def _chosen(
+    session: Session,
+    broker: str | None,
+    cluster: str | None,
+    etcd: str | None,
+    wait_s: float = 0.0,
+) -> AsyncIterator[tuple[str, ReplicaSet]]:
+    """The set that is meant, which is found by its etcd or by its brokers, or comes in a while."""
+    until = monotonic() + wait_s
+    while True:
+        try:
+            endpoints, which = await _found(session, broker, cluster, etcd)
+            break
+        except (BrokerNotFoundError, RegistryError):
+            if monotonic() >= until:
+                raise
+            await asyncio.sleep(LOOK_SECONDS)
+    replicas = ReplicaSet(endpoints, *which)
+    try:
+        yield which[1], replicas
+    finally:
+        await replicas.close()
+
+
+async def _found(
+    session: Session, broker: str | None, cluster: str | None, etcd: str | None
+) -> tuple[str, tuple[str, str]]:
+    """Where etcd is, and the cluster and name of the one set that is meant."""
+    if not etcd:
+        status = await session.admin.clusters.status(cluster)
+        told = {
+            each.details.get("onelogEtcd", "")
+            for each in status.brokers
+            if broker in (None, each.name)
+        } - {""}
+        if len(told) != 1:
+            raise InvalidRequestError(
+                "no broker says where its etcd is: use --etcd"
+                if not told
+                else f"brokers name several: say which, with --etcd: {', '.join(sorted(told))}"
+            )
+        (etcd,) = told
+    return etcd, choose(await find_sets(etcd), cluster, broker)
+
+
+async def _hand_over(
+    session: Session, node: int | None, broker: str | None, cluster: str | None, etcd: str | None
+) -> None:
+    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+        began = monotonic()
+        state = await replicas.promote(node)
+        took = monotonic() - began
+        document = {"broker": name, "master": state.master, "epoch": state.epoch, "seconds": took}
+        session.show(
+            document, f"{name}: node {state.master} is the master of epoch {state.epoch}, "
+            f"after {took:.2f} s",
+        )  # fmt: skip
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers) or "none"
 
 
 # -- what is shown -------------------------------------------------------------------------------
@@ -81,6 +267,53 @@ def show_brokers(brokers: Sequence[BrokerSet]) -> Shown:
     ]
     columns = ("cluster", "broker", ">id", "role", "address")
     return document, table("brokers", *columns, rows=document)
+
+
+def show_full_status(status: FullStatus, details: bool, utc: bool) -> Shown:
+    """How brokers are, and the sets that they are in."""
+    document, *views = show_status(status.brokers, details, utc)
+    nodes = {
+        node.address: _node_document(each, node) for each in status.sets for node in each.nodes
+    }
+    for broker in document:
+        if broker["address"] in nodes:
+            broker["replica"] = nodes[broker["address"]]
+    return document, *views, *(_set_table(each) for each in status.sets)
+
+
+def _node_document(of: SetStatus, node: NodeStatus) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "role": node.role,
+        "epoch": of.epoch,
+        "in_sync": node.is_in_sync,
+        "in_sync_set": list(of.in_sync),
+        "replicas": of.replicas,
+        "log_end": node.log_end,
+        "confirmed": node.confirmed,
+        "lag_bytes": node.lag_bytes,
+        "lag_ms": node.lag_ms,
+        "remark": node.remark,
+    }
+
+
+def _set_table(of: SetStatus) -> Any:
+    rows = [
+        (
+            node.node, node.role, "yes" if node.is_in_sync else "no", node.address or "-",
+            node.epoch, node.log_end, node.confirmed,
+            "?" if node.lag_bytes is None else node.lag_bytes,
+            "?" if node.lag_ms is None else f"{node.lag_ms / 1000:.1f}", node.remark,
+        )
+        for node in of.nodes
+    ]  # fmt: skip
+    title = (
+        f"{show_text(of.name)}: epoch {of.epoch}, in sync {_listed(of.in_sync)} of {of.replicas}"
+    )
+    return table(
+        title, ">node", "role", "in sync", "address", ">log epoch", "#log end", "#confirmed",
+        "#lag bytes", ">lag s", "remark", rows=rows,
+    )  # fmt: skip
 
 
 def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:

@@ -43,6 +43,19 @@ def broker(
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name in the cluster.")] = None,
     cluster: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
+    id_: Annotated[
+        int | None, typer.Option("--id", help="Which node of its set it is: 0, 1, 2, ...")
+    ] = None,
+    etcd: Annotated[
+        str | None, typer.Option(help="etcd, which says who is master: host:port;host:port")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="How many nodes, this one included, are a whole set.")
+    ] = None,
+    ack: Annotated[
+        str | None,
+        typer.Option(help="Who must have a message: local, one, majority or all nodes."),
+    ] = None,
     advertised_host: Annotated[
         str | None, typer.Option(help="Address that clients are told.")
     ] = None,
@@ -64,6 +77,10 @@ def broker(
         "broker.port": port,
         "broker.name": name,
         "broker.cluster": cluster,
+        "broker.broker_id": id_,
+        "replication.etcd": etcd,
+        "replication.replicas": replicas,
+        "replication.ack": ack,
         "broker.advertised_host": advertised_host,
         "broker.nameservers": nameservers,
         "broker.store_path": data,
@@ -90,6 +107,10 @@ def up(
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option(min=1, max=9, help="Nodes of one replicated broker, with an etcd of its own."),
+    ] = 1,
     config: ConfigFile = None,
     set_: Set = None,
     verbose: Verbose = False,
@@ -106,11 +127,15 @@ def up(
         "kafka.port": kafka_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
-    if brokers == 1:
-        serving.run(serving.serve_all(loaded, folder, began), verbose)
-    else:
-        extra = ["--config", str(config)] if config else []
-        extra += [word for item in set_ or [] for word in ("--set", item)]
-        if kafka_port is not None:
-            extra += ["--set", f"kafka.port={kafka_port}"]
+    extra = ["--config", str(config)] if config else []
+    extra += [word for item in set_ or [] for word in ("--set", item)]
+    if kafka_port is not None:
+        extra += ["--set", f"kafka.port={kafka_port}"]
+    if brokers > 1 and replicas > 1:
+        raise typer.BadParameter("--brokers and --replicas: one of them at a time")
+    if brokers > 1:
         serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)
+    elif replicas > 1:
+        serving.run(serving.supervise_set(loaded, folder, replicas, extra, began), verbose)
+    else:
+        serving.run(serving.serve_all(loaded, folder, began), verbose)

@@ -1,7 +1,8 @@
 """What `onelog up`, `onelog broker` and `onelog nameserver` do.
 
 `up` is everything in one process. With `--brokers N` it becomes a supervisor: the name server stays
-here, each broker is a process of its own, and one that dies is started again.
+here, each broker is a process of its own, and one that dies is started again. With `--replicas N`
+these are the nodes of one replicated broker, and an etcd beside them says which is the master.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import ctypes
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     from onelog.server import BrokerServer
 
 BROKER_PORT_STEP = 10
+ETCD_PORT_STEP = 4
+"""From the first broker's port to that of its etcd, which has the next one, too."""
 RESTART_SECONDS_MIN = 0.5
 RESTART_SECONDS_MAX = 10.0
 PARENT_CHECK_SECONDS = 1.0
 FILES_MAX = 1 << 20
 KEPT_BYTES = 8 << 20
+_PR_SET_PDEATHSIG = 1
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of `mallopt`."""
 STEADY_SECONDS = 30.0
@@ -234,17 +239,95 @@ async def supervise(loaded: Loaded, data: Path, count: int, extra: list[str], be
         _greet(lines, data, began)
 
 
-class Child:
-    """A broker process that is started again when it dies."""
+async def supervise_set(
+    loaded: Loaded, data: Path, count: int, extra: list[str], began: float
+) -> None:
+    """Run a name server in this process, and an etcd and the nodes of one broker in others."""
+    from onelog.replication.administration import ReplicaSet
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
+    broker, name = loaded.config.broker, "broker-a"
+    etcd = loaded.config.replication.etcd
+    own = None if etcd else _etcd(data, broker.port + ETCD_PORT_STEP)
+    etcd = etcd or f"127.0.0.1:{broker.port + ETCD_PORT_STEP}"
+    ack = loaded.config.replication.ack
+    if loaded.sources["replication.ack"] == "default":
+        ack = "majority"
+    async with (
+        _nameserver(loaded) as (shown, address),
+        asyncio.TaskGroup() as judges,
+        asyncio.TaskGroup() as group,
+    ):
+        lines = [("name server", shown), ("etcd", etcd)]
+        if own is not None:
+            judges.create_task(own.keep_running())  # Ends last: nodes say goodbye to it.
+        started = []
+        for number in range(count):
+            port = broker.port + number * BROKER_PORT_STEP
+            node = f"{name}-{number}"
+            arguments = [
+                *("--host", broker.host, "--port", str(port), "--name", name),
+                *("--id", str(number), "--etcd", etcd, "--replicas", str(count), "--ack", ack),
+                *("--nameservers", address, "--data", str(data / node), "--number", str(number)),
+                *extra,
+            ]
+            child = Child(node, arguments)
+            started.append(child)
+            group.create_task(child.keep_running())
+            lines.append(("broker", f"{broker.host}:{port}  {name}, node {number}"))
+        for child in started:
+            await child.ready.wait()
+        replicas = ReplicaSet(etcd, broker.cluster, name)
+        await replicas.wait_for_master()
+        await replicas.close()
+        _greet(lines, data, began)
+
+
+def _etcd(data: Path, port: int) -> "Child":
+    """The machine's etcd, with its files in the folder."""
+    program = shutil.which("etcd")
+    if program is None:
+        raise OnelogError(
+            "--replicas needs etcd, which is not on this machine: install it (Debian and Ubuntu: "
+            "apt-get install etcd-server), or say where one runs: --set replication.etcd=host:port"
+        )
+    ours, theirs = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"
+    command = [
+        *(program, "--name", "onelog", "--data-dir", str(data / "etcd"), "--log-level", "warn"),
+        *("--listen-client-urls", ours, "--advertise-client-urls", ours),
+        *("--listen-peer-urls", theirs, "--initial-advertise-peer-urls", theirs),
+        *("--initial-cluster", f"onelog={theirs}"),
+        # What was is of no use to anybody: nodes ask for what is.
+        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+    ]
+    data.mkdir(parents=True, exist_ok=True)
+    return Child("etcd", [], command, data / "etcd.log")
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when the one that started it ends, however."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Child:
+    """A process, by default a broker's, that is started again when it dies."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        command: list[str] | None = None,
+        log_path: Path | None = None,
+    ) -> None:
         self.name = name
         self._arguments = arguments
+        self._command = command
+        self._log_path = log_path
         self.ready = asyncio.Event()
-        """Set once the broker serves for the first time."""
+        """Set once it serves for the first time."""
 
     async def keep_running(self) -> None:
-        """Run the broker until this task is cancelled, then stop it cleanly."""
+        """Run it until this task is cancelled, then stop it cleanly."""
         pause_s = RESTART_SECONDS_MIN
         while True:
             began = time.monotonic()
@@ -258,17 +341,22 @@ class Child:
             pause_s = min(pause_s * 2, RESTART_SECONDS_MAX)
 
     async def _run_once(self) -> int:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "onelog",
-            "broker",
-            *("--parent", str(os.getpid())),
+        command = self._command or [
+            *(sys.executable, "-m", "onelog", "broker", "--parent", str(os.getpid())),
             *self._arguments,
+        ]
+        errors = None if self._log_path is None else self._log_path.open("ab")
+        process = await asyncio.create_subprocess_exec(
+            *command,
             stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
             # Ctrl-C goes to the whole group of a terminal; the supervisor passes the word on.
             start_new_session=True,
+            preexec_fn=_end_with_parent if self._command else None,
         )
+        if errors is not None:
+            errors.close()
+            self.ready.set()
         try:
             assert process.stdout is not None
             while line := await process.stdout.readline():

@@ -38,6 +38,7 @@ from onelog.errors import (
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
 from onelog.store.outcomes import Aborted
+from onelog.store.reader import Fetched
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
@@ -107,6 +108,10 @@ class Broker(Parts):
             self.access.check(who, "publish", ("topic", message.topic))
         self.batch_producers.publish(message, stamp, on_stored, token)
 
+    def require_replicas(self, who: Principal, needed: int) -> None:
+        """`ReplicasMissingError` if there are too few for a message that has to be confirmed."""
+        self.durability.require_replicas(needed)
+
     def new_producer_id(self, who: Principal) -> int:
         """An id for a producer that numbers its batches."""
         self.access.check(who, "publish", ("broker", self.config.name))
@@ -160,7 +165,7 @@ class Broker(Parts):
         """
         self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
-        message = named_by(self.store.message_at(log_offset), unique_key)
+        message = named_by(self._confirmed_message(log_offset), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
@@ -342,6 +347,10 @@ class Broker(Parts):
                 self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
+    def suggested_broker(self, group: str, fetched: Fetched, far_bytes: int) -> int:
+        """The id of that broker of the set which a group should read from next."""
+        return self.fetches.suggested_broker(group, fetched, far_bytes)
+
     def settled(
         self, who: Principal, topic: str, queue_id: int, begin: int, end: int
     ) -> tuple[int, list[Aborted]]:
@@ -409,9 +418,15 @@ class Broker(Parts):
         token: Any = None,
     ) -> None:
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
+        self._require_served()
         if self._guarded:
             self._check_lease(who, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
+
+    def _require_served(self) -> None:
+        """`NotMasterError` if a master is there who looks after groups."""
+        if self._for_master is not None:
+            raise self._for_master
 
     def _check_lease(self, who: Principal, request: LeaseRequest) -> None:
         """They must be allowed the group, and all topics but those where it tries again."""
@@ -442,6 +457,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A leased message is done; `LeaseNotFoundError` if it is not out under that handle."""
+        self._require_served()
         if self._guarded:
             self.access.check(who, "consume", ("group", group))
         self.leases.acknowledge(group, topic, queue_id, offset, handle)
@@ -456,6 +472,7 @@ class Broker(Parts):
         handle: int,
     ) -> int:
         """Those messages are done that are out under that handle; how many these were."""
+        self._require_served()
         if self._guarded:
             self.access.check(who, "consume", ("group", group))
         return self.leases.acknowledge_some(group, topic, queue_id, offsets, handle)
@@ -471,6 +488,7 @@ class Broker(Parts):
         invisible_ms: int,
     ) -> int:
         """Lease a message for another time from now on, under the handle that is the answer."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         return self.leases.extend(group, topic, queue_id, offset, handle, invisible_ms)
 
@@ -487,6 +505,7 @@ class Broker(Parts):
         to_back: bool = False,
     ) -> None:
         """Give a message back, for now or for later; see `Leases.release`."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         self.leases.release(
             group, topic, queue_id, offset, handle, after_ms=after_ms, to_back=to_back
@@ -496,6 +515,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A message is useless: it goes where its policy sends such."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         self.leases.reject(group, topic, queue_id, offset, handle)
 
@@ -509,6 +529,7 @@ class Broker(Parts):
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
@@ -616,6 +637,7 @@ class Broker(Parts):
         self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]
     ) -> list[Queue]:
         """Give queues to one member of a group for itself; those that it has then."""
+        self._require_served()
         self.access.check(who, "consume", ("group", group))
         return self.locks.lock(group, client_id, queues)
 
@@ -723,13 +745,20 @@ class Broker(Parts):
 
     def message_at(self, who: Principal, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
-        message = self.store.message_at(log_offset)
+        message = self._confirmed_message(log_offset)
         self.access.check(who, "consume", ("topic", message.topic))
         return message
+
+    def _confirmed_message(self, log_offset: int) -> Message:
+        """What replicas have not confirmed is nobody's to see: it may come to nothing."""
+        if log_offset >= self.store.confirmed:
+            raise OffsetOutOfRangeError(f"no message is at log offset {log_offset}")
+        return self.store.message_at(log_offset)
 
     def message_by_id(self, who: Principal, message_id: str) -> Message:
         """The message with an offset message id."""
         message = self.store.message_by_id(message_id)
+        self._confirmed_message(message.log_offset)
         self.access.check(who, "consume", ("topic", message.topic))
         return message
 

@@ -9,12 +9,13 @@ the way back from other threads come in as arguments, so that a simulation can b
 import logging
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from onelog.clock import Clock
-from onelog.config import BrokerConfig
+from onelog.config import BrokerConfig, ReplicationConfig
 from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
@@ -30,9 +31,9 @@ from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability, Post, WhenSafe
+from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
 from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
-from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.waiting import Key, Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
@@ -56,9 +57,10 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
-from onelog.errors import OnelogError
+from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
+from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.store.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
 
@@ -114,27 +116,30 @@ class Parts:
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
         seconds: Callable[[], float] = time.perf_counter,
+        replication: ReplicationConfig | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
 
         `seconds` is a clock that never goes back, for what lasts less than a millisecond.
+        `replicas` are those of a master that has some.
         """
         self.config = config
+        self.replication = replication or ReplicationConfig()
         self.store = store
-        self._clock, self._schedule = clock, schedule
+        self._clock, self._timer = clock, schedule
         self._closed = False
+        self._is_gone = False
+        """Whether nothing is to happen any more: the store is another core's."""
+        self.follows = False
+        """Whether another broker writes the log."""
+        self._for_master: NotMasterError | None = None
+        """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
         self.access = access or Access()
         self._guarded = not self.access.is_open
-        self.stats = Stats(clock, config.cluster)
-        self.waiting = Waiting(clock, schedule)
-        self.durability = Durability(
-            store, clock, schedule, post, immediate=store.config.flush != "sync",
-            timeout_ms=config.flush_timeout_ms,
-        )  # fmt: skip
-        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
-        self.tables = Tables(store, self.writer, store.folder / "config", clock, offload)
+        self._wire_writing(call_soon, post, offload, replicas)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
         self.placements = Placements(self.tables, self.topics)
@@ -146,18 +151,47 @@ class Parts:
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
         self.warming = Warming(store, offload, post)
-        self.batch_producers = BatchProducers(self.tables, store, self.topics, self.marked, clock)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_transactions(store_host)
-        self.publisher = Publisher(
-            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
-            self.retry.redirect, store.config.body_bytes_max,
-        )  # fmt: skip
-        self.batch_producers.use(self.publisher)
+        self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+
+    def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
+        """Call back then, unless another core has the store by then."""
+        self._timer(wait_ms, lambda: None if self._is_gone else callback())
+
+    def _wire_writing(
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        post: Post,
+        offload: Callable[[Callable[[], None]], None],
+        replicas: Replicas | None,
+    ) -> None:
+        store, clock, replication = self.store, self._clock, self.replication
+        self.stats = Stats(clock, self.config.cluster)
+        self.waiting = Waiting(clock, self._schedule)
+        is_asked = replication.ack != "local" or bool(replication.etcd)
+        self.durability = Durability(
+            store, clock, self._schedule, post, immediate=store.config.flush != "sync",
+            timeout_ms=self.config.flush_timeout_ms, replicas=replicas,
+            replicates=replicas is not None and is_asked,
+            replicas_timeout_ms=replication.timeout_ms,
+        )  # fmt: skip
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
+        self.tables = Tables(
+            store, self.writer, store.folder / "config", clock, offload,
+            restates=replication.is_on,
+        )  # fmt: skip
+
+    def _wire_publisher(self, random: Random) -> None:
+        self.publisher = Publisher(
+            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
+            self.retry.redirect, self.store.config.body_bytes_max,
+        )  # fmt: skip
+        self.batch_producers.use(self.publisher)
 
     def _wire_door(self, new_id: Callable[[], str]) -> None:
         self.admin = Admin(
@@ -191,6 +225,9 @@ class Parts:
         self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
     ) -> None:
         config = self.config
+        self.batch_producers = BatchProducers(
+            self.tables, self.store, self.topics, self.marked, self._clock, self.when_durable
+        )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
@@ -251,6 +288,7 @@ class Parts:
         self.lease_tables = Tables(
             store, self.writer, store.folder / "config", self._clock, offload,
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
+            restates=self.replication.is_on,
         )  # fmt: skip
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
@@ -263,8 +301,24 @@ class Parts:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def open(self, predecessor: Predecessor | None = None) -> None:
-        """Remember everything, and start the jobs that time drives."""
+    def open(
+        self, predecessor: Predecessor | None = None, *, follower: bool = False, master: str = ""
+    ) -> None:
+        """Remember everything, and start the jobs that time drives.
+
+        A `follower` knows what its log says, as far as that is confirmed, and writes nothing; what
+        it is asked to write is `master`'s to write. Whoever is to be master has a log that is
+        confirmed to its end.
+        """
+        self._add_tables()
+        if follower:
+            self._open_follower(master)
+        else:
+            assert self.store.confirmed == self.store.log_end
+            self.store.drop_partial()  # What waits for more to go by is entered now.
+            self._open_master(predecessor)
+
+    def _add_tables(self) -> None:
         kept: tuple[Table, ...] = (
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
@@ -274,6 +328,28 @@ class Parts:
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+
+    def _open_follower(self, master: str) -> None:
+        self.follows = True
+        self.master_is(master)
+        self.topics.follows = self.groups.follows = self.fetches.follows = True
+        self.leases.follow()
+        self.timers.forget_files()
+        for stop in self._stops:
+            stop()
+        self.tables.open()
+        self.lease_tables.open()
+        self.batch_producers.open()
+        self.topics.add_system()
+        self.groups.add_system()
+        config = self.config
+        self._every(config.client_scan_ms, self._expire, "dropping silent clients")
+        self._every(SAMPLE_MS, self.stats.tick, "counting")
+        self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
+        self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
+        self._keep_what_is_needed()
+
+    def _open_master(self, predecessor: Predecessor | None) -> None:
         if self.tables.open():
             predecessor = None  # What it left was taken over long ago.
         if predecessor is not None:
@@ -306,6 +382,9 @@ class Parts:
         self._every(SAMPLE_MS, self.batch_producers.keep, "recording producers' numbers")
         self._every(SAMPLE_MS, self.tables.snapshot_if_due, "writing a snapshot of the tables")
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
+        if self.tables.restates:
+            self._every(SAMPLE_MS, self.tables.restate_some, "recording the tables anew")
+            self._every(SAMPLE_MS, self.lease_tables.restate_some, "recording leases anew")
         check_ms = config.transaction_check_interval_ms
         self._every(check_ms, self.checkback.check, "asking about open transactions")
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
@@ -333,23 +412,106 @@ class Parts:
             for listener in self.hooks.channel_expired:
                 listener(channel)
 
-    def close(self) -> None:
-        """Write what is still in memory, all that can be. The store is its owner's to close."""
+    def close(self, *, write: bool = True) -> None:
+        """Write what is still in memory, all that can be. The store is its owner's to close.
+
+        A follower writes nothing, nor does a master that is one no more (`write` is False).
+        """
         if self._closed:
             return
         self._closed = True
-        for part in (
-            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
-            self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
-            self.transactions.remember, self.leases.close, self.lease_tables.close,
-            self.offsets.flush, self.batch_producers.close, self.tables.close,
-        ):  # fmt: skip
+        if self.follows or not write:
+            self._is_gone = True
+            self.fence()
+            parts: tuple[Callable[[], None], ...] = (
+                *self._stops, self.waiting.end_all, self.leases.stop,
+                partial(self.lease_tables.close, write=False),
+                partial(self.tables.close, write=False),
+            )  # fmt: skip
+        else:
+            parts = self._last_words
+        for part in parts:
             try:
                 part()
             except OnelogError as error:
                 log.error("a part of the broker was not closed cleanly: %s", error)
             except Exception:
                 log.exception("a part of the broker was not closed cleanly")
+
+    @property
+    def _stops(self) -> tuple[Callable[[], None], ...]:
+        """What ends all that would be written by itself."""
+        return (
+            self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
+            self.prepared_batches.close, self.in_place.stop,
+        )  # fmt: skip
+
+    @property
+    def _last_words(self) -> tuple[Callable[[], None], ...]:
+        return (
+            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
+            self.transactions.remember, self.leases.close, self.lease_tables.close,
+            self.offsets.flush, self.batch_producers.close, self.tables.close,
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Write what is only in memory, before another broker is to go on with the log."""
+        self.offsets.flush()
+        self.batch_producers.close()
+        self.transactions.remember()
+        self.leases.flush()
+
+    # -- replication ---------------------------------------------------------------------------
+
+    def master_is(self, address: str) -> None:
+        """Of a follower: who is to be asked for what it does not do; empty if nobody is there.
+
+        Groups are one broker's to serve: while there is a master, they are not served here.
+        """
+        reason = f"this broker follows another one: {address} is the master"
+        if not address:
+            reason = "this broker is not the master, and there is none now that it knows of"
+        error = NotMasterError(reason)
+        self.writer.refuse(error)
+        self._for_master = error if address else None
+
+    def refuse_writes(self, reason: str | None) -> None:
+        """Of a master that is to hand over: write nothing from now on; None: write again.
+
+        Those who wait to be confirmed go on to wait.
+        """
+        self.writer.refuse(None if reason is None else NotMasterError(reason))
+
+    def fence(self) -> None:
+        """Of a master: acknowledge nothing from now on, and write nothing: another may be one."""
+        error = NotMasterError("this broker may not be the master any more")
+        self.writer.refuse(error)
+        self.durability.refuse(error)
+
+    def follow(self, touched: set[Key] | None) -> None:
+        """Of a follower: more of its log is confirmed, in these queues, or in many."""
+        if touched is None or (self.tables.topic, 0) in touched:
+            self.tables.follow()
+        if touched is None or (self.lease_tables.topic, 0) in touched:
+            self.lease_tables.follow()
+        self.batch_producers.follow(touched)
+        self._wake(touched)
+
+    def confirmed(self, touched: set[Key] | None) -> None:
+        """Of a master: replicas have confirmed what was written to these queues, or to many."""
+        if touched is None or (TIMER_TOPIC, 0) in touched:
+            self.timers.arrived()
+        for level in self.delay.levels:
+            if touched is None or (SCHEDULE_TOPIC, level - 1) in touched:
+                self.delay.arrived(level)
+        self._wake(touched)
+
+    def _wake(self, touched: set[Key] | None) -> None:
+        """There is something in these queues for those who wait."""
+        if keys := self.waiting.keys:
+            for topic, queue_id in list(keys) if touched is None else touched:
+                self.waiting.arrived(topic, queue_id)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
@@ -373,6 +535,15 @@ class Parts:
         """
         if reach is None:
             reach = self.store.retention.reach(self.topics.retention_ms())
+        if self.follows:
+            self.compaction.learn_topics()
+            self.tables.prepare_retention(reach, follows=True)
+            self.lease_tables.prepare_retention(reach, follows=True)
+            self._keep_what_is_needed()
+            return
+        if self.tables.restates:
+            # Followers keep what they do not know to be delivered, or written anew.
+            self.timers.remember(self.timer_renewal.free_below)
         self.checkback.prepare_retention(reach)
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
@@ -382,9 +553,11 @@ class Parts:
         self._keep_what_is_needed()
 
     def _keep_what_is_needed(self) -> None:
+        # A follower keeps what a master would need, by what its tables say.
         parts = (
-            self.checkback, self.timer_renewal, self.delay, self.staged, self.prepared_batches,
-            self.tables, self.lease_tables, self.compaction,
+            self.transactions if self.follows else self.checkback,
+            self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

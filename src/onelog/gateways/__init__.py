@@ -4,7 +4,7 @@ A gateway is a class that takes a `House`, and has `listen`, `refresh` and `clos
 them all. Gateways do not import each other: what two of them need is here, or in the core.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
@@ -38,6 +38,40 @@ def code_of(
     return next((codes[kind] for kind in type(error).__mro__ if kind in codes), otherwise)
 
 
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """A node that follows this one."""
+
+    node_id: int
+    """Below 0 if it did not say."""
+    address: str
+    acknowledged: int
+    """Up to where it has the log."""
+    behind_bytes: int
+    behind_ms: int
+    in_sync: bool
+
+
+@dataclass(slots=True)
+class Standing:
+    """What this node is in its replica set, as name servers are told."""
+
+    broker_id: int | None = None
+    """0 for a master, above for those who follow it; None for what the configuration says."""
+    epoch: int = 0
+    """Which master of the set this is: name servers list a later one in the place of an earlier."""
+    ha_address: str = ""
+    """Where followers connect to; empty for the port above the gateway's."""
+    replicated: bool = False
+    """Whether a follower may act for a missing master: clients read there, and do not write."""
+    leaves: bool = True
+    """Whether name servers are told goodbye: not by a node that only changes its role."""
+    found_master: Callable[[str, str], None] = lambda address, ha_address: None
+    """Called with the addresses of a slave's master when the name servers tell of another one."""
+    followers: Callable[[], Sequence[FollowerState]] = tuple
+    """Who follows this node now."""
+
+
 @dataclass(slots=True)
 class House:
     """What a server gives to every gateway."""
@@ -62,6 +96,7 @@ class House:
     tls: Tls
     stalls: Stalls
     """How often the event loop was held."""
+    standing: Standing = field(default_factory=Standing)
     lookups: int = field(init=False, default=0)
 
     def look_up(

@@ -6,15 +6,14 @@ closes, or when it was silent for its expiry time. Brokers that share a name are
 and its slaves; the name is what topics are spread over.
 
 Invariants: every address in `_brokers` belongs to a name in `_clusters`; a topic in `_topics` has
-at least one broker's queues. What clients are told follows RocketMQ 5.5.0 to the letter, since
-they act on it.
+at least one broker's queues, and is in `_topics_of` of each of these brokers. What clients are told
+follows RocketMQ 5.5.0 to the letter, since they act on it.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import msgspec
 
 from onelog.rocketmq.names import MEMBER_TOPIC_PREFIX
 from onelog.wire.remoting.registration import DataVersion, RegisterBrokerBody, TopicConfig
@@ -85,12 +84,14 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        """The topics of each broker, by its name: a loss of one must not look at all topics."""
         self._brokers: dict[str, _Broker] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[Endpoint, _Live] = {}
         self._filter_servers: dict[Endpoint, list[str]] = {}
         self._mappings: dict[str, dict[str, Any]] = {}
-        self.acting_masters = False
+        self.acting_masters = True
         """Whether a slave is presented as the master where there is none."""
         self.delete_missing_topics = False
         """Whether a topic that a registration does not name is deleted from that broker."""
@@ -146,8 +147,9 @@ class RouteTable:
         table = registration.body.topic_config_serialize_wrapper
         mappings = table.topic_queue_mapping_info_map or {}
         if self.delete_missing_topics and not mappings:
-            gone = [t for t, q in self._topics.items() if name in q]
-            self._remove_queues((t for t in gone if t not in table.topic_config_table), name)
+            self._remove_queues(
+                self._topics_of.get(name, set()) - table.topic_config_table.keys(), name
+            )
         is_changed = is_first or self.data_version(registration.endpoint) != table.data_version
         for topic in table.topic_config_table.values():
             # A broker that only repeats itself must not undo a wiped permission.
@@ -155,7 +157,7 @@ class RouteTable:
                 queues = _queue_data(name, topic)
                 if is_prime_slave and broker.acting_master:
                     queues = _with_perm(queues, queues.perm & ~PERM_WRITE)
-                self._topics.setdefault(topic.topic_name, {})[name] = queues
+                self._add_queues(topic.topic_name, queues)
         if is_changed:
             for topic_name, mapping in mappings.items():
                 owner = mapping.get("bname", name) if isinstance(mapping, dict) else name
@@ -181,11 +183,9 @@ class RouteTable:
             names.discard(name)
             if not names:
                 self._clusters.pop(endpoint.cluster, None)
-            self._remove_queues(list(self._topics), name)
+            self._remove_queues(list(self._topics_of.get(name, ())), name)
         elif broker.acting_master and min(broker.addresses) > MASTER_ID:
-            for queues in self._topics.values():
-                if name in queues:
-                    queues[name] = _with_perm(queues[name], queues[name].perm & ~PERM_WRITE)
+            self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
         return was_live
 
     def heartbeat(self, endpoint: Endpoint, now_ms: int) -> None:
@@ -237,15 +237,14 @@ class RouteTable:
         added = {data.broker_name: data for data in queues}
         if not added or not added.keys() <= self._brokers.keys():
             return False
-        self._topics.setdefault(topic, {}).update(added)
+        for data in added.values():
+            self._add_queues(topic, data)
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or in one cluster."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            return
-        for name in self._clusters.get(cluster, ()):
+        names = self._clusters.get(cluster, ()) if cluster else list(self._topics.get(topic, ()))
+        for name in names:
             self._remove_queues([topic], name)
 
     def wipe_write(self, name: str) -> int:
@@ -257,20 +256,28 @@ class RouteTable:
         return self._change_perm(name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            if name in queues:
-                queues[name] = _with_perm(queues[name], change(queues[name].perm))
-                count += 1
-        return count
+        topics = self._topics_of.get(name, ())
+        for topic in topics:
+            queues = self._topics[topic]
+            queues[name] = _with_perm(queues[name], change(queues[name].perm))
+        return len(topics)
+
+    def _add_queues(self, topic: str, queues: QueueData) -> None:
+        name = queues.broker_name
+        self._topics.setdefault(topic, {})[name] = queues
+        self._topics_of.setdefault(name, set()).add(topic)
 
     def _remove_queues(self, topics: Iterable[str], name: str) -> None:
+        known = self._topics_of.get(name, set())
         for topic in topics:
-            queues = self._topics.get(topic)
-            if queues is not None:
-                queues.pop(name, None)
+            if topic in known:
+                known.discard(topic)
+                queues = self._topics[topic]
+                del queues[name]
                 if not queues:
                     del self._topics[topic]
+        if not known:
+            self._topics_of.pop(name, None)
 
     # Questions.
 
@@ -353,7 +360,7 @@ class RouteTable:
     def topics_of_cluster(self, cluster: str) -> TopicList:
         """The topics that have queues in a cluster."""
         names = self._clusters.get(cluster, set())
-        return TopicList(topic_list=[t for t, q in self._topics.items() if names & q.keys()])
+        return TopicList(topic_list=[t for t, q in self._topics.items() if not names.isdisjoint(q)])
 
     def system_topics(self) -> TopicList:
         """The names of clusters and brokers, which are topics too, and one broker's address."""
@@ -368,17 +375,25 @@ class RouteTable:
 
 
 def _queue_data(name: str, topic: TopicConfig) -> QueueData:
-    return QueueData(
-        broker_name=name,
-        perm=topic.perm,
-        read_queue_nums=topic.read_queue_nums,
-        topic_sys_flag=topic.topic_sys_flag,
-        write_queue_nums=topic.write_queue_nums,
+    return _shared(
+        name, topic.perm, topic.read_queue_nums, topic.topic_sys_flag, topic.write_queue_nums
     )
 
 
 def _with_perm(queues: QueueData, perm: int) -> QueueData:
-    return msgspec.structs.replace(queues, perm=perm)
+    return _shared(
+        queues.broker_name, perm, queues.read_queue_nums, queues.topic_sys_flag,
+        queues.write_queue_nums,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _shared(name: str, perm: int, read: int, flags: int, write: int) -> QueueData:
+    """The queues of a topic on a broker: most topics of a broker have the same."""
+    return QueueData(
+        broker_name=name, perm=perm, read_queue_nums=read, topic_sys_flag=flags,
+        write_queue_nums=write,
+    )  # fmt: skip
 
 
 def _broker_data(name: str, broker: _Broker, addresses: dict[int, str]) -> BrokerData:

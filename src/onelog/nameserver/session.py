@@ -51,7 +51,8 @@ class Switches(msgspec.Struct, frozen=True, rename="camel"):
 
     order_message_enable: bool = False
     return_order_topic_config_to_broker: bool = True
-    support_acting_master: bool = False
+    support_acting_master: bool = True
+    """As brokers wish; RocketMQ's own name servers have to be told so."""
     delete_topic_with_broker_registration: bool = False
 
 

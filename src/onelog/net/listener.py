@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 class Listener:
     """One port and its connections. Made by `open`, ended by `close`."""
 
+    connection_kind = Connection
+
     def __init__(
         self,
         make_session: Callable[[Connection], Session],
@@ -96,7 +98,7 @@ class Listener:
         if self._capacity.listeners[:1] == [self]:
             self._capacity.sweep()
 
-    async def close(self) -> None:
+    async def close(self, seconds_max: float = CLOSE_SECONDS_MAX) -> None:
         """Stop listening and close all connections, sending first what was already written."""
         if self in self._capacity.listeners:
             self._capacity.listeners.remove(self)
@@ -110,7 +112,7 @@ class Listener:
         for connection in list(self.connections):
             connection.close()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+            async with asyncio.timeout(seconds_max):
                 while self.connections:
                     self._empty.clear()
                     await self._empty.wait()
@@ -212,7 +214,7 @@ class Listener:
         task.add_done_callback(self._greeting.discard)
 
     async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
-        connection = Connection(self._made, self._outbox, self._limits, self._lost)
+        connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
         try:
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)

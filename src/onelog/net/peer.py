@@ -73,6 +73,9 @@ class OpenedConnection(Connection):
 class Peer(RemotingSession):
     """Another node, for as long as the connection to it holds."""
 
+    unanswered_max = 1 << 17
+    """Brokers hold a pull for each queue that a consumer reads."""
+
     def __init__(
         self,
         connection: Connection,

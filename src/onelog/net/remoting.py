@@ -35,9 +35,6 @@ from onelog.wire.remoting.frame import (
     encode_response,
 )
 
-UNANSWERED_MAX = 4096
-"""Requests to one peer that may wait for an answer at a time."""
-
 Answered = Callable[[Command | OnelogError], None]
 
 log = logging.getLogger(__name__)
@@ -75,6 +72,8 @@ class RemotingSession(FramedSession):
     _reader: FrameReader
     language = "JAVA"
     """What our requests say that we are written in."""
+    unanswered_max = 4_096
+    """Requests to one peer that may wait for an answer at a time."""
 
     def __init__(
         self,
@@ -133,8 +132,8 @@ class RemotingSession(FramedSession):
         if self.connection.closing:
             loop.call_soon(answered, PeerClosedError(f"{self.connection} is closed"))
             return
-        if len(self._unanswered) >= UNANSWERED_MAX:
-            reason = f"{self.connection} owes {UNANSWERED_MAX} answers already"
+        if len(self._unanswered) >= self.unanswered_max:
+            reason = f"{self.connection} owes {self.unanswered_max} answers already"
             loop.call_soon(answered, PeerTimeoutError(reason))
             return
         opaque = self.expect(_Asked(answered), code, timeout_ms, loop)

@@ -154,14 +154,15 @@ def export(broker: Broker) -> None:
         text = msgspec.json.format(content.encode(), indent=1).decode()
         if name in (OFFSETS_FILE, DELAY_FILE):
             text = _QUOTED_NUMBER_KEY.sub(r"\1", text)
-        _replace(broker.store.folder / "config" / name, text)
+        replace_file(broker.store.folder / "config" / name, text.encode())
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a config file anew, and keep what it said before beside it."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, "utf-8")
+        temporary.write_bytes(content)
         if path.exists():
             os.replace(path, path.with_name(path.name + ".bak"))
         os.replace(temporary, path)

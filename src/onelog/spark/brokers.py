@@ -180,7 +180,7 @@ class Brokers:
         """What the broker of a queue says to a request that is about it."""
         route = await self.instance.routes.get(queue.topic)
         about = {"topic": queue.topic, "queueId": str(queue.queue_id), **ext}
-        return await self._nodes.ask(route.reading_address(queue.broker), code, about, b"", accept)
+        return await self.instance.ask_reader(route, queue.broker, code, about, b"", accept)
 
     async def _route(self, topic: str, missing_ok: bool) -> Route | None:
         routes = self.instance.routes
@@ -198,9 +198,8 @@ class Brokers:
             raise
 
     async def _extents(self, route: Route, broker: str) -> tuple[dict[Queue, Extent], int]:
-        answer = await self._nodes.ask(
-            route.reading_address(broker), RequestCode.GET_TOPIC_STATS_INFO, {"topic": route.topic}
-        )
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        answer = await self.instance.ask_reader(route, broker, code, {"topic": route.topic})
         readable = {queue.queue_id for queue in route.read_queues if queue.broker == broker}
         held = {
             Queue(route.topic, broker, queue.queue_id): Extent(

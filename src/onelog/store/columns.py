@@ -108,25 +108,28 @@ class RecordWalk:
         self._held: tuple[Segment | None, int, bytes] = None, 0, b""
 
     def read(
-        self, segment: Segment, at: int, limit: int
+        self, segment: Segment, at: int, limit: int, written: int | None = None
     ) -> tuple[Stretch | None, int, Blank | Broken | None]:
         """The next records from `at` on, up to byte `limit` of the segment.
 
         Returns them, the place after them, and what stopped it there if it was not a limit.
+        Bytes from `written` on are not there yet, and a record that needs them is not whole.
         """
-        data, layout, plausible = self._follow_lengths(segment, at, limit)
+        data, layout, plausible = self._follow_lengths(segment, at, limit, written or segment.size)
         count = self._count_whole(segment, at, data, layout, plausible) if len(layout) else 0
         if count == 0:
             return None, at, None if at >= limit else self._what_stops(segment, at, data)
         after = at + int(layout.end[count - 1])
         return self._stretch(segment.start + at, data, layout.rows(slice(0, count))), after, None
 
-    def _follow_lengths(self, segment: Segment, at: int, limit: int) -> tuple[bytes, Layout, Mask]:
+    def _follow_lengths(
+        self, segment: Segment, at: int, limit: int, written: int
+    ) -> tuple[bytes, Layout, Mask]:
         """Bytes from `at` on, the records in them, and which of these could be whole."""
-        data = self._bytes_from(segment, at)
+        data = self._bytes_from(segment, at, written)
         if limit > at and len(data) >= BLANK.size:
             size = int.from_bytes(data[:4], "big")
-            if len(data) < size <= segment.size - at:
+            if len(data) < size <= written - at:
                 # One record is larger than what is read at once.
                 data = segment.read_around(at, size)
         raw = np.frombuffer(data, np.uint8)
@@ -140,16 +143,17 @@ class RecordWalk:
         plausible &= layout.log_offset == segment.start + at + layout.at
         return data, layout, plausible
 
-    def _bytes_from(self, segment: Segment, at: int) -> bytes:
+    def _bytes_from(self, segment: Segment, at: int, written: int) -> bytes:
         """What follows from `at` on; what was read last and not used, behind damage, will do."""
         held_by, held_at, held = self._held
         end = held_at + len(held)
-        enough = min(at + _HELD_BYTES_MIN, segment.size)
+        enough = min(at + _HELD_BYTES_MIN, written)
         if held_by is segment and held_at <= at and enough <= end:
             data = held[at - held_at :]
         else:
-            written = max(segment.data_until(at) - at, BLANK.size)
-            data = segment.read_around(at, min(_READ_BYTES, written, segment.size - at))
+            if written == segment.size:
+                written = max(segment.data_until(at), at + BLANK.size)
+            data = segment.read_around(at, min(_READ_BYTES, written - at, segment.size - at))
         self._held = segment, at, data
         return data
 

@@ -239,6 +239,22 @@ class CommitLog:
         self._segments = (*self._segments, segment)
         return segment
 
+    def write_received(self, offset: int, data: Buffer) -> None:
+        """Write bytes of another's log, all in one segment. Where the log ends is not for us."""
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or offset == segment.start + segment.size:
+            segment = self._add_segment(offset)
+        segment.write([data], offset - segment.start, len(data))
+
+    def begin_at(self, start: int) -> None:
+        """Let a log that has nothing in it begin at another place."""
+        assert self.end == self.start, "the log is not empty"
+        with self._flushing:
+            for segment in self._segments:
+                segment.path.unlink(missing_ok=True)
+            self._segments = ()
+            self.end = self.flushed = LogOffset(start)
+
     def _give_up(self, error: BaseException) -> NoReturn:
         """After a failed append: drop new segments, zero what was written past the end."""
         self.truncate(self.end)
@@ -264,6 +280,11 @@ class CommitLog:
             sync_folder(self.folder)  # Else what was cut could come back behind what follows.
         self.end = end
         self.flushed = LogOffset(min(self.flushed, end))
+
+    def cut(self, end: LogOffset) -> None:
+        """`truncate` for a log that is in use: no flush may think that it still ends elsewhere."""
+        with self._flushing:
+            self.truncate(end)
 
     def segment_at(self, offset: int) -> Segment:
         """The segment that holds a log offset."""

@@ -268,13 +268,18 @@ class ConsumeQueue:
         self.reserved = after
         return first
 
-    def release(self) -> None:
-        """Take back what was reserved and not put.
+    def release(self, reserved: int) -> None:
+        """Take back what was reserved from an offset on.
 
         No file without an entry may stay: RocketMQ takes entry 0 of the last file for granted.
         """
-        self.reserved = self.end
-        self._delete_after(self.end)
+        self.reserved = reserved
+        self._delete_after(reserved)
+
+    def make_room(self, count: int) -> None:
+        """See that there is disk space for the next entries, where they were only promised."""
+        if self.end + count > self.allocated:
+            self._allocate(self.end + count)
 
     def _delete_after(self, end: int) -> None:
         """Delete the files that hold nothing below entry `end`."""
@@ -483,6 +488,14 @@ class ConsumeQueue:
         self.end = self.reserved = self.allocated = max(end, self.start)
         self._flushed = min(self._flushed, self.end)
         self.clear_behind()
+
+    def cut_at(self, log_offset: int) -> None:
+        """`rewind` for a queue in use: forget every entry of a record from `log_offset` on."""
+        end = self.first_not_before(lambda entry: entry[0] < log_offset)
+        if end < self.end or self.reserved > self.end:
+            self.cut(end)
+            if self.end == self.start:
+                self._begins_at = -1
 
     def back_to(self, offset: int) -> None:
         """Go back to an offset below the end: later messages take the places of earlier ones."""

@@ -68,10 +68,16 @@ def known_damage(store: Path) -> tuple[Damage, ...]:
         return ()
 
 
-def remember_damage(store: Path, found: Iterable[Damage], log_start: int) -> tuple[Damage, ...]:
-    """Add to what is known, and forget what went with its segment; returns what is known now."""
+def remember_damage(
+    store: Path, found: Iterable[Damage], log_start: int, log_end: int
+) -> tuple[Damage, ...]:
+    """Add to what is known, and forget what is gone from the log; returns what is known now."""
     before = known_damage(store)
-    by_start = {each.start: each for each in (*before, *found) if each.end > log_start}
+    by_start = {
+        each.start: each
+        for each in (*before, *found)
+        if each.end > log_start and each.start < log_end
+    }
     known = tuple(sorted(by_start.values()))[-RANGES_MAX:]
     if known != before:
         path = store / FILE
@@ -86,12 +92,18 @@ def remember_damage(store: Path, found: Iterable[Damage], log_start: int) -> tup
     return known
 
 
-def scan(segments: Sequence[Segment], start: int, walk: RecordWalk) -> Iterator[Stretch | Damage]:
-    """Whole records from log offset `start` on, many at a time, and what lies between them."""
+def scan(
+    segments: Sequence[Segment], start: int, walk: RecordWalk, end: int | None = None
+) -> Iterator[Stretch | Damage]:
+    """Whole records from log offset `start` on, many at a time, and what lies between them.
+
+    Only those that begin before `end`, if that is given.
+    """
     for segment in segments:
         at = max(0, start - segment.start)
-        while at < segment.size:
-            stretch, at, stop = walk.read(segment, at, segment.size)
+        limit = segment.size if end is None else min(segment.size, end - segment.start)
+        while at < limit:
+            stretch, at, stop = walk.read(segment, at, limit)
             if stretch is not None:
                 yield stretch
             if isinstance(stop, Blank):

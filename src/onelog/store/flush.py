@@ -54,6 +54,11 @@ class Flusher:
         self._stopping = False
         self._failure: StoreError | None = None
         self._said = ""
+        self._last_flush = self._last_checkpoint = time.monotonic()
+        self._checkpoint_from = 0.0
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="onelog-flush", daemon=True)
         self._thread.start()
 
@@ -72,6 +77,14 @@ class Flusher:
                 return
         callback(error)
 
+    def give_up(self, log_offset: int, error: StoreError) -> None:
+        """The log was cut: what is to be on disk behind an offset will not be this log."""
+        with self._wake:
+            lost = [call for offset, call in self._waiting if offset > log_offset]
+            self._waiting = [each for each in self._waiting if each[0] <= log_offset]
+        for call in lost:
+            call(error)
+
     def stop(self) -> None:
         """End the thread; who still waits is served first."""
         with self._wake:
@@ -80,39 +93,45 @@ class Flusher:
         self._thread.join()
 
     def _run(self) -> None:
-        config = self._config
-        last_flush = last_checkpoint = time.monotonic()
-        checkpoint_from = 0.0
-        while not self._stopping:
+        while not self._stopping and self._failure is None:
             with self._wake:
                 if not self._waiting and not self._stopping:
-                    self._wake.wait(config.flush_interval_ms / 1000)
-                asked = bool(self._waiting)
-            now = time.monotonic()
-            dirty = self._log.end - self._log.flushed
-            due = dirty >= config.flush_pages_min * PAGE_BYTES or (
-                dirty > 0 and (now - last_flush) * 1000 >= config.flush_thorough_ms
-            )
-            try:
-                if asked or due:
-                    self._log.flush()
-                    last_flush = now
-                    self._tell(None)
-                behind = self._log.end - self._checkpoint.safe_offset
-                due = (now - last_checkpoint) * 1000 >= config.checkpoint_interval_ms
-                if (due or behind >= CHECKPOINT_BYTES_MAX) and now >= checkpoint_from:
-                    last_checkpoint = now
-                    if not self._try_checkpoint():
-                        checkpoint_from = now + _CHECKPOINT_RETRY_S
-            except FlushFailedError as error:
-                self._fail(error)
-                return
-            except StoreError as error:
-                self._complain("no flush", error)
+                    self._wake.wait(self._config.flush_interval_ms / 1000)
+            if not self.round(time.monotonic()):
                 time.sleep(_RETRY_S)
-            except Exception as error:
-                self._fail(StoreFailedError(f"the flush thread failed: {error!r}"))
-                raise
+        if self._failure is None:
+            self.end()
+
+    def round(self, now: float) -> bool:
+        """Flush what is due or asked for; False if that is to be tried again, a little later."""
+        config = self._config
+        dirty = self._log.end - self._log.flushed
+        due = dirty >= config.flush_pages_min * PAGE_BYTES or (
+            dirty > 0 and (now - self._last_flush) * 1000 >= config.flush_thorough_ms
+        )
+        try:
+            if self._waiting or due:
+                self._log.flush()
+                self._last_flush = now
+                self._tell(None)
+            behind = self._log.end - self._checkpoint.safe_offset
+            due = (now - self._last_checkpoint) * 1000 >= config.checkpoint_interval_ms
+            if (due or behind >= CHECKPOINT_BYTES_MAX) and now >= self._checkpoint_from:
+                self._last_checkpoint = now
+                if not self._try_checkpoint():
+                    self._checkpoint_from = now + _CHECKPOINT_RETRY_S
+        except FlushFailedError as error:
+            self._fail(error)
+        except StoreError as error:
+            self._complain("no flush", error)
+            return False
+        except Exception as error:
+            self._fail(StoreFailedError(f"the flush thread failed: {error!r}"))
+            raise
+        return True
+
+    def end(self) -> None:
+        """Serve who still waits, one way or the other."""
         if self._waiting:
             try:
                 self._log.flush()

@@ -217,6 +217,10 @@ class IndexFile:
             hashed, log, _, older = self._entry(middle)
             whole = hashed != 0 or log != 0 or older != 0
             low, high = (middle, high) if whole and log < log_offset else (low, middle - 1)
+        # Of the entry behind the last one that is known to be there, power may have failed in the
+        # middle: it has a hash, and a place (or a part of one) that is before the others'.
+        while low > 1 and self._entry(low)[1] < self._entry(low - 1)[1]:
+            low -= 1
         kept = self._read_entries(low)
         slots = np.zeros(self.slots_count, ">i4")
         slots[kept["hash"].astype(np.int64) % self.slots_count] = np.arange(1, low + 1)
@@ -321,19 +325,17 @@ class KeyIndex:
 
         None of them may be rolled back: those are found under no key.
         """
-        self._pending.append(
-            (
-                [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)],
-                [*map(_LOG_OFFSET, places)], store_ms,
-            )
-        )  # fmt: skip
+        self._pending.append(pending_of(messages, places, store_ms))
         self._noted += len(messages)
 
     def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
         """`add` for the messages of a run."""
-        count = len(log_offsets)
-        self._pending.append(([run.topic] * count, _run_properties(run), log_offsets, store_ms))
-        self._noted += count
+        self.add_pending(pending_run(run, log_offsets, store_ms))
+
+    def add_pending(self, pending: Pending) -> None:
+        """`add` for what `pending_of` or `pending_run` made."""
+        self._pending.append(pending)
+        self._noted += len(pending[0])
 
     @property
     def is_behind(self) -> bool:
@@ -378,6 +380,10 @@ class KeyIndex:
                     self._add_file(now_ms)
                 file = self._files[-1]
                 upto = done + min(file.room, len(hashes) - done)
+                first_ms = file.first_ms if file.next_entry > 1 else now_ms
+                before = np.flatnonzero(store_ms[done:upto] < first_ms)
+                if len(before):
+                    upto = done + int(before[0])
                 file.add(hashes[done:upto], log_offsets[done:upto], store_ms[done:upto])
                 self._dirty.add(file)
                 done = upto
@@ -401,7 +407,7 @@ class KeyIndex:
 
     def truncate(self, log_offset: int) -> None:
         """Forget every message at or after `log_offset`."""
-        self._pending.clear()
+        self._pending = deque(each for each in self._pending if each[2][-1] < log_offset)
         kept = list(self._files)
         while kept:
             kept[-1].truncate(log_offset)
@@ -433,6 +439,21 @@ class KeyIndex:
                 except BaseException:
                     self._dirty.add(file)
                     raise
+
+
+def pending_of(
+    messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
+) -> Pending:
+    """What the index has to know of messages."""
+    return (
+        [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)], [*map(_LOG_OFFSET, places)],
+        store_ms,
+    )  # fmt: skip
+
+
+def pending_run(run: NewRun, log_offsets: Sequence[int], store_ms: int) -> Pending:
+    """The same of a run."""
+    return [run.topic] * len(log_offsets), _run_properties(run), log_offsets, store_ms
 
 
 def _run_properties(run: NewRun) -> list[bytes]:

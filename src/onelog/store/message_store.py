@@ -1,94 +1,80 @@
 """The store: one log, the queues and the key index over it, kept in step and on disk.
 
-    append:   reserve queue offsets -> write the log, once -> enter queues -> note keys
+    append:   see `writer`
     open:     lock -> recover -> mark as running
     close:    flush everything -> checkpoint -> remove the mark -> unlock
 
-Invariant: a message has its queue entries as soon as `append` returns, and is on disk as soon as
-`when_flushed` says so. One thread appends; the flush thread only reads what that one wrote.
+A replica's store has a gate (`gate`) between the log and the rest, and what is not confirmed waits
+there; the log of one that follows another comes as bytes (`received`).
+
+Invariant: a message has its queue entries as soon as `append` returns (with a gate: as soon as it
+is confirmed), and is on disk as soon as `when_flushed` says so. One thread appends; the flush
+thread only reads what that one wrote.
 """
 
 import contextlib
-import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 from weakref import WeakSet
 
 from onelog.clock import Clock, SystemClock
 from onelog.config import StoreConfig
 from onelog.errors import (
     FlushFailedError,
-    PropertiesTooLargeError,
-    StoreBusyError,
+    OffsetOutOfRangeError,
     StoreClosedError,
     StoreError,
 )
-from onelog.message import (
-    PROPERTIES_BYTES_MAX,
-    TRANSACTION_MASK,
-    Appended,
-    AppendedRun,
-    NewMessage,
-    NewRun,
-    SysFlag,
-    tags_code,
-)
-from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
-from onelog.record.entries import ENTRY, ENTRY_BYTES
-from onelog.record.forms import FORM_CODE, FORM_MASK
-from onelog.record.layout import CRC_PROPERTY_BYTES
+from onelog.message import LogOffset
+from onelog.record.entries import ENTRY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.cutting import Cut, pieces_behind, put_aside
 from onelog.store.damage import remember_damage
-from onelog.store.dispatch import (
-    TAGS_NEEDLE,
-    TagsCodes,
-    deletion_of,
-    is_dispatched,
-    with_dispatch_properties,
-)
 from onelog.store.flush import Flusher, OnFlushed, sync_filesystem
 from onelog.store.folder import check_is_store
+from onelog.store.gate import AnyQueue, Gate
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queue_folders import QUEUES_FOLDER
-from onelog.store.queues import Queues, check_queue_id
-from onelog.store.reader import StoreReader
-from onelog.store.recovery import RecoveryReport, recover
+from onelog.store.queues import Queues
+from onelog.store.received import Received
+from onelog.store.recovery import RecoveryReport, deleted_topics, rebuild, recover
 from onelog.store.retention import Retention, RetentionRound
-from onelog.store.segment import disk_error, make_folders, sync_folder
+from onelog.store.segment import Buffer, disk_error, make_folders, sync_folder
 from onelog.store.spare_queues import FOLDER, SpareQueues
+from onelog.store.writer import StoreWriter
 
 _log = logging.getLogger(__name__)
 _FILES_SYNCED_ONE_BY_ONE_MAX = 64
 _BARRIER_SECONDS = 60.0
-_STEP_BACK_MS_MAX = 60_000
-"""A clock that goes back by more was wrong before."""
-_UNUSUAL = 0x4 | FORM_MASK
-"""The bit that half and rolled-back messages have, and committed ones do not; and other forms."""
+_TOUCHED_MAX = 1_000
 
 
-class MessageStore(StoreReader):
+class MessageStore(StoreWriter):
     """A store open for writing."""
 
-    def __init__(self, folder: Path, config: StoreConfig, clock: Clock, lock: StoreLock) -> None:
-        self.config = config
-        self._clock = clock
+    def __init__(
+        self, folder: Path, config: StoreConfig, clock: Clock, lock: StoreLock, gated: bool
+    ) -> None:
         self._lock = lock
         _open_stores.add(self)
         self._abort = AbortMark(folder / "abort")
         self._checkpoint = Checkpoint(folder / "checkpoint")
-        self._tags_codes = TagsCodes(config.delay_levels)
         crashed = self._abort.present()
         self._unsynced: set[str] = set()
         """Folders with names that were made or removed, and are not known to be durable."""
         super().__init__(
             folder,
+            config,
+            clock,
             CommitLog(folder / "commitlog", config.segment_bytes, record_crc=config.record_crc),
             _queues(folder, config, self._unsynced),
             KeyIndex(
@@ -102,26 +88,22 @@ class MessageStore(StoreReader):
         self._abort.set()
         self.recovery: RecoveryReport = recover(
             self.log, self.queue_table, self.index, self._checkpoint, self._tags_codes,
-            crashed=crashed,
+            crashed=crashed, gated=gated,
         )  # fmt: skip
-        self.damage = remember_damage(folder, self.recovery.damage, int(self.log.start))
+        self.damage = remember_damage(
+            folder, self.recovery.damage, int(self.log.start), int(self.log.end)
+        )
         """Ranges of the log that are no use, as far as is known."""
         self.opened_end = int(self.log.end)
         self.last_append_ms = self.recovery.last_store_ms
-        self._properties_max = PROPERTIES_BYTES_MAX
-        if config.record_crc:
-            self._properties_max -= CRC_PROPERTY_BYTES + 1
-        self._refusal: StoreError | None = None
-        self._hindrance: StoreError | None = None
-        """Why writes are refused for the moment, until it is tried again."""
-        self._late: dict[ConsumeQueue, bytes] = {}
-        self._late_record = 0
-        self._dirty: set[ConsumeQueue] = set()
         if crashed or self.recovery.records_replayed:
             self._dirty.update(self.queue_table)
-        # End of the log that queues and index know of, its last record, and when it was stored:
-        # one value, so that the flush thread sees them together.
-        self._entered = (int(self.log.end), self.recovery.last_record, self.last_append_ms)
+        entered = self.recovery.entered_end
+        self._entered = (entered, self.recovery.last_record, self.last_append_ms)
+        if gated:
+            self._gate = Gate(entered, int(self.log.end))
+        self._received = Received(self.log, self.queue_table, self.index, self._tags_codes)
+        self._received.restart(*self._entered)
         self._checkpoint_lock = threading.Lock()
         self._save_checkpoint(force=True)
         self.retention = Retention(self, config, clock)
@@ -132,9 +114,17 @@ class MessageStore(StoreReader):
 
     @classmethod
     def open(
-        cls, folder: Path, config: StoreConfig | None = None, clock: Clock | None = None
+        cls,
+        folder: Path,
+        config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        *,
+        gated: bool = False,
     ) -> Self:
-        """Open a store for writing, or make one in an empty or missing folder."""
+        """Open a store for writing, or make one in an empty or missing folder.
+
+        With `gated`, what the log has behind the last checkpoint waits to be confirmed.
+        """
         try:
             check_is_store(folder)
             make_folders(folder)
@@ -142,7 +132,7 @@ class MessageStore(StoreReader):
         except OSError as error:
             raise disk_error(error, folder, "open a store in") from error
         try:
-            return cls(folder, config or StoreConfig(), clock or SystemClock(), lock)
+            return cls(folder, config or StoreConfig(), clock or SystemClock(), lock, gated)
         except BaseException as error:
             lock.release()
             if isinstance(error, OSError):
@@ -160,303 +150,206 @@ class MessageStore(StoreReader):
     ) -> None:
         self.close()
 
-    # -- writing -------------------------------------------------------------------------------
+    # -- confirming ----------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def head_room(self) -> Iterator[None]:
-        """While it lasts, writes go on for longer on a disk that fills: see `Retention`.
+    @property
+    def confirmed(self) -> int:
+        """Queues and index know all records below this log offset."""
+        return int(self.log.end) if self._gate is None else self._gate.confirmed
 
-        For what the broker has to write itself, so that space can be freed at all.
+    @property
+    def gated(self) -> bool:
+        """Whether what is appended waits for `confirm`."""
+        return self._gate is not None
+
+    def set_gated(self, on: bool) -> None:
+        """From now on what is appended waits for `confirm`, or does so no more."""
+        if on and self._gate is None:
+            self._gate = Gate(int(self.log.end), int(self.log.end))
+        elif not on and self._gate is not None:
+            self.drop_partial()
+            self.confirm(int(self.log.end))
+            self.drop_partial()  # Also decides about what is held back.
+            gate, self._gate = self._gate, None
+            assert gate.confirmed == self.log.end
+
+    def confirm(self, log_offset: int) -> set[tuple[str, int]] | None:
+        """Enter whole records below a log offset into queues and index.
+
+        Returns which queues got some, or None for many. `StoreError` if the disk has no room for
+        what a replica has to enter: to be tried again.
         """
-        refusal = self._refusal
-        if not self.retention.owns(refusal) or not self.retention.has_head_room:
-            yield
-            return
-        self._refusal = self._hindrance
+        gate = self._gate
+        if gate is None:
+            return set()
+        touched: set[AnyQueue] = set()
+        if gate.has_raw:
+            touched |= self._enter_received(gate, log_offset)
+        if not gate.has_raw:
+            for held in gate.pass_until(log_offset):
+                self._enter_held(held)
+                touched.update(held.entries)
+        gate.tell()
+        if len(touched) > _TOUCHED_MAX:
+            return None
+        return {(queue.topic, queue.queue_id) for queue in touched}
+
+    def _enter_received(self, gate: Gate, log_offset: int) -> set[ConsumeQueue]:
+        """`confirm` for what came as bytes."""
+        received = self._received
         try:
-            yield
+            queues = received.enter(min(log_offset, gate.raw_until))
         finally:
-            # Unless a flush has failed meanwhile, which is final.
-            self._refusal = self._refusal or refusal
+            gate.confirmed = received.read_until
+        self._take_entered(queues)
+        return queues
 
-    def append_own(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """`append` for the broker's own records, with `head_room`."""
-        if self._refusal is None:
-            return self.append(messages)
-        with self.head_room():
-            return self.append(messages)
-
-    def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Append messages of any topics with one write, all or none of them."""
-        if self._refusal is not None:
-            self._refuse()
-        store_ms = self._clock.now_ms()
-        if store_ms < self.last_append_ms:
-            store_ms = self._time_before_last(store_ms)
-        by_topic = self.queue_table.by_topic
-        properties_max = self._properties_max
-        queues: list[ConsumeQueue] = []
-        offsets: list[int] = []
-        last_topic, last_id = "", -1
-        try:
-            for message in messages:
-                topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
-                if len(properties) > properties_max:
-                    self._refuse_properties(message)
-                if flags & _UNUSUAL or extra or count != 1:
-                    self._release(queues)
-                    return self._append_special(messages, store_ms)
-                if queue_id != last_id or topic != last_topic:
-                    try:
-                        queue = by_topic[topic][queue_id]
-                    except KeyError:
-                        queue = self.queue_table.get(topic, queue_id)
-                    last_topic, last_id = topic, queue_id
-                queues.append(queue)
-                offset = queue.reserved
-                if offset < queue.allocated:  # `reserve`, without its call.
-                    queue.reserved = offset + 1
-                else:
-                    queue.reserve(1)
-                offsets.append(offset)
-            appended = self.log.append(messages, offsets, store_ms)
-        except BaseException:
-            self._release(queues)
-            raise
-        self._enter(messages, queues, appended, store_ms)
-        return appended
-
-    def _enter(
-        self,
-        messages: Sequence[NewMessage],
-        queues: list[ConsumeQueue],
-        appended: list[Appended],
-        store_ms: int,
-    ) -> None:
-        """Put the entries of plain messages into their queues, and note their keys."""
-        pack, code_of, needle = ENTRY.pack, self._tags_codes.of, TAGS_NEEDLE
-        entries: dict[ConsumeQueue, list[bytes]] = {}
-        has_properties = False
-        last: ConsumeQueue | None = None
-        packed: list[bytes] = []
-        for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
-            code = 0
-            if properties := message[3]:
-                has_properties = True
-                before, found, rest = properties.partition(needle)
-                if message[0] == SCHEDULE_TOPIC or (found and before and before[-1] != 2):
-                    code = code_of(message[0], properties, store_ms)
-                elif found:  # What it comes down to, nearly always.
-                    code = tags_code(rest.partition(b"\x02")[0])
-            if queue is not last:
-                last = queue
-                try:
-                    packed = entries[queue]
-                except KeyError:
-                    packed = entries[queue] = []
-            packed.append(pack(log_offset, size, code))
-        for queue, packed in entries.items():
-            end = queue.end
-            try:
-                queue.put(b"".join(packed))
-            except StoreError as error:
-                self._put_later(queue, b"".join(packed[queue.end - end :]), error)
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.add(queue)
-        if has_properties:
-            self.index.add(messages, appended, store_ms)
-        if appended:
-            self._entered_until(appended[-1].log_offset, store_ms)
-
-    def append_runs(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
-        """`append` for runs, none of them empty: much the same work, done once a run."""
-        if self._refusal is not None:
-            self._refuse()
-        store_ms = self._clock.now_ms()
-        if store_ms < self.last_append_ms:
-            store_ms = self._time_before_last(store_ms)
-        queues: list[ConsumeQueue] = []
-        firsts: list[int] = []
-        try:
-            for run in runs:
-                self._check_run_properties(run)
-                if run.sys_flag & _UNUSUAL or run.topic == SCHEDULE_TOPIC:
-                    break
-                queues.append(self.queue_table.get(run.topic, run.queue_id))
-                firsts.append(queues[-1].reserve(len(run.parts)))
-            placed = None
-            if len(queues) == len(runs):
-                placed = self.log.append_runs(runs, firsts, store_ms)
-        except BaseException:
-            self._release(queues)
-            raise
-        if placed is None:
-            self._release(queues)
-            return self._append_one_by_one(runs)
-        appended = []
-        for run, queue, first, (places, sizes) in zip(runs, queues, firsts, placed, strict=True):
-            codes = self._codes(run, store_ms)
-            self._put(queue, b"".join(map(ENTRY.pack, places, sizes, codes)))
+    def _take_entered(self, queues: set[ConsumeQueue]) -> None:
+        """Queues got what came as bytes."""
+        received = self._received
+        for queue in queues:
             queue.dirty = True
-            self.index.add_run(run, places, store_ms)
-            size = places[-1] + sizes[-1] - places[0]
-            appended.append(AppendedRun(places[0], first, size, places))
         self._dirty.update(queues)
-        self._entered_until(placed[-1][0][-1], store_ms)
-        return appended
+        if received.damage:
+            self.damage = remember_damage(
+                self.folder, received.damage, int(self.log.start), int(self.log.end)
+            )
+            received.damage.clear()
+        self.last_append_ms = max(self.last_append_ms, received.last_ms)
+        self._entered = (received.entered, received.last_record, received.last_ms)
 
-    def _append_one_by_one(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
-        places = iter(self.append([message for run in runs for message in run.messages()]))
-        appended = []
-        for run in runs:
-            mine = list(itertools.islice(places, len(run.parts)))
-            first, last = mine[0], mine[-1]
-            size = last.log_offset + last.size - first.log_offset
-            offsets = [place.log_offset for place in mine]
-            appended.append(AppendedRun(first.log_offset, first.queue_offset, size, offsets))
-        return appended
+    def when_confirmed(self, log_offset: int, callback: OnFlushed) -> None:
+        """Call back, in the thread that confirms, once everything below `log_offset` is confirmed.
 
-    def _codes(self, run: NewRun, store_ms: int) -> Iterable[int]:
-        """The tags code of each message."""
-        if run.source.find(TAGS_NEEDLE) < 0 and run.shared.find(TAGS_NEEDLE) < 0:
-            return itertools.repeat(0)
-        of = self._tags_codes.of
-        return [of(run.topic, each.properties, store_ms) for each in run.messages()]
-
-    def _entered_until(self, last_record: int, store_ms: int) -> None:
-        """Queues and index know of everything up to here."""
-        self.last_append_ms = store_ms
-        if self._late:
-            self._late_record = last_record
-            return
-        self._entered = (int(self.log.end), last_record, store_ms)
-        if self.index.is_behind:
-            try:
-                self.index.build()
-            except StoreError as error:
-                # These messages are stored; it is the next ones that have to wait.
-                self._refuse_for_now(error)
-
-    def _refuse_for_now(self, error: StoreError) -> None:
-        before, self._hindrance = self._hindrance, error
-        if self._refusal is before:
-            self._refusal = error
-
-    # A queue whose map was given up needs a file descriptor to be written to, and at worst there is
-    # none when the record is in the log already. Its entries wait, and all writes with them.
-
-    def _put(self, queue: ConsumeQueue, entries: bytes) -> None:
-        end = queue.end
-        try:
-            if queue not in self._late:
-                queue.put(entries)
-                return
-            error = self._hindrance or StoreBusyError("entries of the queue wait already")
-        except StoreError as reason:
-            error = reason
-        self._put_later(queue, entries[(queue.end - end) * ENTRY_BYTES :], error)
-
-    def _put_later(self, queue: ConsumeQueue, entries: bytes, error: StoreError) -> None:
-        self._late[queue] = self._late.get(queue, b"") + entries
-        self._refuse_for_now(error)
-
-    def _put_late(self) -> None:
-        """Put the entries that had to wait; `StoreError` if they still have to."""
-        for queue, entries in list(self._late.items()):
-            del self._late[queue]
-            self._put(queue, entries)
-            if queue in self._late:
-                raise self._hindrance or StoreBusyError("entries of a queue have to wait")
-
-    def _time_before_last(self, now_ms: int) -> int:
-        """The store time of an append for which the clock says less than for the one before.
-
-        Store times grow with the log, so that messages are found by time: a small step back is
-        waited out. A large one is a clock that was ahead, and was corrected: to wait for it again
-        would give all messages the same time until then, and none of them would expire.
+        With an error if the log is cut, or becomes another's, before that.
         """
-        back_ms = self.last_append_ms - now_ms
-        if back_ms <= _STEP_BACK_MS_MAX:
-            return self.last_append_ms
-        _log.warning(
-            "the clock was set back by %d s; messages are stored with its time", back_ms // 1000
-        )
-        return now_ms
-
-    def _refuse(self) -> None:
-        """Raise why nothing is written now, unless the reason is gone."""
-        assert self._refusal is not None
-        if self._refusal is self._hindrance:
-            if self._late:
-                self._put_late()
-                self._entered = (int(self.log.end), self._late_record, self.last_append_ms)
-            self.index.build()
-            self._refusal = self._hindrance = None
+        if self._gate is None:
+            callback(None)
         else:
-            raise self._refusal
+            self._gate.when_confirmed(log_offset, callback)
 
-    def _append_special(self, messages: Sequence[NewMessage], store_ms: int) -> list[Appended]:
-        """`append` for lists with inner batches, extra queues or parts of transactions."""
-        reserved: list[ConsumeQueue] = []
+    # -- another's log -------------------------------------------------------------------------
 
-        def reserve(topic: str, queue_id: int, count: int) -> int:
-            queue = self.queue_table.get(topic, queue_id)
-            reserved.append(queue)
-            return queue.reserve(count)
+    @property
+    def raw_end(self) -> int:
+        """Where the log's bytes end; inside a record if the rest of that is yet to come."""
+        return self._received.end
 
+    def follow(self) -> None:
+        """From now on the log is another's: what waits is known by its bytes only."""
+        gate = self._gate
+        if gate is None:
+            raise StoreError("only a store with a gate can follow another")
+        gate.give_up(StoreError("the log is another's now"))
+        gate.forget_held()
+        if not gate.has_raw:
+            self._received.restart(*self._entered)
+        gate.raw_until = int(self.log.end)
+
+    def append_raw(self, log_offset: int, data: Buffer) -> None:
+        """Write the next bytes of the log that this store follows, wherever they are split.
+
+        `log_offset` is `raw_end`, or the start of the next segment if only zeros are between. A log
+        with nothing in it begins where the first bytes say, which is at some segment's start.
+        """
+        if self._refusal is not None:
+            self._refuse()
+        gate = self._gate
+        if gate is None or gate.end > gate.confirmed:
+            self.follow()
+            gate = self._gate
+        assert gate is not None
         try:
-            records, offsets, entered = [], [], []
-            for message in messages:
-                self._check_properties(message)
-                check_queue_id(message.queue_id)
-                offset, targets = 0, []
-                if is_dispatched(message.sys_flag):
-                    offset = reserve(message.topic, message.queue_id, message.inner_count)
-                    before = len(reserved)
-                    if message.inner_count != 1 or message.extra_queues:
-                        message = with_dispatch_properties(message, reserve)
-                        self._check_properties(message)
-                    targets = reserved[before - 1 :]
-                records.append(message)
-                offsets.append(offset)
-                entered.append(targets)
-            appended = self.log.append(records, offsets, store_ms)
-        except BaseException:
-            self._release(reserved)
-            raise
-        for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
-            code = FORM_CODE
-            if not message.sys_flag & FORM_MASK or message.topic == COMPACTED_TOPIC:
-                code = self._tags_codes.of(message.topic, message.properties, store_ms)
-            for queue in targets:
-                self._put(queue, ENTRY.pack(log_offset, size, code) * message.inner_count)
-                queue.dirty = True
-            self._dirty.update(targets)
-        self.index.add([*map(_without_lost_keys, records)], appended, store_ms)
-        self._entered_until(appended[-1].log_offset, store_ms)
-        return appended
+            self._received.append(log_offset, data)
+        finally:
+            gate.raw_until = self.raw_end
+        if self.log.start > gate.confirmed:
+            gate.confirmed = int(self.log.start)
+            self._entered = (gate.confirmed, 0, 0)
 
-    def _release(self, queues: Sequence[ConsumeQueue]) -> None:
-        for queue in set(queues):
-            queue.release()
+    def drop_partial(self) -> None:
+        """Nothing more will be sent: cut a record whose end has not come."""
+        received, gate = self._received, self._gate
+        received.drop_partial()
+        if gate is not None:
+            gate.raw_until = min(gate.raw_until, int(self.log.end))
+        if received.is_holding:
+            self._take_entered(received.finish())
 
-    def _check_properties(self, message: NewMessage) -> None:
-        if len(message.properties) > self._properties_max:
-            self._refuse_properties(message)
+    def cut(self, log_offset: int, why: str) -> Cut:
+        """End the log at an offset, or at the record before that, and keep aside what was behind.
 
-    def _check_run_properties(self, run: NewRun) -> None:
-        # How large bodies may be is a rule for clients, not for what the broker has to keep: its
-        # own records, and messages that were taken when the rule was another.
-        if not run.fits(self.config.segment_bytes, self._properties_max):
-            for message in run.messages():
-                self._check_properties(message)
+        Queues and index forget it, if they knew of it. Nobody may be reading meanwhile.
+        """
+        if log_offset >= self.raw_end:
+            return Cut(self.raw_end, 0, why, (), rewound=False)
+        if self._late:
+            self._put_late()
+        end = self._received.whole_before(log_offset)
+        error = StoreError(f"the log was cut at {end}: {why}")
+        gate = self._gate
+        if gate is not None:
+            gate.give_up(error)
+            gate.forget_held()
+        known = self.confirmed
+        behind = pieces_behind(self.log, end)
+        kept = put_aside(self.log, behind)
+        lost = deleted_topics(self.log, end, known, self._tags_codes) if end < known else set()
+        with self._checkpoint_lock:
+            if end < known:
+                self._rewind(end)
+            self.log.cut(LogOffset(end))
+        self._flusher.give_up(end, error)
+        self._received.restart(*self._entered)
+        self.opened_end = min(self.opened_end, end)
+        self.damage = remember_damage(self.folder, (), int(self.log.start), end)
+        if gate is not None:
+            gate.confirmed, gate.raw_until = min(known, end), end
+        if lost:
+            rebuild(self.log, self.queue_table, self.index, self._tags_codes, lost)
+            self._dirty.update(self.queue_table)
+        self._save_checkpoint(force=True)
+        found = Cut(end, sum(size for _, _, size in behind), why, kept, rewound=end < known)
+        _log.warning("%s: %s", self.folder, found)
+        return found
 
-    def _refuse_properties(self, message: NewMessage) -> NoReturn:
-        raise PropertiesTooLargeError(
-            f"the properties of a message to {message.topic!r} have {len(message.properties)} "
-            f"bytes; the limit is {self._properties_max}"
-        )
+    def _rewind(self, end: int) -> None:
+        """Let queues and index know the log up to `end` only."""
+        self.index.build()
+        store_ms = self._entered[2]
+        # First: a crash from here on replays what is not cut yet.
+        self._checkpoint.save(min(end, self._checkpoint.safe_offset), 0, store_ms)
+        if end == self.log.start:
+            for topic in list(self.queue_table.by_topic):
+                self.queue_table.delete_topic(topic)
+            self._dirty.clear()
+        self.queue_table.cut_at(end)
+        self.index.truncate(end)
+        self._dirty.update(self.queue_table)
+        last = [each[0] for queue in self.queue_table if (each := queue.last_entry())]
+        self._entered = (end, max(last, default=0), store_ms)
+
+    def read_raw(self, log_offset: int, size: int) -> memoryview:
+        """Up to `size` bytes of the log for a replica, as far as the segment and the log go.
+
+        They may have to come from the disk: ask `is_warm`, or have a worker call `read_cold`.
+        """
+        if log_offset == self.log.end:
+            return memoryview(b"")
+        segment = self.log.segment_at(log_offset)
+        end = min(log_offset + size, segment.start + segment.size, int(self.log.end))
+        if end < log_offset:
+            raise OffsetOutOfRangeError(
+                f"log offset {log_offset} is behind {self.log.end}, where the log ends"
+            )
+        return segment.view[log_offset - segment.start : end - segment.start]
+
+    def _leave_gate(self) -> None:
+        """Before the store is closed: no queue keeps room for what nobody may see."""
+        if self._gate is not None:
+            self._gate.give_up(StoreClosedError("the store was closed before it was confirmed"))
+            self._gate.forget_held()
+            self.drop_partial()
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -480,15 +373,24 @@ class MessageStore(StoreReader):
             raise errors[0]
         return in_time
 
-    def barrier(self) -> Callable[[], None]:
+    def barrier(self, *, seen: bool = False) -> Callable[[], None]:
         """For a file that tells what the log says now: to be called before the file counts.
 
-        The call, in a worker, returns when the log is on disk up to where it ends now. Without it,
-        a loss of power could leave the file, and take from the log what it is about.
+        The call, in a worker, returns when the log is confirmed and on disk up to where it ends
+        now. Without it, a loss of power or a cut could leave the file, and take from the log what
+        it is about. With `seen`, the file is made of what readers see: that is confirmed already.
         """
-        log_end = self.log_end
+        log_end = int(self.log_end) if self._gate is None else self._gate.end
+        if seen:
+            log_end = self.confirmed
+        confirmed: Future[None] = Future()
+        self.when_confirmed(log_end, partial(_settle, confirmed))
 
         def wait() -> None:
+            try:
+                confirmed.result(_BARRIER_SECONDS)
+            except TimeoutError:
+                raise StoreError(f"unconfirmed for {_BARRIER_SECONDS:.0f} s") from None
             if not self.wait_flushed(log_end, _BARRIER_SECONDS):
                 raise StoreError(f"the disk did not take the log in {_BARRIER_SECONDS:.0f} s")
 
@@ -521,7 +423,8 @@ class MessageStore(StoreReader):
                 last_record,
                 store_ms,
                 self.index.full_until_ms,
-                self.config.record_crc,
+                # What comes from another's log has checksums if that one makes them.
+                self.config.record_crc and self._gate is None,
             )
 
     def _flush_queues(self) -> None:
@@ -555,40 +458,10 @@ class MessageStore(StoreReader):
 
     # -- state ---------------------------------------------------------------------------------
 
-    def refuse_writes(self, reason: StoreError | None) -> None:
-        """Raise `reason` on every append from now on; None accepts writes again.
-
-        A disk that failed or a store that was closed stays refused.
-        """
-        if self._refusal in (None, self._hindrance) or self.retention.owns(self._refusal):
-            self._refusal = reason or self._hindrance
-
-    def _refuse_from_now(self, error: StoreError) -> None:
-        if self._refusal is not error:
-            self._refusal = error
-            _log.error("%s takes no more writes: %s", self.folder, error)
-
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings; those that shape files only count when a store is opened."""
         self.retention.reconfigure(config)
         self.config = config
-
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues. Its records stay in the log until retention takes them.
-
-        A record in the log says so: whoever replays the topic's records must not bring them back.
-        """
-        queues = self.queue_table.by_topic.get(topic)
-        if not queues:
-            return
-        if self._refusal is not None:
-            self._refuse()
-        store_ms = max(self._clock.now_ms(), self.last_append_ms)
-        (place,) = self.log.append([deletion_of(topic)], [0], store_ms)
-        self._dirty.difference_update(queues.values())
-        self.queue_table.delete_topic(topic)
-        # Only now may a checkpoint be behind the record: else a crash would leave the queues.
-        self._entered_until(place.log_offset, store_ms)
 
     def retain(self, topic_retention_ms: Mapping[str, int] | None = None) -> RetentionRound:
         """One round of retention; see `Retention.run`."""
@@ -610,6 +483,10 @@ class MessageStore(StoreReader):
         failed = self._refusal not in (None, self._hindrance) and not self.retention.owns(
             self._refusal
         )
+        try:
+            self._leave_gate()
+        except StoreError:
+            failed = True  # The next opening has to look at the queues.
         if self._late and not failed:
             with contextlib.suppress(StoreError):
                 self._refuse()
@@ -636,11 +513,12 @@ def _leave_all_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _without_lost_keys(message: NewMessage) -> NewMessage:
-    """A message that was rolled back is found under no key."""
-    if message.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
-        return message._replace(properties=b"")
-    return message
+def _settle(done: "Future[None]", error: StoreError | None) -> None:
+    """Let a wait end, or fail."""
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:

@@ -105,6 +105,15 @@ class Queues:
                 folder = folder.parent
                 self._unsynced.add(str(folder))
 
+    def cut_at(self, log_offset: int) -> None:
+        """Forget every entry of a record from `log_offset` on, and queues that have no others."""
+        for queue in self:
+            queue.cut_at(log_offset)
+            if queue.end == 0:
+                del self.by_topic[queue.topic][queue.queue_id]
+        for topic in [topic for topic, queues in self.by_topic.items() if not queues]:
+            del self.by_topic[topic]
+
     def _is_discarded(self, folder: Path) -> bool:
         return self._spares is not None and folder.is_dir() and self._spares.discard(folder)
 

@@ -112,9 +112,13 @@ class StoreReader:
         return QueueOffset(queue.start)
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """The offset that the next message will get."""
+        """The offset that the next message that can be read will have."""
         queue = self.queue_table.find(topic, queue_id)
         return QueueOffset(queue.end if queue else 0)
+
+    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The same, also where messages before it wait to be confirmed, and nobody sees them."""
+        return self.max_offset(topic, queue_id)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Iterator[Entry]:
         """(log offset, size, tags code) of up to `count` messages from `offset` on."""
@@ -124,7 +128,7 @@ class StoreReader:
     def place_of(self, topic: str, queue_id: int, offset: int) -> int:
         """Where in the log the message at a queue offset is, or the first one after it.
 
-        The end of the log if there is none.
+        The end of what is confirmed if there is none.
         """
         queue = self.queue_table.find(topic, queue_id)
         if queue is not None and offset < queue.end:
@@ -132,7 +136,7 @@ class StoreReader:
             for at, size, _ in queue.entries(offset, queue.end - offset):
                 if size != PADDING_SIZE:  # Otherwise it stands for a message that is not there.
                     return at
-        return int(self.log.end)
+        return self.confirmed
 
     def place(self, topic: str, queue_id: int, offset: int) -> Entry | None:
         """The entry of one message; None if it is not there: deleted, lost, or yet to come."""
@@ -213,6 +217,11 @@ class StoreReader:
     def log_end(self) -> LogOffset:
         """The byte after the last record."""
         return self.log.end
+
+    @property
+    def confirmed(self) -> int:
+        """Queues and index know all records below this log offset."""
+        return int(self.log.end)
 
     def record(self, log_offset: int, size: int) -> memoryview:
         """The bytes of one record."""

@@ -15,14 +15,15 @@ was stopped cleanly the queues tell where the log's end must be near; if not, it
 store times say in which segment to begin, as RocketMQ itself does it. RocketMQ leaves what it cuts
 where it is, so there whole records may follow that were given up: they are older than what is
 before them.
+
+With a gate (`gate`) only what is below the safe offset is entered: what follows may yet be cut. The
+log then ends before the first damage that follows: replicas must not differ, and others have it.
 """
 
-import logging
-import os
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
@@ -30,19 +31,14 @@ from onelog.store.checkpoint import Checkpoint
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.cutting import pieces_behind, put_aside
 from onelog.store.damage import Damage, Damages, scan
 from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.readonly import real_end
-from onelog.store.replay import Replay
-from onelog.store.segment import Segment, file_name
+from onelog.store.replay import Replay, only_of
 
-_log = logging.getLogger(__name__)
-
-CUT_FOLDER = "onelog-cut"
-_CUT_FILES_MAX = 100
-_CUT_BYTES_MAX = 64 << 20
 _RESTART_MS = 500
 """No broker starts again in less time; so much may a clock have been set back without harm."""
 _CLOCK_SLACK_MS = 3_000
@@ -56,6 +52,8 @@ class RecoveryReport:
     clean: bool
     replayed_from: int
     log_end: int
+    entered_end: int
+    """Up to where queues and index know the log."""
     records_replayed: int
     entries_missing: int
     """Queue positions between what was left of a queue and the next record of it: lost."""
@@ -97,6 +95,7 @@ def recover(
     tags_codes: TagsCodes,
     *,
     crashed: bool,
+    gated: bool = False,
 ) -> RecoveryReport:
     """Make the parts of a store agree, and set the log's end."""
     began = time.monotonic()
@@ -116,9 +115,9 @@ def recover(
     topics = TopicNumbers()
     walk = RecordWalk(tags_codes, topics, require_crc=require_crc)
     damages = Damages()
-    may_begin_anywhere = start == log.start > 0
-    replay = Replay(queues, index, topics, damages, may_begin_anywhere=may_begin_anywhere)
-    end, last_ms, last_record, tail = _replay(log, walk, replay, checkpoint, start)
+    replay = Replay(queues, index, topics, damages, may_begin_anywhere=log.start > 0)
+    enter_until = checkpoint.safe_offset if gated and checkpoint.ours else None
+    end, last_ms, last_record, tail = _replay(log, walk, replay, checkpoint, start, enter_until)
     if checkpoint.ours and checkpoint.safe_offset <= _limit(log):
         end = max(end, checkpoint.safe_offset)
     for each in tail:
@@ -135,6 +134,7 @@ def recover(
         clean=not crashed,
         replayed_from=start,
         log_end=end,
+        entered_end=end if enter_until is None else max(start, min(end, enter_until)),
         records_replayed=replay.records,
         entries_missing=replay.entries_missing,
         cut_bytes=cut_bytes,
@@ -148,32 +148,64 @@ def recover(
     )
 
 
+def deleted_topics(log: CommitLog, start: int, end: int, tags_codes: TagsCodes) -> set[str]:
+    """The topics that were deleted in a stretch of the log."""
+    walk = RecordWalk(tags_codes, TopicNumbers())
+    found = scan(log.segments, start, walk, end)
+    return {each[0] for part in found if isinstance(part, Stretch) for each in part.deleted}
+
+
+def rebuild(
+    log: CommitLog, queues: Queues, index: KeyIndex, tags_codes: TagsCodes, names: Collection[str]
+) -> None:
+    """Make the queues of some topics anew, from the whole log."""
+    for name in names:
+        queues.delete_topic(name)
+    topics = TopicNumbers()
+    replay = Replay(queues, index, topics, Damages(), may_begin_anywhere=log.start > 0)
+    walk = RecordWalk(tags_codes, topics)
+    for found in scan(log.segments, int(log.start), walk, int(log.end)):
+        if isinstance(found, Damage):
+            replay.skip(found)
+        else:
+            replay.enter(only_of(found, topics, names))
+    replay.finish()
+
+
 def _replay(
     log: CommitLog,
     walk: RecordWalk,
     replay: Replay,
     checkpoint: Checkpoint,
     start: int,
+    enter_until: int | None,
 ) -> tuple[int, int, int, list[Damage]]:
-    """Enter every record from `start` on.
+    """Enter every record from `start` on, or only those before `enter_until`.
 
-    Returns where the last one ends, when it was stored, where it starts, and what lies behind it.
+    Returns where the last one ends, when it was stored, where the last one that was entered starts,
+    and what lies behind it.
     """
     end, last_ms, last_record = start, checkpoint.log_ms, checkpoint.last_record
     behind: list[Damage] = []
-    for found in scan(log.segments, start, walk):
+    below = start if enter_until is None else max(start, enter_until)
+    found_below = scan(log.segments, start, walk, below)
+    for found in itertools.chain(found_below, scan(log.segments, below, walk)):
         if isinstance(found, Damage):
             behind.append(found)
             continue
         if behind:
             if not checkpoint.ours and _was_given_up(found, log, end, last_ms):
                 break
+            if enter_until is not None and end >= enter_until:
+                break  # Others have what is behind it, and have it whole.
             for each in behind:
                 replay.skip(each)
             behind = []
-        replay.enter(found)
-        last_ms, last_record = max(last_ms, int(found.store_ms[-1])), int(found.log[-1])
+        last_ms = max(last_ms, int(found.store_ms[-1]))
         end = found.end
+        if enter_until is None or end <= enter_until:
+            replay.enter(found)
+            last_record = int(found.log[-1])
     return end, last_ms, last_record, behind
 
 
@@ -228,35 +260,10 @@ def _start_by_time(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 def _cut(log: CommitLog, end: int) -> int:
     """End the log at `end`; returns how many bytes lay after it, which are put aside."""
-    behind: list[tuple[Segment, int, int]] = []
-    has_later = False
-    for segment in log.segments:
-        if segment.start + segment.size <= end:
-            continue
-        at = max(0, end - segment.start)
-        if size := segment.data_end(at) - at:
-            behind.append((segment, at, size))
-        has_later = has_later or segment.start > end
-    if behind or has_later:
-        _put_aside(log.folder.parent / CUT_FOLDER, behind)
+    behind = pieces_behind(log, end)
+    if behind or any(segment.start > end for segment in log.segments):
+        put_aside(log, behind)
         log.truncate(LogOffset(end))
     else:
         log.end = LogOffset(end)
     return sum(size for _, _, size in behind)
-
-
-def _put_aside(folder: Path, behind: Sequence[tuple[Segment, int, int]]) -> None:
-    """Keep a copy of what is to be cut, if there is room: nobody needs it, until somebody does."""
-    room = _CUT_BYTES_MAX
-    try:
-        for segment, at, size in behind:
-            folder.mkdir(exist_ok=True)
-            size = min(size, room)
-            room -= size
-            copy = segment.read_around(at, size)
-            (folder / file_name(segment.start + at)).write_bytes(copy)
-        kept = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime) if behind else []
-        for entry in kept[:-_CUT_FILES_MAX]:
-            os.unlink(entry.path)
-    except OSError as error:
-        _log.warning("no copy of what is cut in %s: %s", folder, error)

@@ -18,7 +18,8 @@ Invariant: replaying what was appended gives the queues and the index that appen
 
 import bisect
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +76,7 @@ class _Cursor:
         """Enter what goes on where the queue ends."""
         self.queue.reserve(len(entries) // ENTRY_BYTES)
         self.queue.put(entries)
+        self.replay.touched.add(self.queue)
         self.last_log = last_log
         self.known = True
 
@@ -85,6 +87,7 @@ class _Cursor:
         if held is not None:
             if streak.offset == held.end:
                 self.held = None
+                self.replay.holding.discard(self)
                 streak = streak._replace(
                     offset=held.offset,
                     entries=held.entries + streak.entries,
@@ -100,12 +103,14 @@ class _Cursor:
             self._place(streak)
         else:
             self.held = streak
+            self.replay.holding.add(self)
 
     def settle(self, following: int | None) -> None:
         """Decide about what is held back, by the offset that follows it in the log, if one does."""
         held, self.held = self.held, None
         if held is None:
             return
+        self.replay.holding.discard(self)
         end = self.queue.end
         if not self.known:
             believed = following is None or following > held.offset
@@ -149,6 +154,10 @@ class Replay:
     """Whether the first messages of a queue may have gone with the log's."""
     entries_missing: int = 0
     records: int = 0
+    touched: set[ConsumeQueue] = field(default_factory=set)
+    """Queues that got entries; the caller may clear it."""
+    holding: set["_Cursor"] = field(default_factory=set)
+    """Queues for which a record is held back."""
     _cursors: dict[int, "_Cursor"] = field(default_factory=dict)
     _collected: list[Places] = field(default_factory=list)
     _rows: int = 0
@@ -165,7 +174,7 @@ class Replay:
         for topic, log_offset in stretch.deleted:
             self._forget(topic, log_offset)
         if self._rows >= _ROWS_MAX:
-            self._write()
+            self.write()
 
     def skip(self, damage: Damage) -> None:
         """The log has damage here."""
@@ -188,9 +197,14 @@ class Replay:
 
     def finish(self) -> None:
         """The log has ended: write what is left."""
-        self._write()
-        for cursor in self._cursors.values():
+        self.write()
+        for cursor in list(self.holding):
             cursor.settle(None)
+
+    def held_from(self) -> int | None:
+        """Where in the log the first record lies that is held back, if any is."""
+        held = [each.held.first_log for each in self.holding if each.held is not None]
+        return min(held, default=None)
 
     def _forget(self, topic: str, log_offset: int) -> None:
         """A topic was deleted: take out what it had before that."""
@@ -201,11 +215,11 @@ class Replay:
                 columns = (places.queue, places.offset, places.log, places.size, places.code)
                 self._collected[row] = Places(*(column[keep] for column in columns))
         for queue in [each for each in self._cursors if each >> 32 == number]:
-            del self._cursors[queue]
+            self.holding.discard(self._cursors.pop(queue))
         if topic in self.queues.by_topic:
             self.queues.delete_topic(topic)
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Enter what was collected, queue by queue."""
         if not any(len(places.log) for places in self._collected):
             self._collected = []
@@ -255,3 +269,18 @@ class Replay:
                 cursor.put(part, last_log)
             else:
                 cursor.take(_Streak(first, part, first_log, last_log, last_size))
+
+
+def only_of(stretch: Stretch, topics: TopicNumbers, names: Collection[str]) -> Stretch:
+    """What of a stretch belongs into the queues of some topics; keys are left out."""
+    numbers = [topics.of(name) for name in names]
+    places = stretch.places
+    keep = np.isin(places.queue >> 32, numbers)
+    columns = (places.queue, places.offset, places.log, places.size, places.code)
+    return replace(
+        stretch,
+        places=Places(*(column[keep] for column in columns)),
+        key_row=stretch.key_row[:0],
+        key_hash=stretch.key_hash[:0],
+        deleted=[each for each in stretch.deleted if each[0] in names],
+    )

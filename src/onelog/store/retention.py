@@ -152,7 +152,7 @@ class Retention:
         segments = store.log.segments
         end = int(store.log.start)
         for number, (first, following) in enumerate(pairwise(segments), 1):
-            if number > config.retention_files_per_round or following.start > store.log.end:
+            if number > config.retention_files_per_round or following.start > store.confirmed:
                 break
             age_ms = now_ms - self._stored_before_ms(segments[number:], now_ms)
             expired = age_ms >= config.retention_ms and following.start <= keep_from

@@ -340,3 +340,42 @@ async def test_an_answer_that_is_waited_for_at_the_end_is_not_asked_for_again(
         with pytest.raises(ClientClosedError, match=f"is closed, .* {address}"):
             await second
     assert len(seen) == 1
+
+
+async def test_a_half_dead_name_server_is_waited_for_while_the_next_one_is_asked(
+    listen: Listen,
+) -> None:
+    dead, _ = await listen(silent)
+    gone = await unused(listen)
+    alive, _ = await listen(saying())
+    async with Nodes([dead, gone, alive], timeout_ms=60_000) as nodes:
+        async with asyncio.timeout(20):
+            assert (await nodes.ask_nameserver(LIST))[0] == alive
+        assert nodes.nameservers[0] == alive
+        assert not nodes.suspects
+
+
+async def test_a_node_that_did_not_answer_is_suspect_until_it_does(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "PROBE_SECONDS", 0.01)
+    is_dead = True
+
+    def answer(session: RemotingSession, command: Command) -> None:
+        if not is_dead:
+            session.reply(command)
+
+    nameserver, _ = await listen(saying())
+    gone = await unused(listen)
+    address, seen = await listen(answer)
+    async with Nodes([nameserver], timeout_ms=50) as nodes:
+        with pytest.raises(PeerTimeoutError):
+            await nodes.ask(address, LIST)
+        with pytest.raises(PeerClosedError):
+            await nodes.ask(gone, LIST)
+        assert set(nodes.suspects) == {address, gone}
+        # It may wake up on a new connection only.
+        await eventually(lambda: len(seen) > 1, "it is tried anew")
+        is_dead = False
+        await eventually(lambda: set(nodes.suspects) == {gone}, "it answers")
+        await nodes.ask(address, LIST)

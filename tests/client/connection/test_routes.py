@@ -130,6 +130,7 @@ async def test_routes_in_use_are_refreshed_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(routes_module, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(routes_module, "MASTERLESS_SECONDS", 0.01)
     known = {"orders": route_data({"a": A})}
     async with scripted(knowing(known)) as nameserver, Nodes([nameserver.address]) as nodes:
         routes = RouteCache(nodes)

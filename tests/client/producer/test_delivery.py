@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from onelog.client.connection.instance import Instance
-from onelog.client.message import Queue, Receipt
+from onelog.client.message import Message, Queue, Receipt
 from onelog.client.producer import delivery as delivery_module
 from onelog.client.producer.delivery import Delivery
 from onelog.client.producer.pending_sends import Parcel
@@ -239,6 +239,20 @@ async def test_a_topic_without_writable_queues_is_said_and_looked_up_again() -> 
             await here.deliver()
         here.routes["orders"] = route_data({"a": address})
         await here.deliver()
+
+
+@pytest.mark.parametrize("order_key", [None, "k"])
+async def test_sends_between_two_masters_take_the_patient_way(order_key: str | None) -> None:
+    async with world(storing) as here:
+        await here.deliver()
+        here.routes["orders"] = route_data({"a": here.brokers[0].address}, perm=4)
+        await here.delivery.instance.routes.refresh("orders")
+        message = Message("orders", b"hello")
+        assert not here.delivery.post(message, order_key, None, TIMEOUT_MS, lambda _: None)
+        with pytest.raises(BrokerNotFoundError, match="has no queue that can be written to now"):
+            await here.deliver(order_key=order_key)
+        here.routes["orders"] = route_data({"a": here.brokers[0].address})
+        await here.deliver(order_key=order_key)
 
 
 async def test_a_missing_topic_is_said_and_a_default_topic_helps() -> None:

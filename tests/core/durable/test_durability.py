@@ -4,7 +4,15 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.core.durable.durability import Durability
-from onelog.errors import FlushTimeoutError, OnelogError, StoreError, StoreFailedError
+from onelog.errors import (
+    FlushTimeoutError,
+    NotMasterError,
+    OnelogError,
+    ReplicaTimeoutError,
+    StoreError,
+    StoreFailedError,
+)
+from tests.core.replicas import Replicas
 from tests.core.world import ManualTimer
 
 
@@ -19,7 +27,7 @@ class SlowDisk:
 
 
 class Desk:
-    def __init__(self, *, sync_flush: bool) -> None:
+    def __init__(self, *, sync_flush: bool, replicas: Replicas | None = None) -> None:
         self.clock = ManualClock()
         self.timer = ManualTimer(self.clock)
         self.disk = SlowDisk()
@@ -31,6 +39,8 @@ class Desk:
             self.timer.schedule,
             self.posted.append,
             immediate=not sync_flush,
+            replicas=replicas,
+            replicates=replicas is not None,
         )
 
     def ask(self, name: str, log_offset: int = 10) -> None:
@@ -98,3 +108,46 @@ def test_tickets_that_were_answered_leave_no_timers_behind(answered: int) -> Non
     desk.timer.advance(10_000)
     assert len(desk.timer) == 0
     assert all(error is None for _, error in desk.heard)
+
+
+def test_both_the_disk_and_replicas_are_waited_for() -> None:
+    replicas = Replicas()
+    desk = Desk(sync_flush=True, replicas=replicas)
+    for name, log_offset in (("a", 10), ("b", 20)):
+        desk.ask(name, log_offset)
+    replicas.confirmed(10)
+    assert desk.heard == []
+    for _, flushed in desk.disk.waiting:
+        flushed(None)
+    for call in desk.posted:
+        call()
+    assert desk.heard == [("a", None)]
+    replicas.confirmed(20)
+    assert desk.heard == [("a", None), ("b", None)]
+
+
+def test_a_time_out_says_who_has_not_answered() -> None:
+    replicas = Replicas()
+    desk = Desk(sync_flush=True, replicas=replicas)
+    desk.ask("no replica", 10)
+    desk.disk.waiting[0][1](None)
+    desk.posted.pop()()
+    desk.ask("no disk", 20)
+    desk.timer.advance(5_000)
+    assert [(name, type(error)) for name, error in desk.heard] == [
+        ("no replica", ReplicaTimeoutError),
+        ("no disk", FlushTimeoutError),
+    ]
+
+
+def test_after_a_refusal_nothing_is_confirmed_any_more() -> None:
+    replicas = Replicas()
+    desk = Desk(sync_flush=False, replicas=replicas)
+    desk.ask("a")
+    desk.durability.refuse(NotMasterError("deposed"))
+    replicas.confirmed(10)
+    desk.ask("b")
+    desk.durability.when_safe_here(10, lambda error: desk.heard.append(("c", error)))
+    assert [(name, type(error)) for name, error in desk.heard] == [
+        (name, NotMasterError) for name in "abc"
+    ]

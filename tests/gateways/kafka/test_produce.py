@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,6 +11,7 @@ from confluent_kafka import TopicPartition
 from onelog.core.transactions.producers import BatchProducers
 from onelog.record.forms.kafka import Attribute, Codec, with_crc
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from tests.core.replicas import give_replicas
 from tests.gateways.kafka.live import address, consumer, kafka, produce, take
 from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, raw
 
@@ -119,6 +121,36 @@ async def test_unknown_topics_partitions_and_acks_are_refused(tmp_path: Path) ->
         assert (await client.produce("onelog_sys_tables", GOOD))["error_code"] == nowhere
         refused = await client.produce("orders", GOOD, acks=2)
         assert refused["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+async def test_who_asks_for_all_replicas_waits_for_them_and_others_do_not(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders", min_insync_replicas="3")
+        assert (await client.produce("orders", GOOD))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await client.produce("orders", GOOD, acks=1))["base_offset"] == 0
+        replicas = give_replicas(server.broker.durability)
+        late = await client.produce("orders", GOOD)
+        assert late["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+        assert (await client.produce("orders", GOOD, acks=1))["base_offset"] == 4
+        replicas.in_sync = 2
+        few = await client.produce("orders", GOOD)
+        assert few["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert server.store.max_offset("orders", 0) == 6
+        server.broker.fence()
+        gone = await client.produce("orders", GOOD, acks=1)
+        assert gone["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_replicas_that_went_while_a_batch_was_stored_are_missed_behind_it(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        replicas = give_replicas(server.broker.durability)
+        with mock.patch.object(replicas, "available", side_effect=[True, False]):
+            answer = await client.produce("orders", GOOD)
+        assert answer["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert server.store.max_offset("orders", 0) == 2
 
 
 async def test_without_acks_there_is_no_answer_and_an_error_closes(tmp_path: Path) -> None:

@@ -24,10 +24,18 @@ from typing import Any
 from onelog.client.admin.cluster import MASTER_ID, Clusters
 from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import Nodes, at_once, end_all, forgiven
-from onelog.client.connection.routes import RouteCache
+from onelog.client.connection.routes import Route, RouteCache
 from onelog.client.options import ClientOptions, client_settings
 from onelog.client.producer import unique_id
-from onelog.errors import ClientClosedError, ForkedError, MessageError, OnelogError, WrongLoopError
+from onelog.errors import (
+    ClientClosedError,
+    ForkedError,
+    MessageError,
+    OnelogError,
+    PeerClosedError,
+    PeerTimeoutError,
+    WrongLoopError,
+)
 from onelog.jobs import Job
 from onelog.message import Buffer
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
@@ -176,6 +184,31 @@ class Instance:
     def sign(self, ext: dict[str, str] | None, body: Buffer = b"") -> dict[str, str] | None:
         """A request's fields as they are sent: with a signature, if there are credentials."""
         return ext if self.credentials is None else self.credentials.sign(ext, body)
+
+    # Reading, which any broker of a set can answer.
+
+    def reader(self, route: Route, broker: str, broker_id: int = MASTER_ID) -> Address:
+        """Where to read: the master of a set, or the one that it suggests, if it answers."""
+        return route.reading_address(broker, broker_id=broker_id, suspects=self.nodes.suspects)
+
+    async def ask_reader(
+        self,
+        route: Route,
+        broker: str,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        accept: frozenset[int] = frozenset(),
+    ) -> Command:
+        """The answer of the master of a set, or of a slave if the master cannot be reached."""
+        address = self.reader(route, broker)
+        try:
+            return await self.ask(address, code, ext, body, accept=accept)
+        except (PeerClosedError, PeerTimeoutError):
+            other = self.reader(route, broker)
+            if other == address:
+                raise
+        return await self.ask(other, code, ext, body, accept=accept)
 
     # Being known to brokers.
 

@@ -1,15 +1,28 @@
 """Talking to name servers and brokers: which connection, how long to wait, whom to ask next.
 
-Invariants: a name server that does not answer is left at once for the next one, and the one that
-answered last is asked first; every failure is a typed error that names the address; what is asked
-of many nodes is asked at the same time, and of no more than `CONCURRENT_MAX` at once.
+A broker that could not be reached is suspect until it answers again; who only reads goes to
+another one of its set meanwhile.
+
+Invariants: a name server that does not answer soon is not waited for: the next one is asked, too,
+and the one that answered last is asked first; every failure is a typed error that names the
+address; what is asked of many nodes is asked at the same time, and of no more than
+`CONCURRENT_MAX` at once.
 """
 
 import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -37,6 +50,11 @@ from onelog.wire.remoting.command import Command
 
 CONCURRENT_MAX = 32
 TIMEOUT_MS = 3_000
+NEXT_SECONDS = 0.5
+"""How long a name server may take before the next one is asked as well."""
+PROBE_SECONDS = 1.0
+"""How often a suspect node is tried."""
+PROBES_MAX = 300
 
 REFUSALS: dict[int, type[OnelogError]] = {
     ResponseCode.TOPIC_NOT_EXIST: TopicNotFoundError,
@@ -49,6 +67,8 @@ REFUSALS: dict[int, type[OnelogError]] = {
 
 Sign = Callable[[Mapping[str, str] | None, Buffer], dict[str, str]]
 """Adds to a request's fields what proves who sends it."""
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -94,6 +114,7 @@ class Nodes:
         self._on_request = on_request
         self._peers: dict[Address, Peer] = {}
         self._connecting: SharedWork[Address, Peer] = SharedWork()
+        self._suspects: dict[Address, asyncio.Task[None]] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -110,6 +131,7 @@ class Nodes:
     async def close(self) -> None:
         """Close all connections; none is opened any more."""
         self._is_closed = True
+        await end_all(self._suspects.values())
         await self._connecting.close()
         peers, self._peers = self._peers, {}
         await asyncio.gather(*(peer.close() for peer in peers.values()))
@@ -166,9 +188,11 @@ class Nodes:
                 return await peer.ask(code, ext, body, limit_ms)
             except PeerTimeoutError:
                 reason = f"{address} did not answer {code.name} within {limit_ms} ms"
+                self.suspect(address)
                 raise PeerTimeoutError(reason) from None
             except PeerClosedError:
                 if is_fresh:
+                    self.suspect(address)
                     reason = f"{address} closed the connection instead of answering {code.name}"
                     raise PeerClosedError(reason) from None
             # It was idle for too long, or the node was restarted: worth a new one.
@@ -180,18 +204,54 @@ class Nodes:
         return await self._connecting.get(address, self._open)
 
     async def _open(self, address: Address) -> Peer:
-        peer = await Peer.connect(
-            address.host,
-            address.port,
-            tls=self._tls,
-            timeout_ms=self.timeout_ms,
-            on_request=self._on_request,
-            language="PYTHON",
-        )
+        try:
+            peer = await Peer.connect(
+                address.host,
+                address.port,
+                tls=self._tls,
+                timeout_ms=self.timeout_ms,
+                on_request=self._on_request,
+                language="PYTHON",
+            )
+        except (PeerClosedError, PeerTimeoutError):
+            self.suspect(address)
+            raise
         self._peers[address] = peer
         if self._on_connected is not None:
             self._on_connected(address, peer)
         return peer
+
+    # Nodes that do not answer.
+
+    @property
+    def suspects(self) -> Collection[Address]:
+        """The nodes that could not be reached when they were last tried."""
+        return self._suspects.keys()
+
+    def suspect(self, address: Address) -> None:
+        """A node does not answer: avoid it where another one would do, until it does again."""
+        is_known = address in self._suspects or address in self._nameservers
+        if not is_known and not self._is_closed:
+            task = asyncio.ensure_future(self._probe(address))
+            self._suspects[address] = task
+            task.add_done_callback(lambda _: self._suspects.pop(address, None))
+
+    async def _probe(self, address: Address) -> None:
+        """Come back when a node answers, whatever that is; or when that is hopeless."""
+        for _ in range(PROBES_MAX):
+            await asyncio.sleep(PROBE_SECONDS)
+            try:
+                peer = await self.peer(address)
+                await peer.ask(RequestCode.HEART_BEAT, None, b"{}", self.timeout_ms)
+            except PeerTimeoutError:
+                # Half dead, or its machine is gone: the next try takes a new connection.
+                if (stuck := self._peers.pop(address, None)) is not None:
+                    stuck.connection.abort()
+            except OnelogError:
+                continue
+            else:
+                log.info("%s answers again", address)
+                return
 
     # The name servers.
 
@@ -199,19 +259,35 @@ class Nodes:
         self, code: RequestCode, ext: dict[str, str] | None = None
     ) -> tuple[Address, Command]:
         """The answer of the first name server that gives one, and which it was."""
-        reasons = []
-        for address in list(self._nameservers):
-            try:
-                answer = await self._ask(address, code, ext, b"")
-            except (PeerClosedError, PeerTimeoutError) as error:
-                reasons.append(str(error))
-                continue
-            self._nameservers.remove(address)
-            self._nameservers.insert(0, address)
-            if answer.code != ResponseCode.SUCCESS:
-                raise refusal(address, code, answer)
-            return address, answer
+        reasons: list[str] = []
+        rest = list(self._nameservers)
+        asked: dict[asyncio.Task[Command], Address] = {}
+        try:
+            while rest or asked:
+                if rest:
+                    address = rest.pop(0)
+                    task = asyncio.ensure_future(self._ask(address, code, ext, b""))
+                    asked[task] = address
+                patience = NEXT_SECONDS if rest else None
+                await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in [each for each in asked if each.done()]:
+                    address = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except (PeerClosedError, PeerTimeoutError) as error:
+                        reasons.append(str(error))
+                    else:
+                        return address, self._told(address, code, answer)
+        finally:
+            await end_all(asked)
         raise NameserversUnreachableError("no name server answers: " + "; ".join(reasons))
+
+    def _told(self, address: Address, code: RequestCode, answer: Command) -> Command:
+        self._nameservers.remove(address)
+        self._nameservers.insert(0, address)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(address, code, answer)
+        return answer
 
     async def fetch_nameserver(
         self, code: RequestCode, kind: type[B], ext: dict[str, str] | None = None

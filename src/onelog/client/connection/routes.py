@@ -9,12 +9,13 @@ called. However many callers want an unknown topic, the name servers are asked o
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from onelog.client.admin.cluster import MASTER_ID, BrokerSet, broker_set
 from onelog.client.connection.address import Address
-from onelog.client.connection.nodes import Nodes, SharedWork, forgiven
+from onelog.client.connection.nodes import Nodes, SharedWork, at_once, forgiven
 from onelog.client.message import Queue
 from onelog.errors import BrokerNotFoundError, TopicNotFoundError
 from onelog.jobs import Job
@@ -23,8 +24,10 @@ from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.routes import TopicRouteData
 
 REFRESH_SECONDS = 30.0
-"""Brokers that create topics on demand take their settings from this one."""
+MASTERLESS_SECONDS = 3.0
+"""The same, for a topic with a broker that nobody can write to: its master may be back soon."""
 QUEUES = 4
+"""Of a topic that comes into being on demand, if nobody says how many."""
 
 PERM_WRITE = 2
 PERM_READ = 4
@@ -43,6 +46,17 @@ class Route:
     brokers: Mapping[str, BrokerSet]
     is_default: bool = False
     """Whether the topic does not exist yet, and this is where it would come into being."""
+    writable: frozenset[str] = field(init=False)
+    """The names of the brokers that take messages."""
+
+    def __post_init__(self) -> None:
+        names = frozenset(queue.broker for queue in self.publish_queues)
+        object.__setattr__(self, "writable", names)
+
+    @property
+    def lacks_master(self) -> bool:
+        """Whether a broker can be read from only: a slave may be there in its master's place."""
+        return not self.writable.issuperset(queue.broker for queue in self.read_queues)
 
     def address(self, broker: str) -> Address:
         """The address of a master by its name; `BrokerNotFoundError` if it is not known."""
@@ -54,12 +68,20 @@ class Route:
             )
         return brokers.master
 
-    def reading_address(self, broker: str, *, broker_id: int = MASTER_ID) -> Address:
-        """Where to read from: the broker with that id if it is known, else any of its set."""
+    def reading_address(
+        self, broker: str, *, broker_id: int = MASTER_ID, suspects: Collection[Address] = ()
+    ) -> Address:
+        """Where to read from: the broker with that id if it is known, else any of its set; one
+        that is not suspect, if there is such a one.
+        """
         brokers = self.brokers.get(broker)
         if brokers is None:
             return self.address(broker)
-        return dict(brokers.members).get(broker_id) or brokers.preferred
+        wanted = dict(brokers.members).get(broker_id) or brokers.preferred
+        if wanted in suspects:
+            others = (address for _, address in brokers.members if address not in suspects)
+            return next(others, wanted)
+        return wanted
 
 
 class RouteCache:
@@ -117,11 +139,14 @@ class RouteCache:
     async def keep_fresh(self) -> None:
         """Refresh all topics in use, again and again; ends by being cancelled."""
         job = Job("refreshing the routes")
+        due = time.monotonic() + REFRESH_SECONDS
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(MASTERLESS_SECONDS)
+            topics = [each.topic for each in self._routes.values() if each.lacks_master]
+            if time.monotonic() >= due:
+                topics, due = list(self._routes), time.monotonic() + REFRESH_SECONDS
             with job:
-                for topic in self.topics:
-                    await self.refresh_quietly(topic)
+                await at_once(self.refresh_quietly, topics)
 
     async def refresh_quietly(self, topic: str) -> None:
         """Refresh one topic; if that fails, its route stays as it was."""

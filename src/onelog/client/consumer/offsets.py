@@ -10,13 +10,15 @@ leaves the old one or the new one.
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from onelog.client.connection.address import Address
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once, forgiven
+from onelog.client.connection.routes import Route
 from onelog.client.message import Queue
 from onelog.errors import GroupNotFoundError, KeyNotFoundError, NotSavedError, WireError
 from onelog.wire.remoting import fields
@@ -33,7 +35,7 @@ async def ask_broker_of(
     """What the broker of a queue answers to a question about the queue."""
     route = await instance.routes.get(queue.topic)
     asked = {**_queue_fields(queue), **(ext or {})}
-    return (await instance.ask(route.reading_address(queue.broker), code, asked)).ext
+    return (await instance.ask_reader(route, queue.broker, code, asked)).ext
 
 
 def _queue_fields(queue: Queue) -> dict[str, str]:
@@ -68,6 +70,8 @@ class BrokerOffsets:
     _is_exact: bool = False
     """Whether a position that nobody has written is none, also in a young topic, where brokers say
     0 otherwise; and whether it is an error if a broker does not take one."""
+    strayed: set[Queue] = field(default_factory=set)
+    """The queues whose position was last told to a slave: its master has to hear it yet."""
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
@@ -86,7 +90,8 @@ class BrokerOffsets:
         for queue, offset in offsets.items():
             route = self._instance.routes.known(queue.topic)
             if route is not None and queue.broker in route.brokers:
-                address = route.reading_address(queue.broker)
+                address = self._instance.reader(route, queue.broker)
+                self._note(route, queue, address)
                 code = RequestCode.UPDATE_CONSUMER_OFFSET
                 ext = {**_queue_fields(queue), **self._committed(offset)}
                 self._instance.oneway(address, code, ext)
@@ -113,7 +118,19 @@ class BrokerOffsets:
             await self._ask(queue, code, ext)
 
     async def _ask(self, queue: Queue, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
-        return await ask_broker_of(self._instance, queue, code, ext)
+        answer = await ask_broker_of(self._instance, queue, code, ext)
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            route = await self._instance.routes.get(queue.topic)
+            self._note(route, queue, self._instance.reader(route, queue.broker))
+        return answer
+
+    def _note(self, route: Route, queue: Queue, address: Address) -> None:
+        # What name servers call the master may be a slave that acts for it.
+        is_master = address == route.brokers[queue.broker].master
+        if is_master and queue.broker in route.writable:
+            self.strayed.discard(queue)
+        else:
+            self.strayed.add(queue)
 
     def _committed(self, offset: int) -> dict[str, str]:
         return {"consumerGroup": self._group, "commitOffset": str(offset)}
@@ -121,6 +138,8 @@ class BrokerOffsets:
 
 class LocalOffsets:
     """The positions of one consumer, in a file of the form that RocketMQ's Java client has."""
+
+    strayed: Collection[Queue] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -59,9 +59,9 @@ async def _client_ids(member: Membership, route: Route) -> list[str]:
     ext = {"consumerGroup": member.group}
     problem: OnelogError | None = None
     for name in sorted(route.brokers):
-        address = route.reading_address(name)
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         try:
-            answer = await member.instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            answer = await member.instance.ask_reader(route, name, code, ext)
         except RequestRefusedError:
             return []
         except OnelogError as error:

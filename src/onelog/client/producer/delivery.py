@@ -322,7 +322,9 @@ class Delivery:
 
     def _route_changed(self, topic: str, route: Route) -> None:
         name = self.instance.unwrap(topic)
-        if name in self._targets:
+        if name in self._targets and not route.publish_queues:
+            del self._targets[name]  # There is no master now: who sends asks for one.
+        elif name in self._targets:
             self._made(name, route)
 
     def _refresh_soon(self, topic: str) -> None:

@@ -60,6 +60,19 @@ def verify_store(
         raise typer.Exit(1)
 
 
+@app.command("compare")
+def compare_stores(
+    first: Folder,
+    second: Annotated[Path, typer.Argument(metavar="DIR2", help="The folder of the other store.")],
+    json: Json = False,
+) -> None:
+    """Say whether two stores have the same log, byte for byte. Exit code 1 if they differ."""
+    from onelog.commands.store.compare import compare
+
+    if not compare(first, second, as_json=json):
+        raise typer.Exit(1)
+
+
 @app.command("dump")
 def dump_queue(
     folder: Folder,

@@ -91,7 +91,8 @@ class Groups(Settings[GroupConfig]):
             return config
         if self.auto_create or self.is_system(name):
             config = GroupConfig(name)
-            self.put(config)
+            if not self.follows:
+                self.put(config)
             return config
         raise GroupNotFoundError(f"subscription group [{name}] does not exist")
 

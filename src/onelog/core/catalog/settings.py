@@ -45,6 +45,8 @@ class Settings(Generic[Config]):
         self.naming = naming
         self._system = {config.name: config for config in system}
         self._known: dict[str, Config] = {}
+        self.follows = False
+        """Whether the log is another broker's: then all of them are made there."""
         self.on_change: list[Callable[[str, Config | None], None]] = []
         """Called after one was created, changed or deleted (then with None)."""
 

@@ -136,7 +136,7 @@ class Topics(Settings[TopicConfig]):
             if name in before and self._known.get(name) == before[name]:
                 del self._known[name]
         self.add_system()
-        if changed or gone:
+        if (changed or gone) and not self.follows:
             self._tables.write([self._versions.next(self.name)])
             for name in (*changed, *gone):
                 self._tell(name)
@@ -244,6 +244,8 @@ class Topics(Settings[TopicConfig]):
         forth with each heartbeat.
         """
         found = self._known.get(config.name)
+        if self.follows:
+            return found or config
         if found is None:
             check_name(config.name)
             self._put(config)

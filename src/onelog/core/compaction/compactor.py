@@ -109,8 +109,7 @@ class Compaction:
 
     def open(self) -> None:
         """See which topics are compacted, and that what is left of their queues is there."""
-        for config in self._topics.all():
-            self._topic_changed(config.name, config)
+        self.learn_topics()
         for place, each in list(self.remains.items()):
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
             if self._topics.get(place[0]) is None or not has_all:
@@ -121,6 +120,11 @@ class Compaction:
             if queue.end < each.end:
                 # Its files were made anew, from a log that has nothing of it any more.
                 queue.pad_to(each.end)
+
+    def learn_topics(self) -> None:
+        """See which topics are compacted."""
+        for config in self._topics.all():
+            self._topic_changed(config.name, config)
 
     def close(self) -> None:
         """A pass that is under way ends here, and counts for nothing."""
@@ -300,7 +304,7 @@ class Compaction:
         from onelog.core.compaction.passes import Pass
 
         going = Pass(self._store, plan, self._queue_for(place), self.keys_max)
-        first = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
+        first = int(self._store.next_offset(COMPACTED_TOPIC, going.queue_id))
         self._ask(going.step, partial(self._stepped, going, queue, first))
 
     def _queue_for(self, place: Place) -> int:
@@ -327,8 +331,13 @@ class Compaction:
             step = partial(self._stepped, going, queue, first)
             self._schedule(_PAUSE_MS, lambda: self._ask(going.step, step))
             return
+        last = int(self._store.next_offset(COMPACTED_TOPIC, going.queue_id))
+        if last > self._store.max_offset(COMPACTED_TOPIC, going.queue_id):
+            # Replicas have not confirmed it: nobody could read it yet.
+            again = partial(self._stepped, going, queue, first)
+            self._schedule(_PAUSE_MS, lambda: self._ask(list, again))
+            return
         self._marked.mark(place[0])
-        last = int(self._store.max_offset(COMPACTED_TOPIC, going.queue_id))
         now = going.remains(first, last, self._clock.now_ms())
         self._tables.write([(self.name, _key(place), [*now[:-1], [*map(list, now.cleaned)]])])
         self._needed_from(place)
@@ -363,7 +372,7 @@ class Compaction:
                 found = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
             if place[0] in self._policies:
                 found = min(found, store.place_of(*place, 0 if before is None else before.end))
-            if found < store.log_end:  # Else it moves with whatever is written.
+            if found < store.confirmed:  # Else it moves with whatever is written.
                 self._needed[place] = found
         return found
 

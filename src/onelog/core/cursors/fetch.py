@@ -38,6 +38,7 @@ BULK_COUNT_MAX = 1 << 16
 """Messages in one answer to a bulk reader."""
 _FOUND, _COLD, _LATER = FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER
 _AT_END = FetchStatus.OFFSET_OVERFLOW_ONE
+_ELSEWHERE = (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_OVERFLOW_BADLY)
 _EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -104,6 +105,8 @@ class Fetches:
     stats: Stats
     clock: Clock
     settings: Callable[[], BrokerConfig]
+    follows: bool = False
+    """Whether this broker follows another one, which may have what it lacks."""
 
     def fetch(
         self,
@@ -255,20 +258,33 @@ class Fetches:
         status = result.status
         if status is _LATER:
             return result
+        if self.follows and (status in _ELSEWHERE or (offset and status in _EMPTY)):
+            # Nobody is moved because of what a slave lacks: it may come, or the master has it.
+            return Fetched(_AT_END, [], offset, result.min_offset, result.max_offset)
         if status is not _FOUND and status is not _COLD:
             self.stats.totals.missed += 1
         if group is not None:
             self.offsets.pulled(group, topic, queue_id, result.next_offset)
         return result
 
+    def suggested_broker(self, group: str, fetched: Fetched, far_bytes: int) -> int:
+        """The id of that broker of the set which a group should read from next.
+
+        Who is so far behind that the disk has to be read would push from the page cache what all
+        the others read.
+        """
+        config = self.groups.require(group)
+        behind = self.store.log_end - sum(fetched.ranges[-1]) if fetched.ranges else 0
+        return config.slow_broker_id if behind > far_bytes else config.broker_id
+
     def _hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
         """What a fetch that found too little waits for."""
         keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
         if limits.bytes_min > 1:
-            store, begin = self.store, self.store.log_end
+            store, begin = self.store, self.store.confirmed
             # A record may be in several queues; so much must be new before there can be enough.
             grown_min = (limits.bytes_min - lack.size) // len(cursors)
-            return keys, lambda: store.log_end - begin >= grown_min
+            return keys, lambda: store.confirmed - begin >= grown_min
         _, topic, queue_id, offset, subscription, _ = cursors[0]
         if subscription is None or len(cursors) > 1:
             return keys, None

@@ -1,20 +1,29 @@
 """Permission to acknowledge: is what was written safe, as far as it was promised?
 
-With asynchronous flush that is so at once. With synchronous flush it is so when the disk has
-confirmed every byte up to the message's end; the store's flush thread tells, one group of ticks at
-a time, and the answer is handed over to the core's thread by `post`.
+With asynchronous flush and no replicas that is so at once. With synchronous flush it is so when the
+disk has confirmed every byte up to the message's end; the store's flush thread tells, one group of
+ticks at a time, and the answer is handed over to the core's thread by `post`. With replicas it is
+so when as many of them have those bytes as `replication.ack` says; the leader tells (`Replicas`).
 
-Invariant: each callback is called exactly once: with None, with the flush's error, or with
-`FlushTimeoutError` when the disk has not answered in time (what it says after that is ignored).
+Invariant: each callback is called exactly once: with None, with the flush's error, or, when what
+was asked has not answered in time (what it says after that is ignored), with `FlushTimeoutError` or
+`ReplicaTimeoutError`. After `refuse`, none is called with None.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Protocol
 
 from onelog.clock import Clock
 from onelog.core.durable.deadlines import Schedule
-from onelog.errors import FlushTimeoutError, OnelogError, StoreError
+from onelog.errors import (
+    FlushTimeoutError,
+    OnelogError,
+    ReplicasMissingError,
+    ReplicaTimeoutError,
+    StoreError,
+)
 from onelog.message import LogOffset
 from onelog.store.message_store import MessageStore
 
@@ -23,17 +32,51 @@ Post = Callable[[Callable[[], None]], None]
 """Calls a function in the thread of the core, soon; may be called from any thread."""
 
 
+class Replicas(Protocol):
+    """The other nodes that keep this log, as the master sees them."""
+
+    @property
+    def in_sync(self) -> int:
+        """How many nodes have all that is confirmed, the master included."""
+        ...
+
+    def appended(self) -> None:
+        """There is more in the log; once for all that a tick has appended."""
+        ...
+
+    def when_replicated(self, log_offset: int, callback: WhenSafe) -> None:
+        """Call back, in the core's thread, once what is below is where the mode wants it."""
+        ...
+
+    def available(self, needed: int) -> bool:
+        """Whether as many nodes are in sync, and as many as the mode needs."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _Ticket:
     """One callback on its way."""
 
-    _durability: "Durability"
+    _post: Post
     deadline_ms: int
     when_safe: WhenSafe | None
+    left: int
+    """How many of flush and replicas have not confirmed."""
+    is_flushed: bool
 
     def flushed(self, error: StoreError | None) -> None:
         """Called by the flush thread."""
-        self._durability.post(lambda: self.settle(error))
+        self._post(lambda: self._on_disk(error))
+
+    def _on_disk(self, error: StoreError | None) -> None:
+        self.is_flushed = True
+        self.confirmed(error)
+
+    def confirmed(self, error: OnelogError | None) -> None:
+        """One of those who were asked has confirmed, or cannot."""
+        self.left -= 1
+        if error is not None or self.left == 0:
+            self.settle(error)
 
     def settle(self, error: OnelogError | None) -> None:
         """Call back, unless that has happened."""
@@ -43,8 +86,56 @@ class _Ticket:
 
 
 @dataclass(eq=False)
+class _Line:
+    """Tickets in the order of their deadlines: those that wait equally long."""
+
+    _clock: Clock
+    _schedule: Schedule
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        self._tickets: deque[_Ticket] = deque()
+        self._armed = False
+
+    def add(self, ticket: _Ticket) -> None:
+        """Look after one more."""
+        tickets = self._tickets
+        while tickets and tickets[0].when_safe is None:
+            tickets.popleft()
+        tickets.append(ticket)
+        if not self._armed:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._armed = True
+        wait_ms = self._tickets[0].deadline_ms - self._clock.now_ms()
+        self._schedule(max(1, wait_ms), self._time_passed)
+
+    def _time_passed(self) -> None:
+        """Give up on what is overdue."""
+        self._armed = False
+        now = self._clock.now_ms()
+        tickets = self._tickets
+        while tickets and (tickets[0].when_safe is None or tickets[0].deadline_ms <= now):
+            ticket = tickets.popleft()
+            kind, by = (
+                (ReplicaTimeoutError, "replicas")
+                if ticket.is_flushed
+                else (FlushTimeoutError, "the disk")
+            )
+            ticket.settle(kind(f"stored, but not confirmed by {by} in {self.timeout_ms} ms"))
+        if tickets:
+            self._arm()
+
+    def settle_all(self, error: OnelogError) -> None:
+        """Let nobody wait any longer."""
+        while self._tickets:
+            self._tickets.popleft().settle(error)
+
+
+@dataclass(eq=False)
 class Durability:
-    """Who waits for the disk."""
+    """Who waits for the disk, and for replicas."""
 
     _store: MessageStore
     _clock: Clock
@@ -54,49 +145,77 @@ class Durability:
     immediate: bool
     """Whether everything may be acknowledged as soon as it is written."""
     timeout_ms: int = 5_000
+    replicas: Replicas | None = None
+    """Who else has the log; None if nobody."""
+    replicates: bool = False
+    """Whether these are asked before anything is acknowledged."""
+    replicas_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
-        self._tickets: deque[_Ticket] = deque()
-        self._armed = False
+        self._flushes = not self.immediate
+        self.immediate = self.immediate and not self.replicates
+        self._here = _Line(self._clock, self._schedule, self.timeout_ms)
+        self._everywhere = _Line(self._clock, self._schedule, self.replicas_timeout_ms)
+        self._refusal: OnelogError | None = None
 
     def when_safe(self, log_offset: int, callback: WhenSafe) -> None:
         """Call back once everything below `log_offset` is as safe as promised."""
+        replicas = self.replicas
         if self.immediate:
             callback(None)
-            return
-        ticket = _Ticket(self, self._clock.now_ms() + self.timeout_ms, callback)
-        self._drop_settled()
-        self._tickets.append(ticket)
-        if not self._armed:
-            self._arm()
-        self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
+        elif replicas is None or not self.replicates or self._refusal is not None:
+            self.when_safe_here(log_offset, callback)
+        elif not replicas.available(0):
+            callback(ReplicasMissingError("stored, but too few replicas are in sync"))
+        else:
+            flushes = self._flushes
+            deadline_ms = self._clock.now_ms() + self.replicas_timeout_ms
+            ticket = _Ticket(self.post, deadline_ms, callback, 1 + flushes, not flushes)
+            self._everywhere.timeout_ms = self.replicas_timeout_ms
+            self._everywhere.add(ticket)
+            if flushes:
+                self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
+            replicas.when_replicated(log_offset, ticket.confirmed)
+
+    def when_safe_here(self, log_offset: int, callback: WhenSafe) -> None:
+        """`when_safe`, but whatever replicas have."""
+        if self._refusal is not None:
+            callback(self._refusal)
+        elif not self._flushes:
+            callback(None)
+        else:
+            deadline_ms = self._clock.now_ms() + self.timeout_ms
+            ticket = _Ticket(self.post, deadline_ms, callback, 1, False)
+            self._here.timeout_ms = self.timeout_ms
+            self._here.add(ticket)
+            self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
+
+    def require_replicas(self, needed: int) -> None:
+        """`ReplicasMissingError` if what is written now cannot be confirmed, or by too few."""
+        replicas = self.replicas
+        if needed > 1 and replicas is None:
+            raise ReplicasMissingError(f"{needed} replicas are asked for; this broker has none")
+        if replicas is not None and not replicas.available(needed):
+            raise ReplicasMissingError(f"{replicas.in_sync} replicas are in sync, which is too few")
 
     def when_on_disk(self, callback: WhenSafe) -> None:
-        """Call back, in the flush thread, once everything written so far is on disk.
+        """Call back, in the flush thread, once everything written so far is confirmed and on disk.
 
         Whatever is promised: for what may be deleted only then.
         """
-        self._store.when_flushed(self._store.log_end, callback)
+        end = self._store.log_end
 
-    def _drop_settled(self) -> None:
-        tickets = self._tickets
-        while tickets and tickets[0].when_safe is None:
-            tickets.popleft()
+        def confirmed(error: StoreError | None) -> None:
+            if error is None:
+                self._store.when_flushed(end, callback)
+            else:
+                callback(error)
 
-    def _arm(self) -> None:
-        self._armed = True
-        wait_ms = self._tickets[0].deadline_ms - self._clock.now_ms()
-        self._schedule(max(1, wait_ms), self._time_passed)
+        self._store.when_confirmed(end, confirmed)
 
-    def _time_passed(self) -> None:
-        """Give up on what is overdue. Tickets are in the order of their deadlines."""
-        self._armed = False
-        now = self._clock.now_ms()
-        tickets = self._tickets
-        while tickets and (tickets[0].when_safe is None or tickets[0].deadline_ms <= now):
-            ticket = tickets.popleft()
-            ticket.settle(
-                FlushTimeoutError(f"stored, but not confirmed by the disk in {self.timeout_ms} ms")
-            )
-        if tickets:
-            self._arm()
+    def refuse(self, error: OnelogError) -> None:
+        """Acknowledge nothing from now on: those who wait, and who come, are told the reason."""
+        self._refusal = error
+        self.immediate = False
+        self._here.settle_all(error)
+        self._everywhere.settle_all(error)

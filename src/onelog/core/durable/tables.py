@@ -6,8 +6,10 @@ latest snapshot is loaded, and the records after it go through the same `apply`.
     record    topic `onelog_sys_tables`, queue 0; body = JSON [[table, key, value], ...];
               the value null deletes the key
     snapshot  config/onelog-tables.json =
-              {"format": 1, "next_offset": n, "tables": {table: {key: value}}};
-              n is the queue offset of the first record that the snapshot does not cover
+              {"format": 1, "next_offset": n, "tables": {table: {key: value}}, "last": place};
+              n is the queue offset of the first record that the snapshot does not cover; the place
+              is that of the last record that it tells of: queue offset, log offset, store time, CRC
+    table     "restated": {"from": n}: from record n on, records alone say everything
 
 Invariant: memory = snapshot + records from `next_offset` on, in order. So the snapshot has to be
 renewed before retention may delete the records after it (`snapshot`), and it takes its place only
@@ -15,6 +17,11 @@ when the log is on disk up to where it tells of: positions in it would otherwise
 queues after a loss of power. One that is ahead all the same is written anew before the next record,
 which would get an offset that the snapshot claims to cover; the tables' owners look after what is
 in it.
+
+Where the log has replicas, snapshots have none: a replica begins with what the log still has, and
+one whose log was cut has a snapshot of another history. So before retention deletes records, all
+entries are recorded again (`restate_some`); a snapshot counts only if its last record is the one in
+the log, and without it the records say everything.
 """
 
 import logging
@@ -30,10 +37,10 @@ import msgspec
 
 from onelog.clock import Clock
 from onelog.core.durable.writer import Writer
-from onelog.errors import MessageError, StoreCorruptError, StoreError
+from onelog.errors import MessageError, OnelogError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
 from onelog.names import TABLES_FILE, TABLES_TOPIC
-from onelog.record.decode import decode_messages
+from onelog.record.decode import decode_message, decode_messages
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -52,8 +59,10 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 Part = dict[str, Any] | list[bytes] | None
 """Entries of a table; or one of them in JSON, with its key, in pieces."""
-_Text = tuple[list[bytes], int]
-"""A snapshot in pieces, and the first record that it does not cover."""
+_Text = tuple[list[bytes], int, int]
+"""A snapshot in pieces, the first record that it does not cover, and the first it knows not of."""
+_Place = tuple[int, int, int, int]
+"""Queue offset, log offset, store time and CRC of a record, by which it is known again."""
 Change = tuple[str, str, Any]
 """A table's name, a key, and the key's new value; None deletes the key."""
 
@@ -88,6 +97,20 @@ class _Snapshot:
     format: int
     next_offset: int
     tables: dict[str, dict[str, Any]]
+    last: _Place | None = None
+
+
+class _Restated:
+    """From which record on the records say everything."""
+
+    name = "restated"
+    begin = 0
+
+    def apply(self, key: str, value: Any) -> None:
+        self.begin = int(value)
+
+    def parts(self) -> list[dict[str, Any]]:
+        return [{"from": self.begin}] if self.begin else []
 
 
 class _Foreign:
@@ -124,16 +147,24 @@ class Tables:
     file: str = TABLES_FILE
     snapshot_records: int = 10_000
     snapshot_age_ms: int = 300_000
+    restates: bool = False
+    """Whether the log has replicas, and has to say everything without a snapshot."""
 
     def __post_init__(self) -> None:
         self._path = self._folder / self.file
+        self._restated = _Restated()
         self._tables: dict[str, Table] = {}
+        if self.restates:
+            self._tables[_Restated.name] = self._restated
+        self._restating: Iterator[int] | None = None
+        self._applied = 0
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(list[Change]).decode
         self._covered = 0
         self._attempt_ms = self._clock.now_ms()
         self._gathering: Generator[int, None, _Text] | None = None
         self._file_lock = threading.Lock()
+        self._is_closed = False
 
     def add(self, table: Table) -> None:
         """Take a table in; before `open`."""
@@ -142,10 +173,15 @@ class Tables:
 
     def open(self) -> bool:
         """Bring every table back to its last recorded state. False if this store never had any."""
-        end = self._store.max_offset(self.topic, 0)
+        end = self._applied = self._store.max_offset(self.topic, 0)
         snapshot = self._load_snapshot()
+        if snapshot is not None and self.restates and not self._is_of_this_log(snapshot):
+            log.warning(
+                "%s tells of records that the log does not have, and is ignored", self._path
+            )
+            snapshot = None
         if snapshot is None:
-            self._replay(0)
+            self._replay(self._store.min_offset(self.topic, 0) if self.restates else 0)
             return end > 0
         for name, entries in snapshot.tables.items():
             self.apply([(name, key, value) for key, value in entries.items()])
@@ -178,6 +214,27 @@ class Tables:
                 f"{self._path} has format {snapshot.format}; this version reads {SNAPSHOT_FORMAT}"
             )
         return snapshot
+
+    def _is_of_this_log(self, snapshot: _Snapshot) -> bool:
+        """Whether the log has what a snapshot tells of; it may have been cut, and gone on."""
+        if snapshot.last is None:
+            return snapshot.next_offset <= self._applied
+        return self._place(snapshot.last[0]) == snapshot.last
+
+    def _place(self, offset: int) -> _Place | None:
+        """What the record at a queue offset is known by; None if it is not there."""
+        entry = self._store.place(self.topic, 0, offset)
+        if entry is None:
+            return None
+        message = decode_message(memoryview(self._store.read_cold(entry[0], entry[1])))
+        return offset, entry[0], message.store_ms, message.body_crc
+
+    def follow(self) -> None:
+        """Apply the records that have come since the last time, to the log of a follower."""
+        end = self._store.max_offset(self.topic, 0)
+        if end > self._applied:
+            self._replay(self._applied)
+            self._applied = end
 
     def _replay(self, offset: int) -> None:
         """Apply the records from `offset` on."""
@@ -262,8 +319,10 @@ class Tables:
             size += len(part) + 1
         if parts:
             bodies.append(b"[" + b",".join(parts) + b"]")
-        now = self._clock.now_ms()
-        return [NewMessage(self.topic, 0, body, born_ms=now) for body in bodies]
+        return list(map(self._record, bodies))
+
+    def _record(self, body: bytes) -> NewMessage:
+        return NewMessage(self.topic, 0, body, born_ms=self._clock.now_ms())
 
     def snapshot_if_due(self) -> bool:
         """Write a snapshot when many records, or old ones, are not covered by the last.
@@ -278,14 +337,60 @@ class Tables:
             self.snapshot()
         return self._gathering is not None
 
-    def prepare_retention(self, reach: int) -> None:
-        """Before log files up to this offset are deleted: write a snapshot if they are needed."""
-        if self._gathering is None and self.needed_from() < reach:
+    def prepare_retention(self, reach: int, *, follows: bool = False) -> None:
+        """Before log files up to this offset are deleted: write what is needed of them anew.
+
+        That is a snapshot, and where that is not enough the entries themselves; those of a log that
+        `follows` another come with it.
+        """
+        if self._gathering is None and self._place_of(self._covered) < reach:
             self.snapshot()
+        if self.restates and not follows and self._place_of(self._restated.begin) < reach:
+            self.restate_some(anyway=True)
+
+    def _place_of(self, offset: int) -> int:
+        return self._store.place_of(self.topic, 0, offset)
 
     def needed_from(self) -> int:
         """Where in the log the first record is that no snapshot covers, or its end."""
-        return self._store.place_of(self.topic, 0, self._covered)
+        needed = self._place_of(self._covered)
+        return min(needed, self._place_of(self._restated.begin)) if self.restates else needed
+
+    def restate_some(self, *, anyway: bool = False) -> bool:
+        """Go on to record all entries anew, some at a time; whether there are more.
+
+        That begins if the first records are gone without it, or `anyway`.
+        """
+        if self._restating is None:
+            if not anyway and self._store.min_offset(self.topic, 0) <= self._restated.begin:
+                return False
+            self._restating = self._restate()
+        count = 0
+        try:
+            while count < PART_ENTRIES:
+                count += 1 + next(self._restating)
+        except StopIteration:
+            self._restating = None
+        except BaseException:
+            self._restating = None
+            raise
+        return self._restating is not None
+
+    def _restate(self) -> Iterator[int]:
+        """Record all entries; what changes meanwhile is recorded behind what it was."""
+        begin = self._store.next_offset(self.topic, 0)
+        for name, table in list(self._tables.items()):
+            for part in table.parts():
+                if isinstance(part, dict):
+                    records = self.record([(name, key, value) for key, value in part.items()])
+                elif part is not None:
+                    head = b"[[%b,%b," % (self._encode(name), part[0].removesuffix(b":"))
+                    records = [self._record(b"".join([head, *part[1:], b"]]"]))]
+                else:
+                    records = []
+                self._writer.write_now([], records)
+                yield PART_ENTRIES if part is None else len(part)
+        self.write([(_Restated.name, "from", begin)])
 
     def snapshot(self, *, wait: bool = False) -> None:
         """Write the present state to the snapshot file, atomically; in a worker unless `wait`.
@@ -294,7 +399,8 @@ class Tables:
         """
         self._attempt_ms = self._clock.now_ms()
         self._gathering = self._gather()
-        self._gather_some(wait=wait)
+        # Whoever cannot wait for replicas does without: the records are there.
+        self._gather_some(wait=wait and self._store.confirmed == self._store.log_end)
 
     def _gather(self) -> Generator[int, None, _Text]:
         """The snapshot's text, some entries at a time.
@@ -314,8 +420,8 @@ class Tables:
                     comma = b","
                 yield PART_ENTRIES if part is None else len(part)
             text.append(b"}")
-        text.append(b"}}")
-        return text, next_offset
+        text.append(b"}")
+        return text, next_offset, self._store.next_offset(self.topic, 0)
 
     def _gather_some(self, *, wait: bool = False) -> None:
         """Gather one part, or with `wait` all of them, and hand the text over in the end."""
@@ -327,32 +433,37 @@ class Tables:
             return
         except StopIteration as ended:
             self._gathering = None
-            data, next_offset = ended.value
+            text = ended.value
         except BaseException:
             self._gathering = None
             raise
         barrier = self._store.barrier()
         if wait:
-            self._replace_file(data, next_offset, barrier)
-        else:
-            self._offload(partial(self._replace_file_or_log, data, next_offset, barrier))
+            self._replace_file(text, barrier)
+            return
 
-    def _replace_file_or_log(
-        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
-    ) -> None:
+        def confirmed(error: OnelogError | None) -> None:
+            if error is None:
+                self._offload(partial(self._replace_file_or_log, text, barrier))
+
+        # No worker has to wait for replicas, and a log that is cut takes its snapshot with it.
+        self._store.when_confirmed(self._store.log_end, confirmed)
+
+    def _replace_file_or_log(self, text: _Text, barrier: Callable[[], None]) -> None:
         """The worker's part of a snapshot. If it fails, the old snapshot and the records remain."""
         try:
-            self._replace_file(data, next_offset, barrier)
+            self._replace_file(text, barrier)
         except StoreError as error:
             log.error("%s; the broker goes on, and tries again", error)
 
-    def _replace_file(
-        self, data: list[bytes], next_offset: int, barrier: Callable[[], None]
-    ) -> None:
+    def _replace_file(self, text: _Text, barrier: Callable[[], None]) -> None:
         barrier()
+        data, next_offset, end = text
+        last = self._place(end - 1) if end else None
+        data.append(b',"last":%b}' % self._encode(last))
         with self._file_lock:
-            if next_offset < self._covered:
-                return  # A worker came late, after a newer snapshot was written.
+            if next_offset < self._covered or self._is_closed:
+                return  # A worker came late, after a newer snapshot was written, or another core.
             temporary = self._path.with_suffix(".tmp")
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -372,12 +483,17 @@ class Tables:
                 ) from error
             self._covered = next_offset
 
-    def close(self) -> None:
-        """A last snapshot, so that the next start has nothing to replay."""
+    def close(self, *, write: bool = True) -> None:
+        """A last snapshot, so that the next start has nothing to replay; or just write no more."""
         try:
+            if not write:
+                return
             self.snapshot(wait=True)
         except StoreError as error:
             log.error("%s; the next start replays what changed since the last snapshot", error)
+        finally:
+            with self._file_lock:
+                self._is_closed = True
 
 
 @dataclass(frozen=True, slots=True)

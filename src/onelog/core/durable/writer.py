@@ -22,14 +22,16 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
-from onelog.core.durable.durability import Durability
+from onelog.core.durable.durability import Durability, WhenSafe
 from onelog.core.durable.waiting import Waiting
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
     FlushTimeoutError,
     MessageError,
+    NotMasterError,
     OnelogError,
+    ReplicasMissingError,
     StoreError,
 )
 from onelog.message import Appended, AppendedRun, NewMessage, NewRun
@@ -40,8 +42,8 @@ log = logging.getLogger(__name__)
 
 OnStored = Callable[[Any, Any, OnelogError | None], None]
 """Called with the token that was given, where the message went (for several: a list, or an
-`AppendedRun`), and what went wrong. With `FlushTimeoutError` both are given: the message is stored,
-but not confirmed."""
+`AppendedRun`), and what went wrong. With an error of UNCONFIRMED both are given: the message is
+stored, but not confirmed."""
 OnWritten = Callable[[OnelogError | None], None]
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
@@ -54,6 +56,42 @@ _SIZE = itemgetter(Appended._fields.index("size"))
 
 UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
+UNCONFIRMED = (FlushTimeoutError, ReplicasMissingError)
+"""What senders are told of messages that are stored, and not as safe as promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHere:
+    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
+
+    on_stored: OnStored
+
+    def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
+        """Be told."""
+        self.on_stored(token, where, error)
+
+
+class _Refusal:
+    """In the place of a store that this broker may not write to."""
+
+    gated = False
+
+    def __init__(self, error: OnelogError) -> None:
+        self._error = error
+
+    def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        raise self._error
+
+    append_own = append
+
+    def append_runs(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
+        raise self._error
+
+    def head_room(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def delete_topic(self, topic: str) -> None:
+        raise self._error
 
 
 @dataclass(eq=False)
@@ -73,6 +111,9 @@ class Writer:
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
+        self._open = self._store
+        replicas = self._durability.replicas
+        self._appended = None if replicas is None else replicas.appended
         self._has_runs = False
         self._is_expected = False
         self._records: list[tuple[Sequence[NewMessage], OnWritten]] = []
@@ -136,6 +177,8 @@ class Writer:
             written, self._written = self._written, []
             for receipts, messages, places in written:
                 self._tell(receipts, messages, places)
+        if self._appended is not None:
+            self._appended()
 
     # -- at once -------------------------------------------------------------------------------
 
@@ -147,6 +190,8 @@ class Writer:
         Records alone have head room, and are not counted: nobody waits for them.
         """
         self._append_list([])
+        if self._appended is not None:
+            self.expect_tick()  # Its end tells the replicas.
         if not messages:
             return self._store.append_own(records) if records else []
         appended = self._store.append([*messages, *records])
@@ -157,6 +202,8 @@ class Writer:
     def write_runs_now(self, runs: Sequence[NewRun]) -> None:
         """`write_now` for runs."""
         self._append_list([])
+        if self._appended is not None:
+            self.expect_tick()
         self._account_runs(runs, self._store.append_runs(runs))
 
     def write_alone(self, message: NewMessage) -> Appended | None:
@@ -180,8 +227,12 @@ class Writer:
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues, behind all that was sent to it."""
-        self._append_list([])
+        self.write_now(())
         self._store.delete_topic(topic)
+
+    def refuse(self, error: OnelogError | None) -> None:
+        """Write nothing from now on: whoever wants to is told the reason. None: write again."""
+        self._store = self._open if error is None else cast(MessageStore, _Refusal(error))
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -206,7 +257,7 @@ class Writer:
     ) -> bool:
         try:
             appended = self._store.append([*messages, *records] if records else messages)
-        except StoreError as error:
+        except (StoreError, NotMasterError) as error:
             self._written.append((receipts, messages, error))
         except Exception:
             # Also what is no error of ours: a number that does not fit its field, say.
@@ -252,7 +303,7 @@ class Writer:
     def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
         try:
             self._written.append((receipts, runs, self._store.append_runs(runs)))
-        except StoreError as error:
+        except (StoreError, NotMasterError) as error:
             self._written.append((receipts, runs, error))
         except Exception as error:
             if len(runs) > 1:
@@ -290,11 +341,7 @@ class Writer:
         if self._durability.immediate:
             _answer(receipts, places, None)
         else:
-            last, count = places[-1], _count(messages)
-            self._unsettled += count
-            self._durability.when_safe(
-                last.log_offset + last.size, partial(self._settle, receipts, places, count)
-            )
+            self._answer_when_safe(receipts, places, _count(messages))
         if isinstance(messages[0], NewRun):
             self._account_runs(
                 cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], places)
@@ -302,11 +349,36 @@ class Writer:
         else:
             self.account(cast(Sequence[NewMessage], messages), cast(Sequence[Appended], places))
 
+    def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
+        here: list[Receipt] = []
+        if self._durability.replicates:
+            here = [receipt for receipt in receipts if isinstance(receipt[0], StoredHere)]
+        if here:
+            them = [receipt for receipt in receipts if not isinstance(receipt[0], StoredHere)]
+            at = dict(zip(map(id, receipts), _places_of(receipts, places), strict=True))
+            places = [place for receipt in them for place in at[id(receipt)]]
+            safe_here = [place for receipt in here for place in at[id(receipt)]]
+            self._wait(self._durability.when_safe_here, here, safe_here, len(safe_here))
+            receipts, count = them, count - len(safe_here)
+        if receipts:
+            self._wait(self._durability.when_safe, receipts, places, count)
+
+    def _wait(
+        self,
+        when: Callable[[int, WhenSafe], None],
+        receipts: list[Receipt],
+        places: Places,
+        count: int,
+    ) -> None:
+        self._unsettled += count
+        end = places[-1].log_offset + places[-1].size
+        when(end, partial(self._settle, receipts, places, count))
+
     def _settle(
         self, receipts: list[Receipt], places: Places, count: int, error: OnelogError | None
     ) -> None:
         self._unsettled -= count
-        if error is None or isinstance(error, FlushTimeoutError):
+        if error is None or isinstance(error, UNCONFIRMED):
             _answer(receipts, places, error)
         else:
             self._refuse(receipts, error, count)
@@ -328,7 +400,7 @@ class Writer:
         else:
             for message, where in zip(messages, appended, strict=True):
                 _add(bucket, message.topic, message.inner_count, where.size, 1)
-        if self._waiting.keys:
+        if self._waiting.keys and not self._store.gated:
             for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
                 self._waiting.arrived(topic, queue_id)
             for message in messages:
@@ -343,7 +415,7 @@ class Writer:
             totals.put_count += count
             totals.put_bytes += where.size
             _add(bucket, run.topic, count, where.size, count)
-            if self._waiting.keys:
+            if self._waiting.keys and not self._store.gated:
                 self._waiting.arrived(run.topic, run.queue_id)
 
 
@@ -369,6 +441,14 @@ def _add(bucket: Bucket, topic: str, copies: int, size: int, times: int) -> None
         cell[0] += copies
         cell[1] += size
         cell[2] += times
+
+
+def _places_of(receipts: list[Receipt], places: Places) -> Iterator[Places]:
+    """Of each receipt the places that it is about."""
+    at = 0
+    for _, _, count in receipts:
+        yield places[at : at + (count or 1)]
+        at += count or 1
 
 
 def _answer(receipts: list[Receipt], places: Places | None, error: OnelogError | None) -> None:

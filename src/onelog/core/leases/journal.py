@@ -64,6 +64,8 @@ class LeaseJournal:
         self._told: list[WhenRecorded] = []
         self._tick_begun = False
         self._tried_again = False
+        self.follows = False
+        """Whether the log is another broker's: then leases are kept in memory only."""
         self._writer.before_append.append(self._put_records)
 
     def changed(self, queue: QueueLeases) -> None:
@@ -93,6 +95,9 @@ class LeaseJournal:
         """The writer's tick ends: record what changed with everything else."""
         if self._tick_begun:
             gone, changed = list(self._gone), list(self._changed)
+            if self.follows:
+                self._settle(gone, changed, None)
+                return
             records = self._records(gone, changed)
             self._writer.put_records(records, partial(self._written, gone, changed))
 

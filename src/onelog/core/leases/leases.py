@@ -121,6 +121,8 @@ class Leases:
         self._floor_ms = 0
         self._expiring = Job("ending leases")
         self._is_closed = False
+        self._unsettled: set[Place] | None = None
+        """Of a follower: queues with changes of the master that nobody has asked for yet."""
         self._topics.on_change.append(self._topic_changed)
         self._offsets.on_move.append(self._group_moved)
 
@@ -136,6 +138,8 @@ class Leases:
         if queue is None:
             queue = self._queues[place] = QueueLeases(*place)
         queue.apply(value, self.policies)
+        if self._unsettled is not None:
+            self._unsettled.add(place)
 
     def parts(self) -> Iterator[Part]:
         """Every lease, and every place from which a group goes on; a pause after many leases."""
@@ -195,9 +199,37 @@ class Leases:
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
+        self.stop()
+        self.flush()
+
+    def flush(self) -> None:
+        """Record what is still to be recorded."""
+        self._journal.end_of_tick()
+
+    def follow(self) -> None:
+        """The log is another broker's: what is leased here is known in memory only."""
+        self._journal.follows = True
+        self._unsettled = set()
+
+    def catch_up(self) -> None:
+        """Of a follower: before leases are asked for, put in order what the master has changed."""
+        assert self._unsettled is not None
+        for place in self._unsettled:
+            queue = self._queues.get(place)
+            if queue is not None:
+                queue.settle()
+                for handout in dict.fromkeys(queue.out.values()):
+                    self._deadlines.add(handout, handout.due_ms)
+                    self._raise_floor(handout.popped_ms)
+        for group in {group for group, _, _ in self._unsettled}:
+            mine = (queue for queue in self._queues.values() if queue.group == group)
+            self._counts[group] = sum(len(queue.out) for queue in mine)
+        self._unsettled.clear()
+
+    def stop(self) -> None:
+        """Let nothing expire any more, and leave everything as it is."""
         self._is_closed = True
         self._deadlines.close()
-        self._journal.end_of_tick()
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -232,10 +264,12 @@ class Leases:
     @property
     def moment(self) -> tuple[int, int]:
         """While this number stays the same, a queue that had nothing to lease still has nothing."""
-        return self._store.log_end, self._frees
+        return self._store.confirmed, self._frees
 
     def available(self, request: LeaseRequest, topic: str, queue_id: int) -> int:
         """How many messages of a queue could be had now, wanted or not."""
+        if self._unsettled:
+            self.catch_up()
         group = request.group
         queue = self._queues.get((group, topic, queue_id))
         if queue is None or self._offsets.get(group, topic, queue_id) != queue.committed:
@@ -378,6 +412,8 @@ class Leases:
         self, group: str, topic: str, queue_id: int, offsets: Iterable[int], handle: int
     ) -> int:
         """Those messages are done that are out under this handle; how many these were."""
+        if self._unsettled:
+            self.catch_up()
         queue = self._queues.get((group, topic, queue_id))
         if queue is None:
             return 0
@@ -446,6 +482,8 @@ class Leases:
         )
 
     def _find(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> Handout:
+        if self._unsettled:
+            self.catch_up()
         queue = self._queues.get((group, topic, queue_id))
         handout = None if queue is None else queue.out.get(offset)
         if handout is None or handout.popped_ms != handle:
@@ -588,7 +626,8 @@ class Leases:
         moves: Moves = []
         size = 0
         for handout in due:
-            move = handout.move
+            # A follower cannot move anything: whoever asks has it again from its place.
+            move = handout.move if self._unsettled is None else None
             for offset in handout.still_out():
                 if move is None:
                     if handout.is_rejected:

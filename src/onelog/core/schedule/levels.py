@@ -126,6 +126,15 @@ class Delay:
         self._arm(level, self._levels_ms[level - 1])
         return records.delayed(message, level)
 
+    @property
+    def levels(self) -> range:
+        """Which levels there are."""
+        return range(1, len(self._levels_ms) + 1)
+
+    def arrived(self, level: int) -> None:
+        """Messages are in the queue of a level that may not have been there when it was looked."""
+        self._arm(level, 0)
+
     def _arm(self, level: int, wait_ms: int) -> None:
         if level not in self._armed and not self._closed:
             self._armed.add(level)

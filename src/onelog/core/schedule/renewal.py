@@ -48,8 +48,10 @@ class TimerRenewal:
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
         self._is_urgent = False
-        self._free_below = 0
+        self.free_below = 0
         """No message below this queue offset is pending; it was looked at."""
+        self._copied_until = 0
+        """The queue offset behind the last copy."""
 
     def check(self) -> None:
         """Begin to renew what is old, some at a time, unless that is being done."""
@@ -61,6 +63,8 @@ class TimerRenewal:
 
     def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
         is_waiting = self._round is not None
+        if not is_waiting and self.store.max_offset(TIMER_TOPIC, 0) < self._copied_until:
+            return  # What waits to be confirmed would be copied again.
         self._round, self._is_urgent = chunks, urgent
         if not is_waiting:
             self._renew_some()
@@ -79,7 +83,7 @@ class TimerRenewal:
 
     def _chunks(self, end: int, due_after_ms: int) -> Iterator[Columns]:
         for found in self.timers.wheel.pending_below(end, due_after_ms):
-            found = found.part(found.offsets >= self._free_below)
+            found = found.part(found.offsets >= self.free_below)
             for at in range(0, len(found.dues), _ROUND_COUNT):
                 yield found.part(slice(at, at + _ROUND_COUNT))
 
@@ -94,7 +98,7 @@ class TimerRenewal:
             end = _first_from(queue, end_of_file)
             yield from self._chunks(end, -1)
             # Whoever asks for more has renewed all of it.
-            self._free_below = max(self._free_below, end)
+            self.free_below = max(self.free_below, end)
 
     def _renew_some(self) -> None:
         """Renew about as many as one round may, and leave the rest to the next."""
@@ -122,6 +126,9 @@ class TimerRenewal:
         if copies:
             with self.writer.head_room():
                 self.writer.write_now(copies)
+            if self.store.gated:
+                self.timers.hold(chunk.offsets.tolist())
+                self._copied_until = self.store.next_offset(TIMER_TOPIC, 0)
             self.timers.collect_all()
 
     def prepare_retention(self, reach: int) -> None:
@@ -132,7 +139,7 @@ class TimerRenewal:
 
     def needed_from(self) -> int:
         """Where in the log the first message is that waits, or its end."""
-        first = max(self.timers.wheel.position, self._free_below)
+        first = max(self.timers.wheel.position, self.free_below)
         return self.store.place_of(TIMER_TOPIC, 0, first)
 
 

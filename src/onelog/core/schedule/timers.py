@@ -12,6 +12,7 @@ due later is delivered.
 
     table    "progress": {"position": p, "steps": [[end, due, offset], ...]}
              nothing below queue offset p is pending; for the steps see `progress`
+             "free": f: what is pending below queue offset f was written anew (`renewal`)
 
 Invariant: a scheduled message is pending until the progress covers it; nothing is delivered before
 its time; of what was recalled with success nothing is delivered at all.
@@ -20,7 +21,7 @@ its time; of what was recalled with success nothing is delivered at all.
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -65,6 +66,7 @@ _TROUBLE_MS = 1_000
 _WARM_COUNT = 2_000
 COUNTED_TOGETHER = 2_000
 _KEY = "progress"
+_FREE = "free"
 _CHECKPOINT = Struct(">qqqq")
 """RocketMQ's config/timercheck: time and place up to which it has read; in the middle, its log."""
 _FOR_EVER = (1 << 62) - 1
@@ -91,8 +93,10 @@ class Timers:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
         self.queue = TimerQueue(self._store)
-        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, self._store.barrier)
+        barrier = partial(self._store.barrier, seen=True)
+        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, barrier)
         self._recorded: tuple[int, Progress] | None = None
+        self._free_below = 0
         self._cancelled: dict[int, int] = {}
         self._recalling: dict[str, list[Entry]] = {}
         """What deletions are about that are on their way into the log, by their keys."""
@@ -112,14 +116,18 @@ class Timers:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
+        if key == _FREE:
+            self._free_below = int(value)
+            return
         assert key == _KEY
         progress = Progress.from_json(value["steps"])
         self._recorded = (int(value["position"]), progress)
         self.wheel.progress = progress
 
     def parts(self) -> list[dict[str, Any]]:
-        """The progress, once there is any."""
-        return [] if self._recorded is None else [{_KEY: _as_json(*self._recorded)}]
+        """The progress, once there is any, and what was written anew."""
+        free = [{_FREE: self._free_below}] if self._free_below else []
+        return free if self._recorded is None else [{_KEY: _as_json(*self._recorded)}, *free]
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -135,6 +143,8 @@ class Timers:
 
     def _come_back(self, end: int) -> None:
         """A crash may have cut the queue off: new messages there have not left."""
+        if self._free_below > end:
+            self._tables.write([(self.name, _FREE, end)])
         if self._recorded is None:
             return
         position, progress = self._recorded
@@ -164,10 +174,37 @@ class Timers:
         try:
             self.collect_all()
             self.wheel.close()
-            if self._recorded != (self.wheel.position, self.wheel.progress) and self.wheel.end:
-                self._tables.write([self._change(self.wheel.progress)])
+            self.remember()
         except StoreError as error:
             log.error("the next start has to read timed messages again: %s", error)
+
+    def remember(self, free_below: int = 0) -> None:
+        """Record up to where nothing is pending, or only copies, if more than is recorded."""
+        if free_below > self._free_below:
+            self._tables.write([(self.name, _FREE, free_below)])
+        if self._recorded != (self.wheel.position, self.wheel.progress) and self.wheel.end:
+            self._tables.write([self._change(self.wheel.progress)])
+
+    def stop(self) -> None:
+        """Deliver nothing more, and leave everything as it is."""
+        self.is_closed = True
+
+    def forget_files(self) -> None:
+        """The log may be cut, or become another's: what was made of it is made anew."""
+        shutil.rmtree(self._store.folder / FOLDER, ignore_errors=True)
+
+    def needed_from(self) -> int:
+        """Where in the log the first message is that may wait, by what is recorded."""
+        position = 0 if self._recorded is None else self._recorded[0]
+        return self._store.place_of(TIMER_TOPIC, 0, max(position, self._free_below))
+
+    def hold(self, offsets: Iterable[int]) -> None:
+        """Copies of these messages are written that nobody sees yet: they wait for those."""
+        self._held.update(offsets)
+
+    def arrived(self) -> None:
+        """Messages are in the queue that may not have been there when they were looked for."""
+        self._expect_more()
 
     @property
     def checkpoint(self) -> tuple[int, int]:
@@ -266,6 +303,7 @@ class Timers:
         entries = [(read.due_ms, offset)]
         if read.renews is not None:
             entries.append((read.due_ms, ~read.renews))
+            self._held.discard(read.renews)
         elif read.is_copy and read.unique_key is not None:
             found = self._find(read.topic, read.unique_key, offset)
             entries += [(due_ms, ~at) for due_ms, at in found]

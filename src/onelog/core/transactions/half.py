@@ -249,6 +249,11 @@ class Transactions:
                 except OnelogError:
                     continue  # Whoever asks is told.
 
+    def needed_from(self) -> int:
+        """Where in the log the first half message is that may be open, by what is recorded."""
+        half_end, _ = self._position or self._rocketmq_position()
+        return self._store.place_of(HALF_TOPIC, 0, min(half_end, *self._recorded, half_end))
+
     def remember(self) -> None:
         """Record what is open, so that a start need not find it out."""
         for _ in self.remember_some():

@@ -66,13 +66,26 @@ class Producer:
 class QueueProducers(Outcomes):
     """The producers of one queue."""
 
-    __slots__ = ("on_the_way", "producers")
+    __slots__ = ("_unconfirmed", "on_the_way", "producers")
 
     def __init__(self) -> None:
         super().__init__()
         self.producers: dict[int, Producer] = {}
         self.on_the_way = 0
         """Batches that were taken, and are not known to be stored."""
+        self._unconfirmed: list[tuple[int, int]] = []
+        """Where transactions begin, and the markers that end them, which nobody may see yet."""
+
+    def stable_end(self, end: int) -> int:
+        """Where readers of committed messages stop, in a queue of which they see all below `end`.
+
+        A marker that they do not see may be lost with the master, and with it how things ended.
+        """
+        found = super().stable_end(end)
+        if self._unconfirmed:
+            self._unconfirmed = [each for each in self._unconfirmed if each[1] >= end]
+            return min(found, min(self._unconfirmed, default=(found, 0))[0])
+        return found
 
     def take(self, stamp: Stamp, end: int, now_ms: int) -> Sent | None:
         """Take a batch, which is to be stored at `end` or behind; None if it was there before.
@@ -156,6 +169,8 @@ class QueueProducers(Outcomes):
             known.sent.clear()
             known.sent.append(Sent(-1, -1, offset))  # The next batch has number 0.
         known.seen_ms = now_ms
+        if producer_id in self.open:
+            self._unconfirmed.append((self.open[producer_id], offset))
         self.decided(producer_id, offset, kept=kept)
 
     def forget(self, begin: int, before_ms: int) -> None:

@@ -464,7 +464,7 @@ class PreparedBatches:
         number, base = state.begun
         labels = self._part(state.parts[number], query, state.batch).labels
         size = int(labels["count"])
-        end = int(self._store.max_offset(labels["topic"], int(labels["queue"])))
+        end = int(self._store.next_offset(labels["topic"], int(labels["queue"])))
         there = min(max(0, end - base), size)
         return (number, there) if there < size else (number + 1, 0)
 

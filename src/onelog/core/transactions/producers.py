@@ -12,17 +12,19 @@ producer's numbers are known.
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import OnStored
+from onelog.core.durable.writer import UNCONFIRMED, OnStored, StoredHere
 from onelog.core.publish import Publisher
 from onelog.core.transactions.in_place import Producer, QueueProducers, Sent, Stamp
-from onelog.errors import FlushTimeoutError, OnelogError
+from onelog.errors import OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
 from onelog.store.message_store import MessageStore
@@ -51,11 +53,13 @@ class BatchProducers:
         topics: Topics,
         marked: MarkedTopics,
         clock: Clock,
+        when_durable: Callable[[WhenSafe], None],
     ) -> None:
         self._tables = tables
         self._store = store
         self._marked = marked
         self._clock = clock
+        self._when_durable = when_durable
         self._publisher: Publisher
         self._queues: dict[Queue, QueueProducers] = {}
         self._dirty: set[Queue] = set()
@@ -103,6 +107,14 @@ class BatchProducers:
             for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
                 self._replay((topic, queue_id))
 
+    def follow(self, touched: set[Queue] | None) -> None:
+        """More of a follower's log is confirmed, in these queues, or in many."""
+        by_topic = self._store.queue_table.by_topic
+        for topic in self._marked.names:
+            for queue_id in list(by_topic.get(topic, ())):
+                if touched is None or (topic, queue_id) in touched:
+                    self._replay((topic, queue_id))
+
     def _replay(self, queue: Queue) -> None:
         topic, queue_id = queue
         store = self._store
@@ -145,7 +157,7 @@ class BatchProducers:
         some = list(islice(settled, _QUEUES_AT_ONCE))
         for queue in some:
             producers = self._queues[queue]
-            producers.covered = self._store.max_offset(*queue)
+            producers.covered = self._store.next_offset(*queue)
             _, compacted = self._store.carried.get(queue, (0, 0))
             producers.forget(max(self._store.min_offset(*queue), compacted), silent_ms)
             changes.append((self.name, _key(queue), producers.kept()))
@@ -193,17 +205,22 @@ class BatchProducers:
             return
         if stamp.transactional:
             self.covers(stamp, queue)
-        end = self._store.max_offset(*queue)
+        end = self._store.next_offset(*queue)
         sent = producers.take(stamp, end, self._clock.now_ms())
         if sent is None:
             before = producers.repeated(stamp)
             assert before is not None
-            on_stored(token, Appended(LogOffset(0), QueueOffset(before.offset), 0), None)
+            told = partial(on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0))
+            if isinstance(on_stored, StoredHere):
+                told(None)
+            else:
+                self._when_durable(told)  # The first time, that may not have been told.
             return
+        stored: OnStored = self._stored
+        if isinstance(on_stored, StoredHere):
+            stored = StoredHere(stored)
         try:
-            self._publisher.publish(
-                message, self._stored, (producers, stamp, sent, on_stored, token)
-            )
+            self._publisher.publish(message, stored, (producers, stamp, sent, on_stored, token))
         except BaseException:
             producers.failed(stamp, sent)
             raise
@@ -219,7 +236,7 @@ class BatchProducers:
         if appended is None:
             producers.failed(stamp, sent)
         else:
-            assert error is None or isinstance(error, FlushTimeoutError)
+            assert error is None or isinstance(error, UNCONFIRMED)
             producers.stored(stamp, sent, appended.queue_offset)
         on_stored(token, appended, error)
 

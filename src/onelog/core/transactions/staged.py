@@ -112,6 +112,8 @@ class StagedParts:
         self.store = store
         self._writer = writer
         self.clock = clock
+        self._ahead: dict[int, int] = {}
+        """Parts that their queue may not show yet, by offset: where in the log each is."""
 
     def put(self, part: Part, on_stored: OnStored, token: Any = None) -> None:
         """Store a part with this tick; `on_stored` learns its place."""
@@ -119,7 +121,12 @@ class StagedParts:
 
     def put_now(self, part: Part) -> int:
         """Store a part, and say its queue offset."""
-        return int(self._writer.write_now([self._record(part)])[0].queue_offset)
+        (place,) = self._writer.write_now([self._record(part)])
+        if self.store.gated:
+            end = self.store.max_offset(STAGED_TOPIC, 0)
+            self._ahead = {offset: at for offset, at in self._ahead.items() if offset >= end}
+            self._ahead[place.queue_offset] = place.log_offset
+        return int(place.queue_offset)
 
     def _record(self, part: Part) -> NewMessage:
         labels, now_ms = encode_properties(part.labels), self.clock.now_ms()
@@ -132,6 +139,8 @@ class StagedParts:
     def read(self, offset: int) -> Part:
         """The part with this queue offset."""
         found = self.store.messages(STAGED_TOPIC, 0, offset, 1) if offset >= 0 else []
+        if not found and offset in self._ahead:
+            found = [self.store.message_at(self._ahead[offset])]
         if not found or found[0].queue_offset != offset:
             raise StagedPartError(
                 f"nothing is staged at {offset}: it was lost or deleted; stage it again"
@@ -155,7 +164,7 @@ class StagedParts:
     def end_of(self, topic: str, queue_id: int) -> int:
         """Where a queue ends when all of this tick is in it, which `append` adds to."""
         self._writer.write_now(())
-        return int(self.store.max_offset(topic, queue_id))
+        return int(self.store.next_offset(topic, queue_id))
 
     def head_room(self) -> AbstractContextManager[None]:
         """For what is decided, and may free space: see `Writer.head_room`."""

@@ -162,6 +162,10 @@ class TransactionalIds:
         for part in in_parts(self._transactions):
             yield {name: _kept(each) for name, each in part}
 
+    def stop(self) -> None:
+        """Let nothing last too long any more: the log is another broker's."""
+        self._deadlines.close()
+
     def open(self) -> None:
         """Carry out what was decided before a crash."""
         for transaction in list(self._transactions.values()):

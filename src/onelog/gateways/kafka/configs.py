@@ -8,7 +8,7 @@ follows from them. Those that mean something have a check.
     message.timestamp.type    CreateTime, or LogAppendTime: batches get the time of their arrival
     retention.ms              messages may go at that age; -1 for never, while the disk has room
     retention.bytes           what a partition keeps at least; older messages are hidden
-    min.insync.replicas       there is one replica: more than 1 is refused
+    min.insync.replicas       how many must have all messages for a producer with acks=all
     cleanup.policy            delete, compact or both; an attribute of another name, because
                               RocketMQ has one of that name
     min.compaction.lag.ms, max.compaction.lag.ms, segment.ms, delete.retention.ms and
@@ -28,6 +28,7 @@ CLEANUP_POLICY = "cleanup.policy"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
+IN_SYNC_MIN = "min.insync.replicas"
 APPEND_TIME = "LogAppendTime"
 MESSAGE_BYTES_MAX = 1_048_588
 """Kafka's default."""
@@ -94,7 +95,7 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
     TIMESTAMP_TYPE: TopicSetting("CreateTime", _STRING, _one_of("CreateTime", APPEND_TIME)),
     "min.cleanable.dirty.ratio": TopicSetting("0.5", _DOUBLE, _ratio),
     "min.compaction.lag.ms": TopicSetting("0", _LONG, _whole(0)),
-    "min.insync.replicas": TopicSetting("1", _INT, _one_of("1")),
+    IN_SYNC_MIN: TopicSetting("1", _INT, _whole(1)),
     "preallocate": TopicSetting("false", _BOOL, _one_of("true", "false")),
     "remote.storage.enable": TopicSetting("false", _BOOL, _one_of("false")),
     "retention.bytes": TopicSetting("-1", _LONG, _whole(-1)),
@@ -163,12 +164,12 @@ def shown_broker_configs(config: Config) -> list[Shown]:
         ("advertised.listeners", f"PLAINTEXT://{own.client_host}:{kafka.port}", _STRING),
         ("auto.create.topics.enable", str(own.auto_create_topics).lower(), _BOOL),
         ("broker.id", "0", _INT),
-        ("default.replication.factor", "1", _INT),
+        ("default.replication.factor", str(config.replication.replicas), _INT),
         ("log.dirs", own.store_path, _STRING),
         ("log.retention.ms", str(config.store.retention_ms), _LONG),
         ("log.segment.bytes", str(config.store.segment_bytes), _INT),
         ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
-        ("min.insync.replicas", "1", _INT),
+        (IN_SYNC_MIN, "1", _INT),
         ("offsets.retention.minutes", str(kafka.offsets_retention_minutes), _INT),
         ("num.partitions", str(kafka.topic_partitions), _INT),
         ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
@@ -180,3 +181,8 @@ def message_bytes_max(config: TopicConfig) -> int:
     """The largest batch that a producer may send to the topic."""
     value = config.attributes.get(MAX_MESSAGE_BYTES)
     return MESSAGE_BYTES_MAX if value is None else int(value)
+
+
+def in_sync_min(config: TopicConfig) -> int:
+    """How many replicas must be in sync for a producer that waits for them all."""
+    return int(config.attributes.get(IN_SYNC_MIN, "1"))

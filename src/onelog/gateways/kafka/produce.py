@@ -1,17 +1,24 @@
 """PRODUCE: batches from producers into the log.
 
 A request has a batch for each of some partitions, and is answered as a whole: when the last of
-them is as safe as configured. With acks 0 there is no answer, and an error closes the connection.
+them is as safe as configured, with acks 1 as far as this broker goes. With acks 0 there is no
+answer, and an error closes the connection.
 """
 
 from typing import Literal
 
 from onelog.core.catalog.topics import COMPACT, TopicConfig
+from onelog.core.durable.writer import StoredHere
 from onelog.core.transactions.in_place import Stamp
-from onelog.errors import NotLeaderError, OnelogError
+from onelog.errors import NotLeaderError, OnelogError, ReplicasMissingError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
-from onelog.gateways.kafka.configs import APPEND_TIME, TIMESTAMP_TYPE, message_bytes_max
+from onelog.gateways.kafka.configs import (
+    APPEND_TIME,
+    TIMESTAMP_TYPE,
+    in_sync_min,
+    message_bytes_max,
+)
 from onelog.gateways.kafka.error_codes import error_code_in
 from onelog.gateways.kafka.names import NO_ID, require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
@@ -20,6 +27,8 @@ from onelog.record.forms import Form
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
+ALL = -1
+"""The acks of who waits for replicas."""
 _KAFKA_FORM = Form.KAFKA.sys_flag
 _BATCH_VERSION = 3
 """From here on producers send batches; before that, message sets."""
@@ -111,6 +120,8 @@ def produce(session: KafkaSession, request: Request) -> None:
                     raise BatchError(ErrorCode.INVALID_REQUIRED_ACKS, reason)
                 if known is None:
                     raise failure
+                if fields["acks"] == ALL:
+                    session.broker.require_replicas(session.principal, in_sync_min(known))
                 _publish(producing, known, each, partition)
             except BatchError as error:
                 producing.refuse(partition, error.code, str(error))
@@ -148,8 +159,10 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
         producing.add_to_transaction(stamp)
     session.broker.publish_batch(
-        session.principal, message, stamp, _stored, (producing, topic.name, queue_id, told)
-    )
+        session.principal, message, stamp,
+        _stored if request.fields["acks"] == ALL else _STORED_HERE,
+        (producing, topic.name, queue_id, told),
+    )  # fmt: skip
 
 
 def _require_keys(data: memoryview, told: Fields) -> None:
@@ -169,7 +182,9 @@ def _stored(
     error: OnelogError | None,
 ) -> None:
     producing, topic, queue_id, told = token
-    if error is not None:
+    if isinstance(error, ReplicasMissingError):
+        producing.refuse(told, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, str(error))
+    elif error is not None:
         producing.fail(told, error)
     else:
         assert appended is not None
@@ -179,4 +194,5 @@ def _stored(
     producing.done()
 
 
+_STORED_HERE = StoredHere(_stored)
 HANDLERS: dict[ApiKey, Handler] = {ApiKey.PRODUCE: produce}

@@ -250,6 +250,7 @@ def _create(
         wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],
     )  # fmt: skip
     nodes: list[int] = []
+    replicas = session.gateway.house.loaded.config.replication.replicas
     if placed:
         refused = _placement(session, placed, count, copies)
         if refused is not None:
@@ -258,8 +259,8 @@ def _create(
         nodes = [each["broker_ids"][0] for each in placed]
         count = len(placed)
     else:
-        if copies not in (-1, 1):
-            reason = f"a replication factor of {copies}; each partition is on 1 broker"
+        if copies != -1 and not 1 <= copies <= replicas:
+            reason = f"a replication factor of {copies}; each partition is on {replicas} nodes"
             return _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
         if count == -1:
             count = session.gateway.house.loaded.config.kafka.topic_partitions
@@ -273,7 +274,7 @@ def _create(
         answer["topic_id"] = topic_id(_make(session, config, nodes, answer))
     answer |= {
         "num_partitions": count,
-        "replication_factor": 1,
+        "replication_factor": replicas,
         "configs": [
             {
                 "name": each.name,

@@ -51,9 +51,9 @@ class RemotingGateway(Gateway):
         await self.house.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host
-        self._registrar = Registrar(
-            self.broker, f"{host}:{config.port}", f"{host}:{config.port + 1}", self.house.tls
-        )
+        if not self.house.standing.ha_address:
+            self.house.standing.ha_address = f"{host}:{config.port + 1}"
+        self._registrar = Registrar(self.house, f"{host}:{config.port}")
         await self._registrar.start()
 
     async def _listen_for_old_clients(self) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
+from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -33,6 +34,7 @@ from onelog.errors import (
     LeaseNotFoundError,
     MembershipError,
     MessageError,
+    NotMasterError,
     NotPermittedError,
     NotSavedError,
     OffsetOutOfRangeError,
@@ -41,6 +43,8 @@ from onelog.errors import (
     PeerTimeoutError,
     ProducerStateError,
     RecallError,
+    ReplicasMissingError,
+    ReplicaTimeoutError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -94,6 +98,9 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     FilterSyntaxError: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ConsumersOfflineError: ResponseCode.CONSUMER_NOT_ONLINE,
     FlushTimeoutError: ResponseCode.FLUSH_DISK_TIMEOUT,
+    ReplicaTimeoutError: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ReplicasMissingError: ResponseCode.SLAVE_NOT_AVAILABLE,
+    NotMasterError: ResponseCode.SERVICE_NOT_AVAILABLE,
     BrokerBusyError: ResponseCode.SYSTEM_BUSY,
     StatisticNotFoundError: ResponseCode.SYSTEM_ERROR,
     InvalidRequestError: ResponseCode.SYSTEM_ERROR,
@@ -166,6 +173,10 @@ class Gateway:
         self.far_handlers.update(
             self.handlers if is_open else from_afar(self.handlers, BrokerSession.refuse_from_afar)
         )
+        replication = loaded.config.replication
+        percent = replication.slave_reads_percent if replication.slave_reads else None
+        self.far_bytes = None if percent is None else machine_memory_bytes() * percent // 100
+        """How far behind a group is that is better served by a slave; None if no group is."""
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
         self.added_properties = encode_properties(
@@ -209,9 +220,10 @@ class BrokerSession(ServerSession[Answer]):
     def conclude(self, command: Command, answer: Answer, error: OnelogError | None) -> None:
         """Answer a request whose change was recorded, or was not.
 
-        A slow disk takes nothing back: it is done, as after a send that was too late.
+        A slow disk takes nothing back: it is done, as after a send that was too late. Replicas that
+        do not have it may: another of them may become master.
         """
-        if error is None or isinstance(error, FlushTimeoutError):
+        if error is None or type(error) is FlushTimeoutError:
             self.answer(command, answer)
         else:
             self.fail(command, error)

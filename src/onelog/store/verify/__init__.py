@@ -141,6 +141,7 @@ class Checking:
         self.index = IndexWalk([], findings)
         self.index_files = 0
         self.records = 0
+        self._unconfirmed = 0
         checkpoint = Checkpoint(folder / "checkpoint")
         self._safe_offset = checkpoint.safe_offset
         running = lock_holder(folder) is not None
@@ -154,7 +155,8 @@ class Checking:
         self.log.stale_tails = not checkpoint.ours
         if running or (crashed and not checkpoint.ours):
             self.log.trusted_end = self._last_known_record(early.values())
-        elif crashed:
+        elif crashed or (checkpoint.ours and checkpoint.safe_offset >= self.log.log_start):
+            # After a clean stop, what is behind it was not confirmed by replicas.
             self.log.trusted_end = checkpoint.safe_offset
         # Only now: of a store in use, whatever precedes the last known record is in its queue.
         self.queues = self._open_queues(findings)
@@ -250,6 +252,7 @@ class Checking:
             if isinstance(stop, Broken):
                 return self._resume(segment, stop)
             if isinstance(stop, Blank):
+                self._end = segment.start + segment.size
                 break
         return segment.start + segment.size
 
@@ -257,6 +260,7 @@ class Checking:
         self.records += len(stretch.log)
         self._end = stretch.end
         if int(stretch.log[0]) >= self.log.trusted_end:
+            self._unconfirmed += len(stretch.log)
             return
         places = stretch.places
         order = np.argsort(places.queue, kind="stable")
@@ -324,6 +328,11 @@ class Checking:
         """Report what shows only when everything has been compared."""
         for number, (count, last_log) in self._queueless.items():
             self._report_queueless(number, count, last_log)
+        if self.state == "stopped" and self._unconfirmed:
+            self.findings.note(
+                f"{self._unconfirmed} records from {self.log.trusted_end} on are in no queue: "
+                "replicas had not confirmed them"
+            )
         if self.state == "stopped" and not self.log.stale_tails and self._safe_offset > self._end:
             self.findings.add(
                 "checkpoint",

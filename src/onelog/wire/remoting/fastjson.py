@@ -13,8 +13,9 @@ of any size, so what it reads, and what that grows to, has a limit (`Allowance`)
 returns plain values or raises `WireError`, after work that is proportional to the allowance.
 """
 
+import functools
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -40,6 +41,8 @@ ObjectKey = Callable[[dict[str, Any]], Hashable]
 
 _encode = msgspec.json.Encoder().encode
 _is_plain: dict[type, bool] = {}
+_SIMPLE = frozenset({str, int, bool, float})
+_SIMPLE_KEYS = frozenset({str, int})
 
 
 def dumps(value: Any) -> bytes:
@@ -50,13 +53,17 @@ def dumps(value: Any) -> bytes:
 
 
 def _write(value: Any, pieces: list[bytes]) -> None:
-    if isinstance(value, msgspec.Struct):
-        if _plain(type(value)):
-            pieces.append(_encode(value))
-        else:
-            names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-            members = [(name, getattr(value, field)) for name, field in names]
-            _write_members(members, pieces)
+    if _is_simple(value):
+        pieces.append(_encode(value))
+    elif isinstance(value, msgspec.Struct):
+        separator = b"{"
+        for field, key in _fields(type(value)):
+            member = getattr(value, field)
+            if member is not None:
+                pieces += (separator, key)
+                _write(member, pieces)
+                separator = b","
+        pieces.append(b"{}" if separator == b"{" else b"}")
     elif isinstance(value, dict):
         _write_members(list(value.items()), pieces)
     elif isinstance(value, (list, tuple, set, frozenset)):
@@ -68,6 +75,13 @@ def _write(value: Any, pieces: list[bytes]) -> None:
         pieces.append(b"]")
     else:
         pieces.append(_encode(value))
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, bytes]]:
+    """The fields of a struct, and how each begins when it is written."""
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    return [(field, _encode(name) + b":") for field, name in names]
 
 
 def _write_members(members: list[tuple[Any, Any]], pieces: list[bytes]) -> None:
@@ -84,6 +98,23 @@ def _write_members(members: list[tuple[Any, Any]], pieces: list[bytes]) -> None:
         _write(value, pieces)
         separator = b","
     pieces.append(b"{}" if separator == b"{" else b"}")
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether msgspec writes this value as fastjson would, and so in one go; many tables are."""
+    kind = type(value)
+    if kind is list:
+        return _are_simple(value)
+    if kind is dict:
+        return _SIMPLE_KEYS.issuperset(map(type, value)) and _are_simple(value.values())
+    return kind in _SIMPLE or (issubclass(kind, msgspec.Struct) and _plain(kind))
+
+
+def _are_simple(values: Iterable[Any]) -> bool:
+    return all(
+        kind in _SIMPLE or (issubclass(kind, msgspec.Struct) and _plain(kind))
+        for kind in set(map(type, values))
+    )
 
 
 def _plain(kind: type) -> bool:

@@ -13,6 +13,7 @@ from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import orderly as module
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushCore
 from onelog.client.consumer.push.orderly import QueueLocks
+from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from tests.client.live_cluster import LiveCluster, live_cluster
@@ -279,3 +280,24 @@ async def test_locks_of_brokers_that_do_not_answer_are_neither_granted_nor_lost(
     await locks.unlock([here, nowhere])
     assert not locks.is_held(here)
     await core.close()
+
+
+async def test_a_lock_is_as_good_as_the_connection_that_it_came_over(cluster: LiveCluster) -> None:
+    listener = Ordered()
+    async with consuming(cluster, listener) as consumer:
+        await cluster.send("orders", b"1", 0)
+        await eventually(lambda: listener.count == 1, "the first")
+        fetching = consumer._core._fetching
+        assert isinstance(fetching, PullFetching)
+        locks = fetching._locks
+        assert locks is not None
+        queue = Queue("orders", "broker-a", 0)
+        assert locks.is_held(queue)
+        granted = locks._granted[queue]
+        assert granted[1] is not None
+        granted[1].connection.abort()
+        await eventually(lambda: not locks.is_held(queue), "it is not relied on")
+        # It is had anew long before the twenty seconds after which locks are renewed.
+        await eventually(lambda: locks.is_held(queue), "it is renewed", 15)
+        await cluster.send("orders", b"2", 0)
+        await eventually(lambda: listener.heard[0] == [1, 2], "the second")

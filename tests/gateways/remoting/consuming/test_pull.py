@@ -12,7 +12,7 @@ from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.fields import BULK_BYTES
 from tests import disk
-from tests.gateways.remoting.live import bodies, broker, client, messages
+from tests.gateways.remoting.live import bodies, broker, client, messages, remoting
 from tests.net.sessions import until
 
 SUSPEND = 4 | 2
@@ -240,3 +240,43 @@ async def test_members_that_subscribe_differently_each_get_what_they_asked_for(
             assert bodies(await one.pull("t", 0, **how)) == [b"0", b"2"]
             assert bodies(await other.pull("t", 0, **how)) == [b"1", b"3"]
             await one.heartbeat("c1", "readers", "t", "a")
+
+
+async def test_who_is_far_behind_is_sent_to_a_slave_and_back_when_it_has_caught_up(
+    tmp_path: Path,
+) -> None:
+    async with (
+        broker(tmp_path, replication__slave_reads=True) as server,
+        client(server) as both,
+    ):
+        gateway = remoting(server)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert gateway.far_bytes == memory * 40 // 100
+        gateway.far_bytes = 5_000
+        for _ in range(3):
+            await both.send("t", bytes(10_000))
+        answer = await both.pull("t", 0, maxMsgNums=1)
+        assert answer.ext["suggestWhichBrokerId"] == "1"
+        answer = await both.pull("t", 2, maxMsgNums=1)
+        assert answer.ext["suggestWhichBrokerId"] == "0"
+        answer = await both.pull("t", 3)
+        assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (
+            ResponseCode.PULL_NOT_FOUND,
+            "0",
+        )
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset"), [("t", 3), ("t", 99), ("t", -7), ("empty", 5), ("empty", 0)]
+)
+async def test_a_slave_moves_nobody_because_of_what_it_lacks(
+    tmp_path: Path, topic: str, offset: int
+) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send("t", b"0")
+        await both.send("t", b"1")
+        await both.send("empty", b"in another queue", e=1)
+        server.broker.fetches.follows = True
+        answer = await both.pull(topic, offset)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.ext["nextBeginOffset"] == str(offset)

@@ -1,5 +1,9 @@
 """The broker's calls to the name servers."""
 
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -134,19 +138,84 @@ class _Mute:
         return
 
 
-async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def half_dead() -> AsyncIterator[str]:
+    """The address of a name server that accepts, and never answers."""
     mute = await Listener.open("127.0.0.1", 0, _Mute, clock=SystemClock())
+    try:
+        yield f"127.0.0.1:{mute.address[1]}"
+    finally:
+        await mute.close()
+
+
+async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Path) -> None:
     names = await nameserver(tmp_path)
-    where = f"127.0.0.1:{mute.address[1]};{addresses(names)}"
-    async with broker(
-        tmp_path, broker__nameservers=where, broker__register_timeout_ms=300,
-        broker__register_interval_ms=1_000,
-    ) as server:  # fmt: skip
-        await until(lambda: names.registry.routes.route("TBW102") is not None)
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
-        await until(lambda: names.registry.routes.route("t") is not None)
+    async with half_dead() as mute:
+        where = f"{mute};127.0.0.1:{free_port()};{addresses(names)}"
+        began = time.monotonic()
+        async with broker(
+            tmp_path, broker__nameservers=where, broker__register_timeout_ms=60_000,
+        ) as server:  # fmt: skip
+            # The half-dead one is still being waited for, a minute long.
+            assert names.registry.routes.route("TBW102") is not None
+            for number in range(3):
+                server.broker.admin.create_topic(SELF, TopicConfig(f"t{number}", 1, 1))
+                await until(lambda: names.registry.routes.route("t0") is not None)
+            await until(lambda: names.registry.routes.route("t2") is not None)
+        assert names.registry.routes.route("TBW102") is None
+        assert time.monotonic() - began < 30
     await names.close()
-    await mute.close()
+
+
+async def test_a_name_server_that_was_gone_is_told_soon_after_it_is_back(tmp_path: Path) -> None:
+    port = free_port()
+    where = f"127.0.0.1:{port}"
+    async with broker(tmp_path, broker__nameservers=where, broker__register_interval_ms=60_000):
+        names = await nameserver(tmp_path, port)
+        await until(lambda: names.registry.routes.route("TBW102") is not None)
+    await names.close()
+
+
+async def test_a_slave_registers_under_its_id_and_learns_where_its_master_is(
+    tmp_path: Path,
+) -> None:
+    names = await nameserver(tmp_path)
+    async with broker(tmp_path, broker__nameservers="", broker__broker_id=2) as slave:
+        found: list[tuple[str, str]] = []
+        slave.house.standing.found_master = lambda *master: found.append(master)
+        registrar = remoting(slave)._registrar
+        assert registrar is not None
+        slave.broker.config = replace(slave.broker.config, nameservers=addresses(names))
+        await registrar.register()
+        assert registrar.master is None
+        async with broker(tmp_path / "m", broker__nameservers=addresses(names)) as master:
+            # It asks again by itself, because it was told of no master.
+            port = master.config.broker.port
+            await until(lambda: bool(found))
+            assert found == [(master.address, f"127.0.0.1:{port + 1}")] == [registrar.master]
+            (data,) = names.registry.routes.route("TBW102").broker_datas  # type: ignore[union-attr]
+            assert data.broker_addrs == {0: master.address, 2: slave.address}
+    await names.close()
+
+
+async def test_a_later_master_takes_the_place_of_an_earlier_that_is_still_listed(
+    tmp_path: Path,
+) -> None:
+    names = await nameserver(tmp_path)
+    where = addresses(names)
+    async with (
+        broker(tmp_path / "old", broker__nameservers=where) as old,
+        broker(tmp_path / "new", broker__nameservers=where, broker__broker_id=1) as new,
+    ):
+        old.house.standing.epoch = 1
+        new.house.standing.broker_id, new.house.standing.epoch = 0, 2
+        for server in (old, new, old):
+            registrar = remoting(server)._registrar
+            assert registrar is not None
+            await registrar.register()
+        (data,) = names.registry.routes.route("TBW102").broker_datas  # type: ignore[union-attr]
+        assert data.broker_addrs == {0: new.address}
+    await names.close()
 
 
 def certificate(folder: Path, *names: str) -> dict[str, Value]:

@@ -10,6 +10,7 @@ from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.record.inner_batch import encode_batch
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from tests.core.replicas import give_replicas
 from tests.gateways.remoting.live import bodies, broker, client, messages, remoting
 
 
@@ -280,6 +281,22 @@ async def test_with_sync_flush_the_answer_means_on_disk(tmp_path: Path) -> None:
             server.store.log.flushed
             >= server.store.message_at(int(answers[-1].ext["msgId"][16:], 16)).log_offset
         )
+
+
+async def test_a_stored_message_that_replicas_lack_has_a_status_of_its_own(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as producer:
+        await producer.send("t", b"first")
+        replicas = give_replicas(server.broker.durability)
+        late = await producer.send("t", b"late")
+        assert (late.code, late.ext["queueOffset"]) == (ResponseCode.FLUSH_SLAVE_TIMEOUT, "1")
+        replicas.in_sync = 1
+        alone = await producer.send("t", b"alone")
+        assert (alone.code, alone.ext["queueOffset"]) == (ResponseCode.SLAVE_NOT_AVAILABLE, "2")
+        assert alone.ext["msgId"]
+        assert bodies(await producer.pull("t", 0)) == [b"first", b"late", b"alone"]
+        server.broker.fence()
+        refused = await producer.send("t", b"refused")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_message_that_failed_comes_back_to_its_group_later(tmp_path: Path) -> None:

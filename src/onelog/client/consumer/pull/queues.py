@@ -420,7 +420,8 @@ class PullQueues(Fetching):
         news = {
             each.queue: each.settled
             for each in queues
-            if each.settled >= 0 and each.settled != each.committed
+            if each.settled >= 0
+            and (each.settled != each.committed or each.queue in self._offsets.strayed)
         }
         what = "positions of group %s are not committed"
         with forgiven(log, what, self._member.group, level=logging.WARNING):

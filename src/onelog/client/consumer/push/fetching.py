@@ -87,8 +87,9 @@ class Membership:
             namespace=self.instance.namespace or None,
             subscription_data=wanted.data(),
         )
-        answer = await self.instance.ask(
-            route.reading_address(min(route.brokers)),
+        answer = await self.instance.ask_reader(
+            route,
+            min(route.brokers),
             RequestCode.CHECK_CLIENT_CONFIG,
             None,
             body.encode(),

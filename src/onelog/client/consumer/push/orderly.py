@@ -1,8 +1,12 @@
 """Consuming in order: one message of a queue at a time, and a queue with one member at a time.
 
 A broker gives a queue's lock to one member of a group; it lasts for a minute and is renewed every
-20 s. A message that fails is tried again, after a pause in which its queue rests, until it succeeds
-or has had its retries and becomes a dead letter.
+20 s. Brokers keep locks in memory, so a lock is as good as the connection that it came over: when
+that ends, the broker may have forgotten it, or another one may be the master, and it is renewed
+before the next message is given out.
+
+A message that fails is tried again, after a pause in which its queue rests, until it succeeds or
+has had its retries and becomes a dead letter.
 
 Invariant: a message is given to a listener only while the queue's lock is held, and when every
 message before it is finished.
@@ -24,6 +28,7 @@ from onelog.client.consumer.offsets import body_of, queue_of
 from onelog.client.consumer.push.pulling import PulledQueue
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
+from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import LockAnswer, LockRequest
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -34,6 +39,8 @@ LOCK_TRUST_SECONDS = 30.0
 """A lock that was not renewed for so long is not relied on."""
 LOCK_EXPIRY_SECONDS = 60.0
 """After which a broker gives it to others: what is in hand may be consumed by another member."""
+SHAKEN_SECONDS = 0.5
+"""How often it is looked whether the connections are there that locks came over."""
 SUSPEND_SECONDS = 1.0
 """How long a queue rests after a failure."""
 LEVEL_SECONDS = (1.0, 5.0, 10.0, 30.0)
@@ -175,12 +182,23 @@ class QueueLocks:
 
     _instance: Instance
     _group: str
-    _granted: dict[Queue, float] = field(default_factory=dict)
+    _granted: dict[Queue, tuple[float, Peer | None]] = field(default_factory=dict)
+    """When each lock was given, and over which connection."""
 
     def is_held(self, queue: Queue) -> bool:
         """Whether a lock can be relied on."""
-        granted = self._granted.get(queue)
-        return granted is not None and time.monotonic() - granted < LOCK_TRUST_SECONDS
+        granted, peer = self._granted.get(queue, (0.0, None))
+        is_open = peer is not None and peer.is_open
+        return is_open and time.monotonic() - granted < LOCK_TRUST_SECONDS
+
+    async def last(self, seconds: float) -> None:
+        """Come back when the time is up, or the connection to a broker that gave locks ended."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, SHAKEN_SECONDS))
+            peers = {peer for _, peer in self._granted.values()}
+            if any(peer is None or not peer.is_open for peer in peers):
+                return
 
     async def lock(self, queues: Iterable[Queue]) -> set[Queue]:
         """Lock, or lock for longer; those of the queues that are locked for us now."""
@@ -191,7 +209,7 @@ class QueueLocks:
         """Lock for longer: the queues that others may have consumed since, and if all is well."""
         queues = list(queues)
         late = time.monotonic() - LOCK_EXPIRY_SECONDS
-        overdue = {queue for queue in queues if self._granted.get(queue, 0.0) < late}
+        overdue = {queue for queue in queues if self._granted.get(queue, (0.0,))[0] < late}
         locked, asked = await self._lock(queues)
         lost = [
             each for each in queues if each in asked and (each in overdue or each not in locked)
@@ -211,30 +229,35 @@ class QueueLocks:
         """The queues that were granted, and those that a broker decided on."""
         answers = await at_once(self._lock_at, _by_broker(queues))
         granted = {queue for locked, _ in answers for queue in locked}
-        self._granted.update(dict.fromkeys(granted, time.monotonic()))
         return granted, {queue for _, asked in answers for queue in asked}
 
     async def _lock_at(self, queues: list[Queue]) -> tuple[list[Queue], list[Queue]]:
+        began = time.monotonic()
         try:
-            answer = await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
+            answer, peer = await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
             locked = LockAnswer.decode(answer.body).lock_ok_mq_set
         except OnelogError as error:
             log.warning("%d queues cannot be locked now: %s", len(queues), error)
             return [], []
-        return list(map(queue_of, locked)), queues
+        granted = list(map(queue_of, locked))
+        self._granted.update(dict.fromkeys(granted, (began, peer)))
+        return granted, queues
 
     async def _unlock_at(self, queues: list[Queue]) -> None:
         with forgiven(log, "%d queues stay locked for a minute", len(queues)):
             await self._ask(RequestCode.UNLOCK_BATCH_MQ, queues)
 
-    async def _ask(self, code: RequestCode, queues: list[Queue]) -> Command:
+    async def _ask(self, code: RequestCode, queues: list[Queue]) -> tuple[Command, Peer | None]:
+        """The answer, and the connection that it came over."""
         route = await self._instance.routes.get(queues[0].topic)
         body = LockRequest(
             client_id=self._instance.client_id,
             consumer_group=self._group,
             mq_set=list(map(body_of, queues)),
         )
-        return await self._instance.ask(route.address(queues[0].broker), code, None, body.encode())
+        broker = queues[0].broker
+        answer = await self._instance.ask_reader(route, broker, code, None, body.encode())
+        return answer, self._instance.nodes.open_peer(self._instance.reader(route, broker))
 
 
 def _by_broker(queues: Iterable[Queue]) -> list[list[Queue]]:

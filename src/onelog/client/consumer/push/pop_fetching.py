@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import at_once, end_all, forgiven, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
@@ -38,7 +39,6 @@ from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.consumer.rebalance import Obstacles, keep_balanced
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
-    BrokerNotFoundError,
     ConfigError,
     LeaseNotFoundError,
     OnelogError,
@@ -109,6 +109,8 @@ class Lease:
     topic: str
     message: ReceivedMessage
     receipt: Receipt
+    address: Address
+    """The broker that leased it: the master, or a slave in its place."""
     ends: float
     """When it becomes visible to others, by the loop's clock."""
     asking: bool = False
@@ -127,10 +129,10 @@ class PopLeases:
         self._invisible_s = membership.settings.invisible_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._held: dict[ReceivedMessage, Lease] = {}
-        self._lines: dict[tuple[str, str], list[Lease]] = {}
-        """What is to be acknowledged, by broker and topic."""
+        self._lines: dict[tuple[Address, str], list[Lease]] = {}
+        """What is to be acknowledged, by where it was leased and by topic."""
         self._busy: dict[asyncio.Task[None], None] = {}
-        self._acknowledging: set[tuple[str, str]] = set()
+        self._acknowledging: set[tuple[Address, str]] = set()
         self._without_batches: set[str] = set()
         self._retries_max: dict[str, int] = {}
         self._send_back = SendBack(membership.instance, membership.group, None)
@@ -138,13 +140,15 @@ class PopLeases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, topic: str, broker: str, popped: Sequence[Popped]) -> list[ReceivedMessage]:
+    def hold(
+        self, topic: str, broker: str, address: Address, popped: Sequence[Popped]
+    ) -> list[ReceivedMessage]:
         """Take messages that have just been leased."""
         messages = []
         ends = self._loop.time() + self._invisible_s
         for record, receipt in popped:
             message = ReceivedMessage(record, broker)
-            self._held[message] = Lease(topic, message, receipt, ends)
+            self._held[message] = Lease(topic, message, receipt, address, ends)
             messages.append(message)
         return messages
 
@@ -275,13 +279,13 @@ class PopLeases:
     # Acknowledging.
 
     def _acknowledge(self, lease: Lease) -> None:
-        key = (lease.receipt.broker, lease.topic)
+        key = (lease.address, lease.topic)
         self._lines.setdefault(key, []).append(lease)
         if key not in self._acknowledging:
             self._acknowledging.add(key)
             self._spawn(self._acknowledge_all(key))
 
-    async def _acknowledge_all(self, key: tuple[str, str]) -> None:
+    async def _acknowledge_all(self, key: tuple[Address, str]) -> None:
         line = self._lines[key]
         try:
             while line:
@@ -331,7 +335,11 @@ class PopLeases:
         self, lease: Lease, code: RequestCode, ext: dict[str, str] | None, body: bytes = b""
     ) -> Command:
         route = await self._instance.routes.get(lease.topic)
-        address = route.address(lease.receipt.broker)
+        broker, address = lease.receipt.broker, lease.address
+        known = route.brokers.get(broker)
+        if known is None or address not in dict(known.members).values():
+            # A new master knows the leases of the one before.
+            address = self._instance.reader(route, broker)
         answer = await self._instance.ask(address, code, ext, body, accept=_EVERY_CODE)
         if answer.code == ResponseCode.SUCCESS:
             return answer
@@ -516,13 +524,14 @@ class PopFetching(Fetching):
         failed: OnelogError | None = None
         for broker in brokers:
             try:
-                address = route.address(broker)
-                answer = await self._instance.ask(address, code, None, body, accept=accept)
+                answer = await self._instance.ask_reader(
+                    route, broker, code, None, body, accept=accept
+                )
             except OnelogError as error:
                 failed = error
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                told = refusal(address, code, answer)
+                told = refusal(self._instance.reader(route, broker), code, answer)
                 raise RequestRefusedError(f"broker {broker} is too old for pop: {told}")
             if answer.code != ResponseCode.SUCCESS or b"messageQueueAssignments" not in bytes(
                 answer.body
@@ -565,23 +574,22 @@ class PopFetching(Fetching):
 
     async def _pop_once(self, source: PopQueue) -> None:
         try:
-            found = await self._pop(source)
-        except BrokerNotFoundError as error:
-            log.warning("%s", error)
-            await self._instance.routes.refresh_quietly(source.queue.topic)
-            await asyncio.sleep(AGAIN_SECONDS)
+            found, address = await self._pop(source)
         except OnelogError as error:
             log.warning("nothing popped from %s: %s", source.queue, error)
+            await self._instance.routes.refresh_quietly(source.queue.topic)
             await asyncio.sleep(AGAIN_SECONDS)
         else:
             if found:
-                await self._hand_over(source, found)
+                await self._hand_over(source, address, found)
 
-    async def _pop(self, source: PopQueue) -> list[Popped]:
+    async def _pop(self, source: PopQueue) -> tuple[list[Popped], Address]:
         topic, broker, queue_id = source.queue
         wanted = self._member.filters.get(topic)
+        route = await self._instance.routes.get(topic)
+        address = self._instance.reader(route, broker)
         if wanted is None:
-            return []
+            return [], address
         settings = self._member.settings
         # In a retry topic there is what this group has given back: it wants all of that.
         from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
@@ -595,22 +603,21 @@ class PopFetching(Fetching):
         )  # fmt: skip
         source.last_pop_ms = request.born_ms
         began = time.monotonic()
-        route = await self._instance.routes.get(topic)
         answer = await self._instance.ask(
-            route.address(broker), RequestCode.POP_MESSAGE, request.fields(),
+            address, RequestCode.POP_MESSAGE, request.fields(),
             timeout_ms=POLL_MS + ANSWER_MS, accept=_NOTHING | _LATER,
         )  # fmt: skip
         if answer.code == ResponseCode.SUCCESS:
             found = popped(request, broker, answer.ext, answer.body)
             self._member.rates.pulled(topic, time.monotonic() - began, len(found))
-            return found
+            return found, address
         if answer.code in _LATER:
             await asyncio.sleep(BUSY_SECONDS)
-        return []
+        return [], address
 
-    async def _hand_over(self, source: PopQueue, found: list[Popped]) -> None:
+    async def _hand_over(self, source: PopQueue, address: Address, found: list[Popped]) -> None:
         topic, broker, _ = source.queue
-        messages = self._leases.hold(topic, broker, found)
+        messages = self._leases.hold(topic, broker, address, found)
         if self._is_stopped:
             await self._leases.release(messages)
             return

@@ -85,7 +85,8 @@ class PullFetching(Fetching):
 
     async def _share(self, topic: str) -> bool:
         wanted = await share_of(self._member, topic)
-        gone = [each for each in self._queues if each.topic == topic and each not in wanted]
+        mine = set(wanted)
+        gone = [each for each in self._queues if each.topic == topic and each not in mine]
         await self._release(gone)
         missing = [each for each in wanted if each not in self._queues]
         if not missing:
@@ -148,7 +149,7 @@ class PullFetching(Fetching):
                 for each in self._queues.values():
                     if isinstance(each, OrderedQueue):
                         each.resume()
-            await asyncio.sleep(LOCK_SECONDS if all_is_well else UNBALANCED_SECONDS)
+            await locks.last(LOCK_SECONDS if all_is_well else UNBALANCED_SECONDS)
 
     def is_locked(self, queue: Queue) -> bool:
         """Whether messages of a queue may be consumed in order here."""
@@ -174,7 +175,10 @@ class PullFetching(Fetching):
         while True:
             await asyncio.sleep(COMMIT_SECONDS)
             with job:
-                changed = [each for each in self._queues.values() if each.has_news]
+                strayed = self._offsets.strayed
+                changed = [
+                    each for each in self._queues.values() if each.has_news or each.queue in strayed
+                ]
                 self._offsets.write_soon(_positions(changed))
 
     async def lag(self) -> dict[Queue, int]:

@@ -26,7 +26,7 @@ from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
-from onelog.errors import OnelogError, WireError
+from onelog.errors import OnelogError, PeerTimeoutError, WireError
 from onelog.message import Message as Record
 from onelog.message import QueueOffset
 from onelog.net.line import Following, Line
@@ -159,6 +159,7 @@ class PulledQueue:
     consumed_ms: int = 0
     _broker_id: int = 0
     _address: Address | None = None
+    _is_at_master: bool = True
     _is_pulling: bool = False
     _following: Following | None = None
     _is_failing: bool = False
@@ -182,7 +183,8 @@ class PulledQueue:
             self._owner.look_around(self.queue.topic)
             self._pull_later(RETRY_SECONDS)
             return
-        address = route.reading_address(self.queue.broker, broker_id=self._broker_id)
+        address = self._member.instance.reader(route, self.queue.broker, self._broker_id)
+        self._is_at_master = address == route.brokers[self.queue.broker].master
         peer = self._member.instance.nodes.open_peer(address)
         self._is_pulling, self._address = True, address
         if peer is None:
@@ -209,7 +211,7 @@ class PulledQueue:
     def _request(self) -> dict[str, str]:
         queue, member = self.queue, self._member
         flags, offset = HOLD_FLAG, 0
-        if self.commits and not member.settings.broadcasting and not self._broker_id:
+        if self.commits and not member.settings.broadcasting and self._is_at_master:
             flags |= COMMIT_FLAG
             offset = self.committed = self.hands.committable
         wanted = self._filter
@@ -234,9 +236,18 @@ class PulledQueue:
         except OnelogError as error:
             self._is_pulling = False
             self._fail(error)
+            if self._has_another(address):
+                self._pull_at_once()
         else:
             self._is_pulling = False
             self.pull()
+
+    def _has_another(self, address: Address) -> bool:
+        """Whether another broker of the set is to be read from meanwhile."""
+        route = self._member.instance.routes.known(self.queue.topic)
+        if route is None or self.queue.broker not in route.brokers:
+            return False
+        return self._member.instance.reader(route, self.queue.broker) != address
 
     def _answered(self, answer: Command | OnelogError) -> None:
         self._is_pulling = False
@@ -246,6 +257,8 @@ class PulledQueue:
                 self._take(answer)
             return
         if not isinstance(answer, Command):
+            if isinstance(answer, PeerTimeoutError) and self._address is not None:
+                self._member.instance.nodes.suspect(self._address)
             self._fail(answer)
             return
         try:
@@ -344,6 +357,11 @@ class PulledQueue:
     def _pull_now(self) -> None:
         self._later = None
         self.pull()
+
+    def _pull_at_once(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._pull_now()
 
     def drop(self) -> None:
         """This queue is not ours any more."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from onelog.client.connection.instance import Instance
 from onelog.client.message import ReceivedMessage
-from onelog.errors import RequestRefusedError
+from onelog.errors import BrokerNotFoundError, NotPermittedError, RequestRefusedError
 from onelog.message import SysFlag, encode_properties
 from onelog.names import RETRY_PREFIX
 from onelog.rocketmq.names import DEFAULT_TOPIC, INNER_PRODUCER
@@ -48,7 +48,7 @@ class SendBack:
             return
         try:
             await self._send_back(message, delay_level)
-        except RequestRefusedError as error:
+        except (RequestRefusedError, NotPermittedError, BrokerNotFoundError) as error:
             log.warning("%s is sent to the retry topic as a new message: %s", message, error)
             await self.send_anew(message, delay_level)
 
@@ -76,6 +76,8 @@ class SendBack:
         """Send it to the retry topic; with no retries left, a broker makes it a dead letter."""
         topic = retry_topic(self._group)
         route = await self._instance.routes.get_for_sending(topic, 1)
+        if not route.publish_queues:
+            raise BrokerNotFoundError(f"no broker that has {topic} is a master now")
         queue = random.choice(route.publish_queues)
         raw = message.raw
         times = raw.reconsume_times + 1

@@ -45,9 +45,10 @@ class Proposal(NamedTuple):
 class Cluster:
     """All of that, for one broker."""
 
-    def __init__(self, node_id: int, here: Callable[[], Node]) -> None:
+    def __init__(self, node_id: int, here: Callable[[], Node], alone_id: int = 0) -> None:
+        """`alone_id` is its number if it has none of a cluster: nodes of a replica set differ."""
         self.is_alone = node_id < 0
-        self.node_id = max(0, node_id)
+        self.node_id = alone_id if self.is_alone else node_id
         self._here = here
         self.nodes: dict[int, Node] = {}
         """Those that ever were in the cluster."""

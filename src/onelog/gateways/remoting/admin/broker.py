@@ -88,6 +88,7 @@ def _life(gateway: Gateway, state: State) -> dict[str, str]:
         "brokerActive": "true",
         "brokerVersionDesc": VERSION_NAME,
         "onelogVersion": __version__,
+        "onelogEtcd": gateway.house.loaded.config.replication.etcd,
         "startAcceptSendRequestTimeStamp": "0",
     }
 
@@ -288,10 +289,21 @@ def clean_expired_queues(session: BrokerSession, command: Command) -> None:
 
 def ha_status(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_HA_STATUS."""
-    broker = session.broker
+    broker, standing = session.broker, session.gateway.house.standing
+    followers = standing.followers()
     status = HaStatus(
-        master=broker.config.broker_id == 0, master_commit_log_max_offset=broker.log_end
-    )
+        ha_connection_info=[
+            {
+                "addr": each.address, "slaveAckOffset": each.acknowledged,
+                "diff": each.behind_bytes, "inSync": each.in_sync,
+                "transferFromWhere": each.acknowledged, "transferredByteInSecond": 0,
+            }
+            for each in followers
+        ],
+        in_sync_slave_nums=sum(each.in_sync for each in followers),
+        master=not broker.follows,
+        master_commit_log_max_offset=broker.log_end,
+    )  # fmt: skip
     return Answer(body=status.encode())
 
 

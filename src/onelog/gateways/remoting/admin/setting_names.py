@@ -103,6 +103,8 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "transactionCheckInterval": ("broker.transaction_check_interval_ms", _SAME),
     "defaultMessageRequestMode": ("broker.default_request_mode", _UPPER),
     "defaultPopShareQueueNum": ("broker.default_pop_share", _SAME),
+    "slaveReadEnable": ("replication.slave_reads", _SAME),
+    "accessMessageInMemoryMaxRatio": ("replication.slave_reads_percent", _SAME),
     "timerMaxDelaySec": ("broker.timer_delay_max_ms", _SECONDS),
 }
 """RocketMQ's name, our key, and how values translate."""

@@ -91,8 +91,13 @@ def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result
         code, remark = CODES[status], status.name
         if offset and status in _EMPTY:
             code = ResponseCode.PULL_OFFSET_MOVED
+    far_bytes = session.gateway.far_bytes
+    suggested = "0"
+    if far_bytes is not None:
+        group = command.ext["consumerGroup"]
+        suggested = str(session.broker.suggested_broker(group, result, far_bytes))
     ext = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": suggested,
         "nextBeginOffset": str(result.next_offset),
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),

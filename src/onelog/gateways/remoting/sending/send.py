@@ -14,10 +14,10 @@ from operator import itemgetter
 
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.writer import UNCONFIRMED
 from onelog.core.publish import Intent
 from onelog.errors import (
     EmptyMessageError,
-    FlushTimeoutError,
     InvalidRequestError,
     MessageError,
     OnelogError,
@@ -228,7 +228,7 @@ def _answer_late(
     queue_offset: int,
 ) -> None:
     """The message is stored, but not yet as safely as it should be."""
-    assert isinstance(error, FlushTimeoutError)
+    assert isinstance(error, UNCONFIRMED)
     gateway = session.gateway
     ext = {
         "msgId": message_id,

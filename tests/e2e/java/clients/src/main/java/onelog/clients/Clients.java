@@ -38,11 +38,16 @@ final class Clients implements AutoCloseable {
     }
 
     DefaultMQProducer producer(String group) throws MQClientException {
+        DefaultMQProducer producer = unstartedProducer(group);
+        producer.start();
+        return producer;
+    }
+
+    DefaultMQProducer unstartedProducer(String group) {
         DefaultMQProducer producer = new DefaultMQProducer(group);
         producer.setNamesrvAddr(nameServers);
         producer.setInstanceName("producer-" + group);
         producer.setSendMsgTimeout(10_000);
-        producer.start();
         shutdowns.push(producer::shutdown);
         return producer;
     }

@@ -48,6 +48,8 @@ public final class Main {
         SCENARIOS.put("replies", Replies::run);
         SCENARIOS.put("pop", Pop::run);
         SCENARIOS.put("ordered", Ordered::run);
+        SCENARIOS.put("witness", Witness::run);
+        SCENARIOS.put("reading", Reading::run);
         SCENARIOS.put("timing", Timing::run);
         SCENARIOS.put("timing-far", Timing::far);
         SCENARIOS.put("interop-send", Interop::send);

@@ -1,0 +1,240 @@
+"""A node whose role is decided by elections: its sockets, its etcd, and what ties them together.
+
+    etcd <- Election -> Replica -> Leader | Follower -> BulkConnection
+                            |
+                        the server, which opens the core anew when the role changes
+
+Invariant: the core is opened and closed by one task at a time; a node that ends as master hands
+over first, if another one is in sync, so that nobody has to wait for a lease to be over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+from onelog.clock import MonotonicClock, SystemClock
+from onelog.config import Config
+from onelog.core.broker import Broker
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import Post
+from onelog.errors import OnelogError, StoreError
+from onelog.net.bulk import BulkListener
+from onelog.net.capacity import Capacity
+from onelog.replication.election import Election, Role, Self
+from onelog.replication.epochs import Epochs
+from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
+from onelog.replication.fixed import followers_port
+from onelog.replication.leader import Leader, Offload
+from onelog.replication.node import MasterLine, listen_for_followers
+from onelog.replication.replica import Replica
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+GOODBYE_SECONDS_MAX = 3.0
+ID_OF_FOLLOWER_0 = 1_000
+"""What name servers know node 0 as while another one is master, which is 0 to them."""
+BOOT_FILE = "onelog-boot"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+Rebuild = Callable[[Callable[[], None]], Awaitable[None]]
+"""Closes the core, calls a function, opens the core in the role that `ElectedRole` has now."""
+
+
+class ElectedRole:
+    """A node of a set that has etcd. Made before the core; `start` opens it for the first time."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: MessageStore,
+        schedule: Schedule,
+        post: Post,
+        offload: Offload,
+        capacity: Capacity,
+        rebuild: Rebuild,
+    ) -> None:
+        self.config = config
+        self._capacity = capacity
+        self._rebuild = rebuild
+        self.broker: Broker | None = None
+        """The core, while there is one."""
+        self.leader: Leader | None = None
+        """Of the core that is open, or is being opened."""
+        self.built = Role()
+        """The role of that core."""
+        self._clock = MonotonicClock()
+        self._line = MasterLine(lambda link, address: self.replica.dialed(link, address))
+        self._listener: BulkListener | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._boot = _Boot(store)
+        replication, broker = config.replication, config.broker
+        prefix = prefix_of(broker.cluster, broker.name)
+        self._etcd = Etcd(parse_endpoints(replication.etcd), prefix, replication.lease_ms // 4)
+        self.replica = Replica(
+            broker.broker_id, store, Epochs(store.folder), replication, self, clock=self._clock,
+            schedule=schedule, post=post, offload=offload,
+            is_proven=lambda: self.election.is_proven(),
+            propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
+            is_intact=self._boot.is_intact, on_intact=self._boot.remember,
+        )  # fmt: skip
+        host = f"[{broker.client_host}]" if ":" in broker.client_host else broker.client_host
+        self.ha_address = f"{host}:{followers_port(config)}"
+        me = Self(
+            broker.broker_id, uuid4().hex, f"{host}:{broker.port}", self.ha_address,
+            replication.replicas, replication.lease_ms, replication.ack, replication.unclean,
+        )  # fmt: skip
+        self.election = Election(
+            me, self.replica, self._etcd, self._clock.now_ms, SystemClock().now_ms, schedule,
+            intact=self._boot.is_intact,
+        )  # fmt: skip
+
+    # -- for the server ------------------------------------------------------------------------
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the core is a follower's."""
+        return not self.built.is_master
+
+    @property
+    def broker_id(self) -> int:
+        """What name servers know this node as."""
+        return (self.election.me.id or ID_OF_FOLLOWER_0) if self.is_slave else 0
+
+    @property
+    def epoch(self) -> int:
+        """Of the role that the core has."""
+        return self.built.epoch
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the core may write its last words: not if another node is master by now."""
+        return self.replica.leader is not None and self.election.is_proven()
+
+    def found_master(self, address: str, followers_address: str) -> None:
+        """Name servers say where a slave's master is: etcd knows better."""
+
+    async def start(self) -> None:
+        """Listen for followers, open the core as a follower's, and take part in elections."""
+        config = self.config
+        self._listener = await listen_for_followers(
+            config.broker.host, followers_port(config), self.replica.accepted, self._clock,
+            self._capacity,
+        )  # fmt: skip
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: OnelogError | None) -> None:
+            if opened.done():
+                return
+            if error is None:
+                opened.set_result(None)
+            else:
+                opened.set_exception(error)
+
+        self.replica.start(told)
+        await opened
+        self.election.start()
+
+    async def leave(self) -> None:
+        """Before the end: let another node be master, and nobody wait for this one."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.replica.is_ending = True
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.election.leave(lambda error: None if over.done() else over.set_result(error))
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS_MAX):
+                error = await over
+        except TimeoutError:
+            error = "it took too long"
+        if error:
+            log.info("the set could not be left before the end: %s", error)
+
+    def stop_following(self) -> None:
+        """Let the core be closed: nothing more comes in."""
+        if not self.replica.leads:
+            self.replica.close()
+        self._line.to("")
+
+    async def close(self) -> None:
+        """End everything. The core has been closed."""
+        self.replica.close()
+        self.election.stop()
+        await self._etcd.close()
+        self._line.to("")
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            await self._listener.close()
+
+    # -- for the replica -----------------------------------------------------------------------
+
+    @property
+    def core(self) -> Broker:
+        """The core that is open."""
+        assert self.broker is not None
+        return self.broker
+
+    def dial(self, address: str) -> None:
+        """Keep a connection to a master."""
+        self._line.to("")
+        self._line.to(address)
+
+    def rebuild(
+        self,
+        role: Role,
+        leader: Leader | None,
+        between: Callable[[], None],
+        then: Callable[[OnelogError | None], None],
+    ) -> None:
+        """Have the server close the core, and open it in another role."""
+
+        async def run() -> None:
+            failure: list[OnelogError] = []
+
+            def guarded() -> None:
+                self.built, self.leader = role, leader
+                try:
+                    between()
+                except OnelogError as error:
+                    failure.append(error)
+
+            try:
+                await self._rebuild(guarded)
+            except OnelogError as error:
+                failure.append(error)
+            except Exception as error:
+                log.exception("the broker could not take its role")
+                failure.append(StoreError(f"a bug: {error!r}"))
+            then(failure[0] if failure else None)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Boot:
+    """Whether the machine has crashed since the node was last known to have everything.
+
+    A process that dies leaves what it wrote to the system. A machine that does loses what was not
+    on disk, so a log that was not closed may lack what other nodes were told it has.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._path = store.folder / BOOT_FILE
+        known = self._path.read_text() if self._path.exists() else None
+        flushed = store.config.flush == "sync"
+        self.is_intact = store.recovery.clean or flushed or known in (None, self._now())
+        if self.is_intact:
+            self.remember()
+
+    def _now(self) -> str:
+        return _BOOT_ID.read_text() if _BOOT_ID.exists() else uuid4().hex
+
+    def remember(self) -> None:
+        """The node has everything, from now on."""
+        try:
+            self._path.write_text(self._now())
+        except OSError as error:
+            log.warning("%s was not written: %s", self._path, error)

@@ -1,0 +1,316 @@
+"""A node's roles on real stores: in which order they change, and what is acknowledged meanwhile."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.clock import ManualClock
+from onelog.config import ReplicationConfig
+from onelog.errors import NotMasterError, OnelogError, StoreFullError
+from onelog.replication.election import InSync, Role
+from onelog.replication.epochs import Epochs
+from onelog.replication.leader import Leader
+from onelog.replication.link import Touched
+from onelog.replication.replica import AGAIN_MS, HAND_OVER_MS, Replica
+from onelog.store.message_store import MessageStore
+from tests.replication.wired import STORE, MemoryLink, message
+
+CONFIG = ReplicationConfig(ack="majority", replicas=3, etcd="judge:2379")
+
+
+class FakeCore:
+    """What it was opened as, and told since."""
+
+    def __init__(self, follows: bool) -> None:
+        self.follows = follows
+        self.told: list[str] = []
+
+    def follow(self, touched: Touched) -> None:
+        self.told.append("follow")
+
+    def confirmed(self, touched: Touched) -> None:
+        self.told.append("confirmed")
+
+    def flush(self) -> None:
+        self.told.append("flush")
+
+    def fence(self) -> None:
+        self.told.append("fence")
+
+    def refuse_writes(self, reason: str | None) -> None:
+        self.told.append("refuse" if reason else "write again")
+
+    def master_is(self, address: str) -> None:
+        self.told.append(f"master is {address}")
+
+
+class World:
+    """One replica, whose surroundings do things when they are told to."""
+
+    def __init__(self, folder: Path, node_id: int, config: ReplicationConfig = CONFIG) -> None:
+        self.clock = ManualClock()
+        self.store = MessageStore.open(folder, STORE, self.clock, gated=True)
+        self.core = FakeCore(follows=True)
+        self.cores = [self.core]
+        self.dialed = ""
+        self.later: list[tuple[int, Callable[[], None]]] = []
+        self.rebuilds: list[Callable[[], None]] = []
+        self.slow = False
+        self.trouble: OnelogError | None = None
+        self.replica = Replica(
+            node_id, self.store, Epochs(folder), config, self, clock=self.clock,
+            schedule=self.schedule, post=lambda call: call(),
+            offload=_at_once,
+            propose_in_sync=lambda ids: None,
+        )  # fmt: skip
+        self.replica.start()
+
+    def schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
+        self.later.append((self.clock.now_ms() + delay_ms, call))
+
+    def run(self, ms: int) -> None:
+        """Let time go on."""
+        end = self.clock.now_ms() + ms
+        while due := [each for each in self.later if each[0] <= end]:
+            first = min(due, key=lambda each: each[0])
+            self.later.remove(first)
+            self.clock.advance(max(0, first[0] - self.clock.now_ms()))
+            first[1]()
+        self.clock.advance(end - self.clock.now_ms())
+
+    def rebuild(
+        self,
+        role: Role,
+        leader: Leader | None,
+        between: Callable[[], None],
+        then: Callable[[OnelogError | None], None],
+    ) -> None:
+        def work() -> None:
+            error = None
+            try:
+                between()
+            except OnelogError as failed:
+                error = failed
+            if self.trouble is None:
+                self.core = FakeCore(follows=not role.is_master)
+                self.cores.append(self.core)
+            then(error or self.trouble)
+
+        if self.slow:
+            self.rebuilds.append(work)
+        else:
+            work()
+
+    def dial(self, address: str) -> None:
+        self.dialed = address
+
+    def write(self, *bodies: bytes) -> int:
+        self.store.append([message(body) for body in bodies])
+        return int(self.store.log_end)
+
+
+def _at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
+    work()
+    then()
+
+
+def master_of(epoch: int, node: int = 0) -> Role:
+    return Role(True, epoch, node, f"host:{node}", f"ha:{node}")
+
+
+def follower_of(node: int, epoch: int) -> Role:
+    return Role(False, epoch, node, f"host:{node}", f"ha:{node}")
+
+
+def in_sync(*ids: int, revision: int = 1) -> InSync:
+    return InSync(frozenset(ids), 3, revision)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    worlds = []
+
+    def made(number: int, config: ReplicationConfig = CONFIG) -> World:
+        worlds.append(World(tmp_path / str(number), number, config))
+        return worlds[-1]
+
+    yield made
+    for world in worlds:
+        world.replica.close()
+        world.store.close()
+
+
+def connect(leader: World, follower: World) -> Callable[[], None]:
+    """A connection between two; what it returns moves bytes until there are none."""
+    down, up = MemoryLink(), MemoryLink()
+    leading = leader.replica.accepted(down, "follower")
+    following = follower.replica.dialed(up, "master")
+
+    def settle() -> None:
+        while down.sent or up.sent:
+            for link, session in ((up, leading), (down, following)):
+                data = bytes(link.sent)
+                link.sent.clear()
+                if data:
+                    session.received(data)
+
+    settle()
+    return settle
+
+
+Make = Callable[..., World]
+
+
+def test_a_node_begins_as_a_follower_of_nobody(make: Make) -> None:
+    world = make(0)
+    assert world.core.follows
+    assert world.core.told == ["master is "]
+    assert world.dialed == ""
+
+
+def test_the_first_master_of_an_empty_log_opens_at_once(make: Make) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0))
+    assert not world.core.follows
+    assert world.replica.epochs.entries == [(1, 0)]
+
+
+def test_a_master_opens_when_its_whole_log_is_confirmed(make: Make) -> None:
+    one, two = make(0), make(1)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    one.write(b"a")
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    assert two.dialed == "ha:0"
+    connect(one, two)
+    assert two.store.log_end == one.store.log_end
+    one.replica.close()
+
+    two.replica.become(master_of(2, 1), in_sync(1, 2))
+    end = two.store.log_end
+    assert two.store.confirmed == end or two.core.follows
+    three = make(2)
+    three.replica.become(follower_of(1, 2), in_sync(1, 2))
+    connect(two, three)
+    assert not two.core.follows
+    assert two.store.confirmed == end
+    assert two.replica.epochs.last == 2
+
+
+def test_nothing_is_acknowledged_after_the_word_that_another_is_master(make: Make) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    leader = world.replica.leader
+    assert leader is not None
+    answers: list[OnelogError | None] = []
+    leader.when_replicated(world.write(b"a"), answers.append)
+    world.slow = True
+    world.replica.become(follower_of(1, 2), in_sync(1, revision=2))
+    assert [isinstance(each, OnelogError) for each in answers] == [True]
+    assert "fence" in world.core.told
+    leader.when_replicated(0, answers.append)
+    assert isinstance(answers[1], NotMasterError)
+    world.rebuilds.pop()()
+    assert world.core.follows
+    assert world.dialed == "ha:1"
+
+
+def test_of_roles_that_come_while_one_is_being_taken_only_the_last_counts(make: Make) -> None:
+    world = make(0)
+    world.slow = True
+    world.replica.become(master_of(1), in_sync(0))
+    world.replica.become(follower_of(1, 2), in_sync(1, revision=2))
+    world.replica.become(follower_of(2, 3), in_sync(2, revision=3))
+    assert len(world.rebuilds) == 1
+    world.rebuilds.pop()()
+    assert world.core.told == ["fence"]  # It was opened for a role that is over.
+    world.rebuilds.pop()()
+    assert world.core.follows
+    assert world.dialed == "ha:2"
+
+
+def test_what_only_the_old_master_had_is_cut_when_it_follows(make: Make) -> None:
+    one, two = make(0), make(1)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    shared = one.write(b"a")
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    settle = connect(one, two)
+    one.run(200)
+    settle()
+    one.write(b"nobody else has this")
+    two.replica.become(master_of(2, 1), in_sync(0, 1, revision=2))
+    one.replica.become(follower_of(1, 2), in_sync(0, 1, revision=2))
+    connect(two, one)
+    assert one.store.log_end == shared
+    assert not two.core.follows
+    two.write(b"the next")
+    two.run(200)
+    connect(two, one)
+    assert one.store.log_end == two.store.log_end
+
+
+def test_a_hand_over_is_ready_when_the_target_has_everything(make: Make) -> None:
+    one, two = make(0), make(1)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    settle = connect(one, two)
+    one.write(b"a")
+    said: list[str] = []
+    one.replica.prepare_hand_over(1, said.append)
+    assert one.core.told[-2:] == ["flush", "refuse"]
+    assert said == []
+    one.run(200)
+    settle()
+    one.run(10)
+    assert said == [""]
+
+
+def test_a_hand_over_to_one_that_does_not_catch_up_is_given_up(make: Make) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    world.write(b"a")
+    said: list[str] = []
+    world.replica.prepare_hand_over(1, said.append)
+    world.run(HAND_OVER_MS + 100)
+    assert said == [f"node 1 did not get the whole log in {HAND_OVER_MS} ms"]
+    assert world.core.told[-1] == "write again"
+
+
+def test_a_role_that_cannot_be_taken_is_tried_again_and_the_node_says_that_it_is_unfit(
+    make: Make,
+) -> None:
+    world = make(0)
+    world.trouble = StoreFullError("no room")
+    world.replica.become(master_of(1), in_sync(0))
+    assert not world.replica.progress().fit
+    assert "no room" in world.replica.hindrance
+    assert world.replica.leader is None
+    world.trouble = None
+    world.run(AGAIN_MS)
+    assert not world.core.follows
+    assert world.replica.progress().fit
+
+
+def test_a_master_without_followers_says_after_a_while_that_it_is_unfit(make: Make) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    assert world.replica.progress().fit
+    world.run(3 * CONFIG.lag_ms)
+    assert not world.replica.progress().fit
+
+
+def test_a_log_that_may_be_torn_is_cut_to_what_is_certain_before_it_follows(make: Make) -> None:
+    one, two = make(0), make(1)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    settle = connect(one, two)
+    one.write(b"a")
+    one.run(200)
+    settle()
+    assert two.store.log_end == one.store.log_end
+    two.replica.is_intact = False
+    certain = two.store.confirmed
+    two.replica.become(follower_of(0, 2), in_sync(0, 1))
+    assert two.store.log_end == certain
+    connect(one, two)
+    assert two.store.log_end == one.store.log_end
