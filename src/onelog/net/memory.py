@@ -25,7 +25,7 @@ from typing import Any, cast
 from onelog.errors import ListenError
 from onelog.net.connection import Buffer, Connection
 from onelog.net.line import Line
-from onelog.net.listener import Listener
+from onelog.net.listener import CLOSE_SECONDS_MAX, Listener
 
 READ_BYTES_MAX = 256 << 10
 """Up to here, what was written piece by piece is read in one."""
@@ -362,8 +362,8 @@ class MemoryListener(Listener):
         else:
             transport.start(Connection(self._made, self._outbox, self._limits, self._lost))
 
-    async def close(self) -> None:
+    async def close(self, seconds_max: float = CLOSE_SECONDS_MAX) -> None:
         """Stop listening and close all connections, sending first what was already written."""
         if _listening.get(self.address) is self:
             del _listening[self.address]
-        await super().close()
+        await super().close(seconds_max)
