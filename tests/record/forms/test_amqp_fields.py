@@ -1,6 +1,7 @@
 """Field tables and content properties."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from onelog.errors import WireError
 from onelog.record.forms.amqp_fields import (
     NO_PROPERTIES,
     REMOVE,
+    Table,
     Timestamp,
     decode_properties,
     decode_table,
@@ -18,6 +20,7 @@ from onelog.record.forms.amqp_fields import (
     encode_value,
     headers_of,
     property_of,
+    same,
     short_string,
     with_headers,
     with_properties,
@@ -67,12 +70,12 @@ PROPERTIES = st.fixed_dictionaries(
 
 
 @given(TABLES)
-def test_a_table_comes_back_as_it_was(table):
+def test_a_table_comes_back_as_it_was(table: Table) -> None:
     assert decode_table(encode_table(table)) == table
 
 
 @given(PROPERTIES)
-def test_properties_come_back_as_they_were(properties):
+def test_properties_come_back_as_they_were(properties: dict[str, Any]) -> None:
     raw = encode_properties(properties)
     assert decode_properties(raw) == properties
     assert headers_of(raw) == properties.get("headers", {})
@@ -80,7 +83,9 @@ def test_properties_come_back_as_they_were(properties):
 
 
 @given(PROPERTIES, TABLES, SHORT)
-def test_changed_headers_are_spliced_in(properties, changes, expiration):
+def test_changed_headers_are_spliced_in(
+    properties: dict[str, Any], changes: Table, expiration: str
+) -> None:
     raw = with_headers(encode_properties(properties), changes, expiration=expiration)
     found = decode_properties(raw)
     assert found.pop("headers", {}) == {**properties.get("headers", {}), **changes}
@@ -89,7 +94,7 @@ def test_changed_headers_are_spliced_in(properties, changes, expiration):
 
 
 @given(PROPERTIES)
-def test_what_is_removed_is_gone(properties):
+def test_what_is_removed_is_gone(properties: dict[str, Any]) -> None:
     raw = encode_properties(properties)
     names = dict.fromkeys(properties.get("headers", {}), REMOVE)
     bare = with_headers(raw, names, **dict.fromkeys(properties, REMOVE))
@@ -98,7 +103,7 @@ def test_what_is_removed_is_gone(properties):
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_a_wire_error(data):
+def test_garbage_is_a_wire_error(data: bytes) -> None:
     for read in (decode_table, decode_properties, headers_of):
         try:
             read(data)
@@ -107,7 +112,9 @@ def test_garbage_is_a_wire_error(data):
 
 
 @given(TABLES, st.data())
-def test_a_table_that_is_cut_off_is_a_wire_error_or_a_shorter_table(table, data):
+def test_a_table_that_is_cut_off_is_a_wire_error_or_a_shorter_table(
+    table: Table, data: st.DataObject
+) -> None:
     whole = encode_table(table)
     cut = whole[: data.draw(st.integers(0, len(whole)))]
     try:
@@ -116,7 +123,7 @@ def test_a_table_that_is_cut_off_is_a_wire_error_or_a_shorter_table(table, data)
         pass
 
 
-def test_every_type_of_rabbitmq_is_read():
+def test_every_type_of_rabbitmq_is_read() -> None:
     data = bytes.fromhex(
         "0174 74 01".replace(" ", "")
         + "0162 62 ff".replace(" ", "")
@@ -139,7 +146,7 @@ def test_every_type_of_rabbitmq_is_read():
     }  # fmt: skip
 
 
-def test_tables_ten_thousand_deep_are_refused():
+def test_tables_ten_thousand_deep_are_refused() -> None:
     data = b""
     for _ in range(10_000):
         data = b"\1aF" + len(data).to_bytes(4, "big") + data
@@ -150,16 +157,22 @@ def test_tables_ten_thousand_deep_are_refused():
         headers_of(raw)
 
 
-def test_flags_of_no_property_are_refused():
+def test_flags_of_no_property_are_refused() -> None:
     with pytest.raises(WireError, match="unknown flags"):
         decode_properties(b"\0\1\0\0")
 
 
-def test_a_name_has_at_most_255_bytes():
+def test_a_name_has_at_most_255_bytes() -> None:
     with pytest.raises(WireError, match="255"):
         short_string("x" * 256)
 
 
-def test_strings_that_are_no_text_are_bytes():
+@given(TABLES)
+def test_equal_values_are_the_same(table: Table) -> None:
+    assert same(table, decode_table(encode_table(table)))
+    assert not same({"a": [table, 1]}, {"a": [table, True]})
+
+
+def test_strings_that_are_no_text_are_bytes() -> None:
     assert decode_table(b"\1aS\0\0\0\2\xff\xfe") == {"a": b"\xff\xfe"}
     assert encode_value(b"\xff") == b"x\0\0\0\1\xff"

@@ -153,6 +153,17 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
+def same(one: Value, other: Value) -> bool:
+    """Whether two values are equal to RabbitMQ: integers of any width, but no booleans are."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return one == other
+
+
 # -- writing -----------------------------------------------------------------------------------
 
 
