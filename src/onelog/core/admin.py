@@ -551,6 +551,12 @@ class Admin:
             members.mismatches_total, [each.size for each in self.store.damage],
         )  # fmt: skip
 
+    def refusal(self, who: Principal) -> str:
+        """Why messages are refused now; empty if they are not."""
+        self.access.check(who, "describe", ("broker", self.name))
+        found = self.store.refusal
+        return "" if found is None else str(found)
+
     def log_state(self, who: Principal) -> LogState:
         """How the log is on its disk."""
         self.access.check(who, "describe", ("broker", self.name))

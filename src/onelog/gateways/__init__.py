@@ -17,6 +17,7 @@ from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.net.connection import Connection, Session
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocket
 
 Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
@@ -97,6 +98,12 @@ class House:
     stalls: Stalls
     """How often the event loop was held."""
     standing: Standing = field(default_factory=Standing)
+    serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
+    """Serves a session on a WebSocket that the HTTP port has accepted, until it ends."""
+    routes: list[str] = field(default_factory=list)
+    """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
+    first client comes; each function is given the house, and returns routes of Starlette. A gateway
+    adds its own in its constructor."""
     lookups: int = field(init=False, default=0)
 
     def look_up(
