@@ -222,12 +222,16 @@ def encode_frame(
     command: str, headers: Iterable[tuple[str, str]], body: bytes = b"", version: str = "1.2"
 ) -> bytes:
     """A frame's bytes. Whoever has a body says its `content-length`."""
-    lines = [command]
-    escapes = None if command in _PLAIN else _ESCAPES[version]
+    version = "1.0" if command in _PLAIN else version
+    return b"%b\n%b\n%b\0" % (command.encode(), header_lines(headers, version), body)
+
+
+def header_lines(headers: Iterable[tuple[str, str]], version: str) -> bytes:
+    """Headers as lines, with the escapes of a version."""
+    lines = []
     for name, value in headers:
-        line = f"{name}:{value}"
         if _UNSAFE.search(value) or _UNSAFE.search(name):
-            table = escapes or _ESCAPES["1.0"]
-            line = f"{name.translate(table)}:{value.translate(table)}"
-        lines.append(line)
-    return b"%b\n\n%b\0" % ("\n".join(lines).encode("utf-8", "replace"), body)
+            table = _ESCAPES[version]
+            name, value = name.translate(table), value.translate(table)
+        lines.append(f"{name}:{value}\n")
+    return "".join(lines).encode("utf-8", "replace")
