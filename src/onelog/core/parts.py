@@ -51,6 +51,7 @@ from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
@@ -312,6 +313,9 @@ class Parts:
             self._clock, host, self.store.config.body_bytes_max,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules = Schedules(
+            self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
+        )
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -338,7 +342,7 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
-            *self.topology.tables,
+            *self.topology.tables, self.schedules, self.schedules.times,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -386,6 +390,7 @@ class Parts:
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
+        self.schedules.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
@@ -458,13 +463,14 @@ class Parts:
         """What ends all that would be written by itself."""
         return (
             self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
-            self.prepared_batches.close, self.in_place.stop,
+            self.prepared_batches.close, self.in_place.stop, self.schedules.close,
         )  # fmt: skip
 
     @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.compaction.close, self.delay.close, self.schedules.close,
+            self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
             self.transactions.remember, self.leases.close, self.lease_tables.close,
             self.offsets.flush, self.batch_producers.close, self.tables.close,

@@ -32,14 +32,21 @@ def send(session: StompSession, frame: Frame) -> None:
         queue = temporary_queue(session, headers["reply-to"], subscribe=True)
         headers["reply-to"] = f"/reply-queue/{queue.name}"
     properties = properties_of(headers, session.gateway.clock.now_ms())
-    postings = [
-        Posting(exchange, keys[0], _for_all(properties, keys[1:]), frame.body)
-        for exchange, keys in _routes(session, frame, places).items()
-    ]
+    routes = _routes(session, frame, places)
     receipt = headers.get("receipt")
     if not headers.keys().isdisjoint(SCHEDULE):
-        _send_later(session, frame, postings)
-    elif "transaction" in headers:
+        each_alone = [
+            Posting(exchange, key, properties, frame.body)
+            for exchange, keys in routes.items()
+            for key in keys
+        ]
+        _send_later(session, frame, each_alone)
+        return
+    postings = [
+        Posting(exchange, keys[0], _for_all(properties, keys[1:]), frame.body)
+        for exchange, keys in routes.items()
+    ]
+    if "transaction" in headers:
         transaction = session.transactions.get(headers["transaction"])
         if transaction is None:
             raise InvalidRequestError(f"no transaction {headers['transaction'][:100]!r}: BEGIN it")
