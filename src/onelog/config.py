@@ -259,6 +259,25 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AmqpConfig:
+    """AMQP 0-9-1, RabbitMQ's protocol. It listens where the broker does."""
+
+    port: int = setting(
+        5672, "port of RabbitMQ's clients; 0 for none, -1 for a free one", -1, 65_535
+    )
+    user: str = setting("guest", "who may log in; guest only from this machine", pattern=r"\S+")
+    password: str = setting("guest", "their password", pattern=r".+", live=True)
+    heartbeat_seconds: int = setting(
+        60, "time between signs of life that clients are asked for; 0 for none", 0, 65_535,
+        live=True,
+    )  # fmt: skip
+    channel_max: int = setting(2_047, "channels of one connection", 1, 65_535, live=True)
+    frame_bytes_max: int = setting(
+        131_072, "largest frame that clients are offered", 8_192, 1 << 24, live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationConfig:
     """Replicas of a broker: the same log on several machines, one of which is the master."""
 
@@ -361,6 +380,7 @@ class Config:
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
+    amqp: AmqpConfig = AmqpConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

@@ -112,6 +112,10 @@ def up(
             help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
         ),
     ] = None,
+    amqp_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672"),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -132,13 +136,14 @@ def up(
         "broker.port": broker_port,
         "kafka.port": kafka_port,
         "http.port": http_port,
+        "amqp.port": amqp_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for section, port in (("kafka", kafka_port), ("http", http_port)):
-        if port is not None:
-            extra += ["--set", f"{section}.port={port}"]
+    for name in ("kafka.port", "http.port", "amqp.port"):
+        if flags[name] is not None:
+            extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:
