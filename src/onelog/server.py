@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net import websocket as websockets
 from onelog.net.capacity import Capacity, checked_capacity, make_capacity
-from onelog.net.connection import Limits, Outbox
+from onelog.net.connection import Connection, Limits, Outbox
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
@@ -57,6 +57,7 @@ ON_SLAVES = ("broker", "http")
 """What a broker serves that follows another one."""
 HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
+    "onelog.gateways.http.metrics:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""
 
@@ -183,8 +184,8 @@ class BrokerServer:
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls, self._standing(), self._serve_websocket,
-            list(HTTP_ROUTES),
+            self._listen, self.tls, self.stalls, self._standing(), self._connections,
+            self._serve_websocket, list(HTTP_ROUTES),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
@@ -247,6 +248,13 @@ class BrokerServer:
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
+
+    def _connections(self) -> Iterator[tuple[str, Connection]]:
+        sections = {value_of(self.config, f"{section}.port"): section for section, _ in GATEWAYS}
+        for listener in self._listeners:
+            section = sections.get(listener.address[1], GATEWAYS[0][0])
+            for connection in listener.connections:
+                yield section, connection
 
     def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, call)

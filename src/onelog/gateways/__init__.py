@@ -4,7 +4,7 @@ A gateway is a class that takes a `House`, and has `listen`, `refresh` and `clos
 them all. Gateways do not import each other: what two of them need is here, or in the core.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
@@ -98,6 +98,8 @@ class House:
     stalls: Stalls
     """How often the event loop was held."""
     standing: Standing = field(default_factory=Standing)
+    connections: Callable[[], Iterable[tuple[str, Connection]]] = tuple
+    """Who is connected now, and by which section's protocol."""
     serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
     """Serves a session on a WebSocket that the HTTP port has accepted, until it ends."""
     routes: list[str] = field(default_factory=list)
