@@ -278,6 +278,13 @@ class AmqpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StompConfig:
+    """STOMP, for clients of ActiveMQ and RabbitMQ. It listens where the broker does."""
+
+    port: int = setting(61613, "port of STOMP's clients; 0 for none, -1 for a free one", -1, 65_535)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationConfig:
     """Replicas of a broker: the same log on several machines, one of which is the master."""
 
@@ -381,6 +388,7 @@ class Config:
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
     amqp: AmqpConfig = AmqpConfig()
+    stomp: StompConfig = StompConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

@@ -50,6 +50,7 @@ GATEWAYS = [
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
     ("http", "onelog.gateways.http.gateway:HttpGateway"),
     ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
+    ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""

@@ -116,6 +116,10 @@ def up(
         int | None,
         typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672"),
     ] = None,
+    stomp_port: Annotated[
+        int | None,
+        typer.Option(help="Port of STOMP's clients; 0 for none.", show_default="61613"),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -137,11 +141,12 @@ def up(
         "kafka.port": kafka_port,
         "http.port": http_port,
         "amqp.port": amqp_port,
+        "stomp.port": stomp_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for name in ("kafka.port", "http.port", "amqp.port"):
+    for name in ("kafka.port", "http.port", "amqp.port", "stomp.port"):
         if flags[name] is not None:
             extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:

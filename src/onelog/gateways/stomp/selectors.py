@@ -5,8 +5,8 @@ from typing import Any
 
 from onelog.core.filters.selectors import Selector, compile_selector
 from onelog.errors import WireError
+from onelog.gateways.stomp.contents import content_of
 from onelog.gateways.stomp.headers import shown
-from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties
 
 _JMS = {
@@ -37,7 +37,7 @@ def is_wanted(selector: Selector, properties: bytes) -> bool:
 
 def is_wanted_record(selector: Selector, record: bytes | memoryview, form: int) -> bool:
     """The same, of a message as it is kept."""
-    return is_wanted(selector, amqp.read(record, form)[2])
+    return is_wanted(selector, content_of(record, form).properties)
 
 
 def _headers(properties: bytes) -> Mapping[str, Any]:

@@ -15,8 +15,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from onelog.core.filters.selectors import Selector
-from onelog.errors import InvalidRequestError, OnelogError, WireError
+from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.stomp import selectors
+from onelog.gateways.stomp.contents import content_of
 from onelog.gateways.stomp.destinations import (
     TEMPORARY,
     TOPIC_EXCHANGE,
@@ -28,7 +29,6 @@ from onelog.gateways.stomp.destinations import (
 )
 from onelog.gateways.stomp.headers import arguments_of, is_true, number, shown
 from onelog.gateways.stomp.session import StompSession, required
-from onelog.record.forms import amqp
 from onelog.wire.stomp.frame import Frame, header_lines
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 SUBSCRIPTIONS_MAX = 1_000
 """Subscriptions of one connection."""
+BROWSED_MAX = 2_000
+"""Messages of one queue that a browser is shown, from the first one on."""
+BROWSED_AT_ONCE = 100
 _PREFETCHES = ("prefetch-count", "activemq.prefetchSize", "consumer-window-size")
 _PRIORITIES = ("x-priority", "activemq.priority")
 _NAMES = ("activemq.subscriptionName", "durable-subscription-name", "durable-subscriber-name")
@@ -71,30 +74,41 @@ class Subscription:
 
     def deliver(self, consumer: "Consumer", deliveries: "Sequence[Delivery]") -> None:
         """Messages of a queue, for this subscription."""
-        frames: list[bytes | memoryview] = []
-        queue, version = consumer.queue, self._session.version
-        unwanted = []
+        connection = self._session.connection
+        unwanted = self.show(consumer.queue, deliveries)
+        if unwanted and self.mode != "auto":
+            consumer.queue.ack(unwanted)
+        if connection.congested:
+            consumer.pause()
+
+    def show(self, queue: "WorkQueue", deliveries: "Sequence[Delivery]") -> list[int]:
+        """Send messages to the client; the places of those that it does not want."""
+        frames: list[bytes] = []
+        unwanted: list[int] = []
+        version, needs_ack = self._session.version, self.mode != "auto"
+        head = b"%b-%d-" % (self._session.session_id.encode(), self.number)
         for place, times, record, form, _stored_ms, _size in deliveries:
-            exchange, key, properties, body = amqp.read(record, form)
+            exchange, key, properties, body = content_of(record, form)
             if self.matches is not None and not selectors.is_wanted(self.matches, properties):
                 unwanted.append(place)
                 continue
             self._tag += 1
-            ident = b"%b-%d-%d" % (self._session.session_id.encode(), self.number, self._tag)
-            lines = [self._first_lines, b"message-id:%b\n" % ident]
-            if self.mode != "auto":
-                lines.append(b"ack:%b\n" % ident)
+            ident = b"%b%d" % (head, self._tag)
+            # With the default exchange, the key of one that went to several is the first queue's.
+            where = _where(exchange, key if exchange else queue.name, version)
+            ack = b""
+            if needs_ack:
+                ack = b"ack:%b\n" % ident
                 self.out[self._tag] = (queue, place)
-            lines.append(_lines_of(exchange, key or queue.name, version))
-            if times:
-                lines.append(b"redelivered:true\n")
-            lines.append(_header_lines(properties, version))
-            frames.append(b"%bcontent-length:%d\n\n%b\0" % (b"".join(lines), len(body), body))
-        if unwanted and self.mode != "auto":
-            queue.ack(unwanted)
+            frames.append(
+                b"%bmessage-id:%b\n%b%b%b%bcontent-length:%d\n\n%b\0"
+                % (
+                    self._first_lines, ident, ack, where, b"redelivered:true\n" if times else b"",
+                    _header_lines(properties, version), len(body), body,
+                )
+            )  # fmt: skip
         self._session.connection.send(frames)
-        if self._session.connection.congested:
-            consumer.pause()
+        return unwanted
 
     def resume(self) -> None:
         """The client reads again."""
@@ -131,16 +145,13 @@ class Subscription:
 
 
 @lru_cache(maxsize=4096)
-def _lines_of(exchange: str, key: str, version: str) -> bytes:
+def _where(exchange: str, key: str, version: str) -> bytes:
     return header_lines([("destination", destination_of(exchange, key))], version)
 
 
 @lru_cache(maxsize=4096)
 def _header_lines(properties: bytes, version: str) -> bytes:
-    try:
-        return header_lines(shown(properties), version)
-    except WireError:
-        return b""  # Of a sender whose properties nobody can read.
+    return header_lines(shown(properties), version)
 
 
 # -- SUBSCRIBE -------------------------------------------------------------------------------------
@@ -373,31 +384,20 @@ def browse(
         raise InvalidRequestError("a browser looks into queues: topics keep nothing")
     queues = [_queue_of(session, frame, place) for place in places]
     session.receipt(frame.headers.get("receipt"))
-
-    def look(at: int) -> None:
-        if session.connection.closing:
-            return
-        if at == len(queues):
-            ends = [("subscription", subscription.ident), ("browser", "end"),
-                    ("destination", frame.headers["destination"]),
-                    ("message-id", f"{session.session_id}-{subscription.number}-end")]  # fmt: skip
-            session.say("MESSAGE", ends)
-            return
-        session.broker.workqueues.browse(
-            session.who, session.vhost, queues[at].name, partial(shown_some, at), owner=session
-        )
-
-    def shown_some(
-        at: int, found: "Sequence[Delivery]", more: bool, error: OnelogError | None
-    ) -> None:
-        if error is not None:
-            session.fail(error)
-            return
-        subscription.show(queues[at], found)
-        if not more:
-            look(at + 1)
-
-    look(0)
+    for queue in queues:
+        at = 0
+        while found := queue.browse(at, BROWSED_AT_ONCE):
+            subscription.show(queue, found)
+            at += len(found)
+            if at >= BROWSED_MAX:
+                break
+    end = [
+        ("subscription", subscription.ident),
+        ("message-id", f"{session.session_id}-{subscription.number}-end"),
+        ("destination", frame.headers["destination"]),
+        ("browser", "end"),
+    ]
+    session.say("MESSAGE", end)
 
 
 # -- UNSUBSCRIBE, ACK, NACK ------------------------------------------------------------------------
