@@ -49,6 +49,9 @@ from onelog.core.redelivery.retry import Retry
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sessions.packet_ids import PacketIds
+from onelog.core.sessions.retained import Retained
+from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
@@ -158,6 +161,9 @@ class Parts:
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+        self.sessions = Sessions(self.tables, clock)
+        self.retained = Retained(self.tables, self.writer)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -324,10 +330,12 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
+            self.sessions, self.sessions.subscriptions, self.retained,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.packet_ids)
 
     def _open_follower(self, master: str) -> None:
         self.follows = True
@@ -360,6 +368,7 @@ class Parts:
         self.batch_producers.open()
         self.compaction.open()
         self.coordinator.open()
+        self.sessions.open()
         self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()
