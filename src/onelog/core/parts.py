@@ -162,8 +162,8 @@ class Parts:
         self._wire_leases(offload)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
         self.sessions = Sessions(self.tables, clock)
-        self.retained = Retained(self.tables, self.writer)
-        self.packet_ids = PacketIds(self.lease_tables, self.writer)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""

@@ -16,7 +16,7 @@ from typing import Any
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.sessions.sessions import SEPARATOR
-from onelog.core.sessions.tick_records import OnRecorded, TickRecords
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
 
 
 class Exchanges:
@@ -34,8 +34,8 @@ class PacketIds:
 
     name = "packet_ids"
 
-    def __init__(self, tables: Tables, writer: Writer) -> None:
-        self._records = TickRecords(tables, writer)
+    def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
+        self._records = TickRecords(tables, writer, when_durable)
         self._clients: dict[str, Exchanges] = {}
 
     def of(self, client: str) -> Exchanges:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
-from onelog.core.sessions.tick_records import OnRecorded, TickRecords
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
 from onelog.errors import BrokerBusyError
 
 BYTES_MAX = 256 << 20
@@ -30,8 +30,14 @@ class Retained:
 
     name = "retained"
 
-    def __init__(self, tables: Tables, writer: Writer, bytes_max: int = BYTES_MAX) -> None:
-        self._records = TickRecords(tables, writer)
+    def __init__(
+        self,
+        tables: Tables,
+        writer: Writer,
+        when_durable: WhenDurable,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._records = TickRecords(tables, writer, when_durable)
         self._bytes_max = bytes_max
         self._bodies: dict[str, bytes] = {}
         self._tree: _Node = {}

@@ -10,14 +10,17 @@ from onelog.core.durable.writer import Writer
 from onelog.errors import OnelogError
 
 OnRecorded = Callable[[OnelogError | None], None]
+WhenDurable = Callable[[OnRecorded], None]
+"""Calls back once everything written so far is as safe as configured."""
 
 
 class TickRecords:
     """The changes of this tick, and who is to be told."""
 
-    def __init__(self, tables: Tables, writer: Writer) -> None:
+    def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
         self._tables = tables
         self._writer = writer
+        self._when_durable = when_durable
         self._changes: list[Change] = []
         self._told: list[OnRecorded] = []
         writer.before_append.append(self._record)
@@ -35,8 +38,14 @@ class TickRecords:
         changes, self._changes = self._changes, []
         told, self._told = self._told, []
 
-        def written(error: OnelogError | None) -> None:
+        def tell(error: OnelogError | None) -> None:
             for each in told:
                 each(error)
+
+        def written(error: OnelogError | None) -> None:
+            if error is None:
+                self._when_durable(tell)
+            else:
+                tell(error)
 
         self._writer.put_records(self._tables.record(changes), written)

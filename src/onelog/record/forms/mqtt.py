@@ -101,6 +101,22 @@ def expiry_s(properties: bytes) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def expiry_at(properties: bytes) -> int:
+    """Where the message expiry interval is in properties that have one."""
+    at = 0
+    while properties[at] != _EXPIRY:
+        width = _WIDTHS.get(properties[at])
+        at += 1
+        if width is not None:
+            at += width
+        else:
+            is_pair = properties[at - 1] == _USER
+            at = _sized(properties, at)[1]
+            if is_pair:
+                at = _sized(properties, at)[1]
+    return at
+
+
 def to_neutral(body: bytes | memoryview) -> Neutral:
     """The message in a record's body."""
     content = read(body)
