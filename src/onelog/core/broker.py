@@ -618,6 +618,7 @@ class Broker(Parts):
         """A connection is gone, and with it everything that hung on it."""
         self.looks.owner_gone(channel)
         self.staged.owner_gone(channel)
+        self.routing.owner_gone(channel)
         self.members.channel_closed(channel)
 
     def live_group(self, who: Principal, group: str) -> LiveGroup | None:

@@ -46,6 +46,9 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.publishing import Publishing
+from onelog.core.routing.routing import Routing
+from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
@@ -160,6 +163,7 @@ class Parts:
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
+        self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
         self.sessions = Sessions(self.tables, clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
@@ -305,6 +309,16 @@ class Parts:
             self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
         )
 
+    def _wire_routing(self, random: Random, host: bytes) -> None:
+        self.topology = Topology(
+            self.tables, random, lambda name: self.topics.get(name) is not None
+        )
+        self.publishing = Publishing(
+            self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
+            self._clock, host, self.store.config.body_bytes_max,
+        )  # fmt: skip
+        self.routing = Routing(self.access, self.topology, self.publishing, random)
+
     # -- life ----------------------------------------------------------------------------------
 
     def open(
@@ -330,6 +344,7 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
+            *self.topology.tables,
             self.sessions, self.sessions.subscriptions, self.retained,
         )  # fmt: skip
         for table in kept:
@@ -532,6 +547,7 @@ class Parts:
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
+        self.publishing.body_bytes_max = self.store.config.body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from onelog.errors import WireError
 from onelog.message import PROPERTIES_BYTES_MAX, property_value
 from onelog.record.compression import Method, pack
-from onelog.record.forms import Form, form_of, kafka, mqtt, rocketmq
+from onelog.record.forms import Form, amqp, form_of, kafka, mqtt, rocketmq
+from onelog.record.forms.amqp_fields import Timestamp, decode_table, encode_properties
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 
@@ -31,11 +32,16 @@ NAMES = (
             "__header",
         ]
     )
+    | st.sampled_from(
+        ["amqp.type", "amqp.priority", "amqp.exchange", "amqp.timestamp", "amqp.header-types"]
+    )
+    | st.sampled_from(["x-onelog-key", "x-onelog-body", "x-onelog-header.0", "x" * 300])
 )
 VALUES = (
     st.none()
     | st.binary(max_size=20)
     | st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace"))
+    | st.sampled_from([b"5", b"05", b"-", b"I", b"true", b"x" * 300])
 )
 MESSAGES = st.builds(
     Neutral,
@@ -61,7 +67,16 @@ def through_mqtt(messages: list[Neutral]) -> list[Neutral]:
     return [mqtt.to_neutral(mqtt.from_neutral(message)) for message in messages]
 
 
-FORMS = {"rocketmq": through_rocketmq, "kafka": through_kafka, "mqtt": through_mqtt}
+def through_amqp(messages: list[Neutral]) -> list[Neutral]:
+    return [amqp.to_neutral(amqp.from_neutral(message), message.time_ms) for message in messages]
+
+
+FORMS = {
+    "rocketmq": through_rocketmq,
+    "kafka": through_kafka,
+    "amqp": through_amqp,
+    "mqtt": through_mqtt,
+}
 
 
 @pytest.mark.parametrize("first", FORMS)

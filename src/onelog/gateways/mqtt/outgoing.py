@@ -201,9 +201,7 @@ class Outgoing:
             return None
         return halves
 
-    def _aliased(
-        self, letter: Letter, halves: Halves, ids: tuple[int, ...], now_ms: int
-    ) -> Halves:
+    def _aliased(self, letter: Letter, halves: Halves, ids: tuple[int, ...], now_ms: int) -> Halves:
         """The same with an alias, which holds for this connection."""
         alias = self._aliases.get(letter.topic, 0)
         is_new = alias == 0

@@ -15,7 +15,7 @@ long: values lie at most `DEPTH_MAX` deep.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from struct import Struct
 from typing import Any, Final
@@ -362,3 +362,42 @@ def _entries(data: bytes) -> list[tuple[str, bytes]]:
     except (struct.error, IndexError):
         raise WireError(f"a table of {len(data)} bytes is cut off") from None
     return found
+
+
+# -- values as they are ------------------------------------------------------------------------
+
+Tagged = tuple[str, str, bytes]
+"""A name, a tag, and the bytes of a value; without the length that some begin with."""
+_SIZED = "SxAF"
+
+
+def tagged_entries(data: bytes, *, named: bool = True) -> list[Tagged]:
+    """The entries of a table, or of a list, with the bytes of their values."""
+    found, at, name = [], 0, ""
+    try:
+        while at < len(data):
+            if named:
+                name_end = at + 1 + data[at]
+                name, at = _text(data[at + 1 : name_end]), name_end
+            end = _value(data, at, len(data), 0)[1]
+            if end > len(data):
+                raise WireError("a table ends inside one of its values")
+            tag = chr(data[at])
+            found.append((name, tag, data[at + (5 if tag in _SIZED else 1) : end]))
+            at = end
+    except (struct.error, IndexError):
+        raise WireError(f"a table of {len(data)} bytes is cut off") from None
+    return found
+
+
+def tagged_table(entries: Iterable[Tagged], *, named: bool = True) -> bytes:
+    """The bytes of a table, or of a list; the inverse of `tagged_entries`."""
+    pieces: list[bytes] = []
+    for name, tag, raw in entries:
+        if named:
+            pieces.append(short_string(name))
+        pieces.append(tag.encode())
+        if tag in _SIZED:
+            pieces.append(_U32.pack(len(raw)))
+        pieces.append(raw)
+    return b"".join(pieces)
