@@ -227,6 +227,8 @@ class Connection(asyncio.Protocol):
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self.closing = False
+        self.times_out = True
+        """Whether the listener closes it when nothing moves; some protocols have rules for that."""
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
@@ -337,7 +339,7 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now_ms: int) -> None:
         """Close if nothing moved for the idle time; to be called every now and then."""
-        if self._active or self._idle_since_ms < 0:
+        if self._active or self._idle_since_ms < 0 or not self.times_out:
             self._active = False
             self._idle_since_ms = now_ms
         elif now_ms - self._idle_since_ms >= self._limits.idle_ms:

@@ -3,9 +3,9 @@
     table     "packet_ids": {client NUL "i" packet id: true, client NUL "o" packet id: place}
 
 "i" (in): a message of the client with this packet id is stored, and the client has not released the
-id. "o" (out): the client has the message at this place of its queue, and may forget the id when it
-is told to. Both are recorded with the tick in which they come up, together with the message and the
-acknowledgements of that tick; whoever asked is told when that is written.
+id. That is recorded in the append of the message itself. "o" (out): the client has the message at
+this place of its queue, and may forget the id when it is told to. This, and the ends of both, are
+recorded with the tick in which they come up; whoever asked is told when that is written.
 
 Invariant: what a client was told, a broker that starts again knows.
 """
@@ -17,6 +17,8 @@ from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.sessions.sessions import SEPARATOR
 from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
+
+from onelog.message import NewMessage
 
 
 class Exchanges:
@@ -35,6 +37,7 @@ class PacketIds:
     name = "packet_ids"
 
     def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
+        self._tables = tables
         self._records = TickRecords(tables, writer, when_durable)
         self._clients: dict[str, Exchanges] = {}
 
@@ -67,11 +70,13 @@ class PacketIds:
 
     # -- for gateways --------------------------------------------------------------------------
 
-    def received(self, client: str, packet_id: int, told: OnRecorded) -> None:
-        """A message with this id is about to be stored."""
-        self._change(f"{client}{SEPARATOR}i{packet_id}", True, told)
+    def received(self, client: str, packet_id: int) -> list[NewMessage]:
+        """A message with this id is about to be stored: what has to be in the same append."""
+        key = f"{client}{SEPARATOR}i{packet_id}"
+        self.apply(key, True)
+        return self._tables.record([(self.name, key, True)])
 
-    def forgotten(self, client: str, packet_id: int, told: OnRecorded) -> None:
+    def forgotten(self, client: str, packet_id: int, told: OnRecorded | None) -> None:
         """The client will not send that message again."""
         self._change(f"{client}{SEPARATOR}i{packet_id}", None, told)
 
