@@ -272,6 +272,24 @@ class MqttConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The HTTP port: console, REST, metrics. It listens where the broker does."""
+
+    port: int = setting(
+        15672, "port of the console, REST and metrics; 0 for none, -1 for a free one", -1, 65_535
+    )
+    hosts: str = setting(
+        "", "names, beside addresses and localhost, that browsers may call this machine by",
+        pattern=r"[A-Za-z0-9_.,-]*", example="mq.example.com,mq", live=True,
+    )  # fmt: skip
+    origins: str = setting(
+        "", "pages of other servers that may call it, too; * for all",
+        pattern=r"(\*|https?://[^\s,]+(,https?://[^\s,]+)*)?", example="https://shop.example.com",
+        live=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationConfig:
     """Replicas of a broker: the same log on several machines, one of which is the master."""
 
@@ -374,6 +392,7 @@ class Config:
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
     mqtt: MqttConfig = MqttConfig()
+    http: HttpConfig = HttpConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

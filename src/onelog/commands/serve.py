@@ -106,6 +106,12 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
+        ),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -125,12 +131,14 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "http.port": http_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    if kafka_port is not None:
-        extra += ["--set", f"kafka.port={kafka_port}"]
+    for section, port in (("kafka", kafka_port), ("http", http_port)):
+        if port is not None:
+            extra += ["--set", f"{section}.port={port}"]
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:

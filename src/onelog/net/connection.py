@@ -229,6 +229,7 @@ class Connection(asyncio.Protocol):
         self.closing = False
         self.times_out = True
         """Whether the listener closes it when nothing moves; some protocols have rules for that."""
+        self._held = False
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
@@ -297,6 +298,17 @@ class Connection(asyncio.Protocol):
         self._out_bytes += sum(map(len, buffers))
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
+
+    def hold(self) -> None:
+        """Read nothing more from the peer until `read_on`: the session has enough to do."""
+        self._held = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read from the peer again, unless something else is in the way."""
+        self._held = False
+        self._read_on()
 
     def close(self) -> None:
         """Close once everything that was written so far is sent."""
@@ -380,7 +392,7 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        if not (self.congested or self._late or self._transport.is_closing()):
+        if not (self.congested or self._held or self._late or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
