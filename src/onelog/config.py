@@ -241,6 +241,37 @@ class KafkaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MqttConfig:
+    """MQTT. It listens where the broker does."""
+
+    port: int = setting(1883, "port of MQTT's clients; 0 for none, -1 for a free one", -1, 65_535)
+    packet_bytes_max: int = setting(
+        4 << 20, "largest packet that a client may send", 1_024, 268_435_460, live=True
+    )
+    receive_maximum: int = setting(
+        1_000, "messages of QoS 1 and 2 that a client of version 5 may send before it is answered",
+        1, 65_535, live=True,
+    )  # fmt: skip
+    in_flight_max: int = setting(
+        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 65_535, live=True
+    )
+    topic_alias_maximum: int = setting(
+        100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535
+    )
+    keep_alive_max_s: int = setting(
+        0, "longest keep alive, for clients of version 5; 0 for what they like", 0, 65_535,
+        live=True,
+    )  # fmt: skip
+    session_expiry_max_s: int = setting(
+        0, "longest time that a session is kept without its client; 0 for what it likes",
+        0, 1 << 31, live=True,
+    )  # fmt: skip
+    refused_filters: str = setting(
+        "", "filters that nobody may subscribe to, with a ; between them", live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """The HTTP port: console, REST, metrics. It listens where the broker does."""
 
@@ -386,6 +417,7 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
+    mqtt: MqttConfig = MqttConfig()
     http: HttpConfig = HttpConfig()
     amqp: AmqpConfig = AmqpConfig()
     stomp: StompConfig = StompConfig()

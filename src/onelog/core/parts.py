@@ -53,6 +53,9 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sessions.packet_ids import PacketIds
+from onelog.core.sessions.retained import Retained
+from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
@@ -163,6 +166,9 @@ class Parts:
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+        self.sessions = Sessions(self.tables, clock)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -343,10 +349,12 @@ class Parts:
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
             *self.topology.tables, self.schedules, self.schedules.times,
+            self.sessions, self.sessions.subscriptions, self.retained,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.packet_ids)
 
     def _open_follower(self, master: str) -> None:
         self.follows = True
@@ -379,6 +387,7 @@ class Parts:
         self.batch_producers.open()
         self.compaction.open()
         self.coordinator.open()
+        self.sessions.open()
         self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()

@@ -1,22 +1,18 @@
 """Messages as they are kept, in AMQP's form for STOMP's clients."""
 
-from onelog.errors import WireError
+from onelog.core.routing.names import swapped
+from onelog.gateways.stomp.destinations import TOPIC_EXCHANGE
 from onelog.message import Buffer
 from onelog.record.forms import Form, amqp, mqtt
 from onelog.record.forms.amqp import Content
-from onelog.record.forms.amqp_fields import NO_PROPERTIES, decode_properties
+
+_MQTT = Form.MQTT.sys_flag
 
 
 def content_of(record: Buffer, form: int) -> Content:
-    """Where a message was published to, its properties and its body.
-
-    What a sender wrote that nobody can read comes without properties.
-    """
-    if form == Form.MQTT.sys_flag:
-        return amqp.content_from_neutral(mqtt.to_neutral(record))
-    content = amqp.read(record)
-    try:
-        decode_properties(content.properties)
-    except WireError:
-        return content._replace(properties=NO_PROPERTIES)
-    return content
+    """Where a message was published to, its properties and its body."""
+    if form != _MQTT:
+        return amqp.read(record)
+    content = amqp.content_from_neutral(mqtt.to_neutral(bytes(record)))
+    key = swapped(mqtt.read(record).topic.decode("utf-8", "replace"))
+    return content._replace(exchange=TOPIC_EXCHANGE, key=key)

@@ -114,11 +114,15 @@ def arguments_of(headers: Mapping[str, str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def shown(properties: bytes) -> tuple[tuple[str, str], ...]:
-    """The headers of a message with these properties."""
+    """The headers of a message with these properties; none, if nobody can read those."""
     if properties == NO_PROPERTIES:
         return ()
+    try:
+        known = amqp_fields.decode_properties(properties)
+    except WireError:
+        return ()
     found: dict[str, str] = {}
-    for name, value in amqp_fields.decode_properties(properties).items():
+    for name, value in known.items():
         if name in _SHOWN:
             found[_SHOWN[name]] = str(value)
         elif name == "delivery_mode":
