@@ -59,6 +59,9 @@ ON_SLAVES = ("broker", "http")
 HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
     "onelog.gateways.http.metrics:routes",
+    "onelog.gateways.http.producing:routes",
+    "onelog.gateways.http.consuming:routes",
+    "onelog.gateways.http.following:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""
 
