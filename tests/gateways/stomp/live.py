@@ -10,7 +10,7 @@ import stomp
 
 from onelog.wire.stomp.frame import Frame, FrameReader
 
-SECONDS = 30
+SECONDS = 10
 QUIET_SECONDS = 0.3
 Address = tuple[str, int]
 KINDS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.Connection12}

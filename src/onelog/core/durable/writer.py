@@ -37,7 +37,6 @@ from onelog.errors import (
 )
 from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, NewRun
 from onelog.metrics import Histogram
-from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.store.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
 

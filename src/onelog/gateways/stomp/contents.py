@@ -2,14 +2,13 @@
 
 from onelog.core.routing.names import swapped
 from onelog.gateways.stomp.destinations import TOPIC_EXCHANGE
-from onelog.message import Buffer
 from onelog.record.forms import Form, amqp, mqtt
 from onelog.record.forms.amqp import Content
 
 _MQTT = Form.MQTT.sys_flag
 
 
-def content_of(record: Buffer, form: int) -> Content:
+def content_of(record: bytes | memoryview, form: int) -> Content:
     """Where a message was published to, its properties and its body."""
     if form != _MQTT:
         return amqp.read(record)

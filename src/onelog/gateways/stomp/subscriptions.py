@@ -46,6 +46,11 @@ _PRIORITIES = ("x-priority", "activemq.priority")
 _NAMES = ("activemq.subscriptionName", "durable-subscription-name", "durable-subscriber-name")
 
 Mode = Literal["auto", "client", "client-individual"]
+_MODES: dict[str, Mode] = {
+    "auto": "auto",
+    "client": "client",
+    "client-individual": "client-individual",
+}
 
 
 class Subscription:
@@ -104,7 +109,7 @@ class Subscription:
                 b"%bmessage-id:%b\n%b%b%b%bcontent-length:%d\n\n%b\0"
                 % (
                     self._first_lines, ident, ack, where, b"redelivered:true\n" if times else b"",
-                    _header_lines(properties, version), len(body), body,
+                    _header_lines(properties, version), len(body), bytes(body),
                 )
             )  # fmt: skip
         self._session.connection.send(frames)
@@ -167,9 +172,9 @@ def subscribe(session: StompSession, frame: Frame) -> None:
         raise InvalidRequestError(f"there is a subscription with id {ident[:100]!r} already")
     if len(session.subscriptions) >= SUBSCRIPTIONS_MAX:
         raise InvalidRequestError(f"the limit is {SUBSCRIPTIONS_MAX} subscriptions of a connection")
-    mode = headers.get("ack", "auto")
-    if mode not in ("auto", "client", "client-individual"):
-        raise InvalidRequestError(f"ack:{mode[:40]} is none of auto, client, client-individual")
+    mode = _MODES.get(headers.get("ack", "auto"))
+    if mode is None:
+        raise InvalidRequestError(f"ack:{headers['ack'][:40]} is none of {', '.join(_MODES)}")
     wants = selectors.compiled(headers["selector"]) if headers.get("selector") else None
     subscription = Subscription(session, ident, mode)
     if is_true(headers.get("browser")):
@@ -309,7 +314,7 @@ def _own_queue(
         owner=session,
     )
     wanted = {_binding(session, place) for place in places}
-    for binding in broker.routing.bindings(who, vhost, destination=queue.name):
+    for binding in broker.routing.bindings(who, vhost, destination=("queue", queue.name)):
         # The default exchange's cannot be undone.
         if binding.source and (binding.source, binding.key) not in wanted:
             broker.routing.unbind(who, vhost, binding.source, "queue", queue.name, binding.key)
