@@ -1,5 +1,6 @@
 """Connections: the handshake, channels, signs of life, hostile clients, and the end."""
 
+import contextlib
 import socket
 import time
 from typing import Any
@@ -77,7 +78,10 @@ def test_both_mechanisms_let_in(url: str, mechanism: str, response: bytes) -> No
     [
         ("PLAIN", b"\0guest\0wrong", 403, "ACCESS_REFUSED - Login was refused using"),
         ("PLAIN", b"\0nobody\0guest", 403, "ACCESS_REFUSED - Login was refused using"),
-        ("EXTERNAL", b"", 503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'"),
+        pytest.param(
+            "EXTERNAL", b"", 503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'",
+            marks=ours_only,
+        ),
     ],
 )
 def test_whoever_is_not_known_is_not_let_in(
@@ -116,6 +120,7 @@ def test_pika_is_told_what_is_wrong(url: str) -> None:
         (2047, 2048, "negotiated frame_max = 2048 is lower than the minimum allowed value"),
     ],
 )
+@ours_only
 def test_nobody_gets_more_than_is_offered(
     url: str, channel_max: int, frame_max: int, text: str
 ) -> None:
@@ -141,8 +146,9 @@ def test_signs_of_life_are_given_and_asked_for(url: str) -> None:
         while HEARTBEAT not in data:
             data += raw.socket.recv(100)
         began = time.monotonic()
-        while raw.socket.recv(100):
-            assert time.monotonic() - began < 10
+        with contextlib.suppress(ConnectionResetError):
+            while raw.socket.recv(100):
+                assert time.monotonic() - began < 10
 
 
 def test_channels_open_and_close(url: str) -> None:
@@ -174,8 +180,8 @@ def test_a_closed_channel_hears_nothing_until_that_is_confirmed(url: str) -> Non
     [
         ((1, "basic.ack", 1, False), 504),
         ((1, "channel.open"), 504),
-        ((4000, "channel.open"), 530),
-        ((0, "connection.tune-ok", 1, 1, 1), 503),
+        pytest.param((4000, "channel.open"), 530, marks=ours_only),
+        ((0, "connection.tune-ok", 1, 1, 1), 504),
         ((1, "connection.open", "/"), 503),
         ((2, "channel.flow", False), 540),
         ((2, "basic.recover", False), 540),
@@ -213,8 +219,8 @@ for _ in range(10_000):
         (b"\3\0\1\0\0\0\1a\xce", {505}),
         (method_frame(1, _PUBLISH) + method_frame(1, ENCODERS["basic.ack"](1, False)), {505}),
         (method_frame(1, _PUBLISH) + b"\2\0\1\0\0\0\x0e\0\x32" + bytes(12) + b"\xce", {501, 505}),
-        (method_frame(1, b"\0\x3c\0\x63"), {502, 503, 540, 541}),
-        (method_frame(1, b"\0\x32\0\x0a\0"), {502, 541}),
+        pytest.param(method_frame(1, b"\0\x3c\0\x63"), {503}, marks=ours_only),
+        (method_frame(1, b"\0\x32\0\x0a\0"), {501}),
     ],
 )
 def test_frames_that_are_none_end_the_connection(url: str, data: bytes, codes: set[int]) -> None:
@@ -248,12 +254,12 @@ def test_tables_that_are_too_deep_are_refused(url: str) -> None:
         raw.shake_hands().open()
         raw.socket.sendall(method_frame(1, head + table))
         code, text, _, _ = raw.hear_of("connection.close")
-        assert code == 502
+        assert code == 501
         assert "inside one another" in text
 
 
 @ours_only
-def test_headers_that_are_too_deep_end_who_needs_them_read(url: str) -> None:
+def test_headers_that_are_too_deep_match_nothing(url: str) -> None:
     properties = b"\x20\0" + len(_DEEP).to_bytes(4, "big") + _DEEP
     with Raw(url) as raw:
         raw.shake_hands().open()
@@ -263,9 +269,8 @@ def test_headers_that_are_too_deep_end_who_needs_them_read(url: str) -> None:
         raw.hear_of("queue.bind-ok")
         payload = ENCODERS["basic.publish"]("amq.headers", "", False, False)
         raw.socket.sendall(b"".join(content_frames(1, payload, properties, b"x", 131_072)))
-        _, method, arguments = raw.hear()
-        assert method in ("connection.close", "channel.close")
-        assert arguments[0] in (406, 502)
+        raw.say(1, "queue.declare", queue, True, False, False, False, False, {})
+        assert raw.hear_of("queue.declare-ok") == (queue, 0, 0)
 
 
 @pytest.mark.parametrize(
