@@ -156,7 +156,7 @@ def test_a_body_that_is_too_long_is_read_over() -> None:
         (b"\3\0\1\0\0\0\0\xce", ReplyCode.UNEXPECTED_FRAME),
         (b"\2\0\1\0\0\0\x0e\0\x3c" + bytes(12) + b"\xce", ReplyCode.UNEXPECTED_FRAME),
         (method_frame(1, b"\0\x3c\0\x63"), ReplyCode.COMMAND_INVALID),
-        (method_frame(1, b"\0\x3c\0\x50\0"), ReplyCode.SYNTAX_ERROR),
+        (method_frame(1, b"\0\x3c\0\x50\0"), ReplyCode.FRAME_ERROR),
     ],
 )
 def test_what_breaks_the_protocol_has_rabbitmqs_code(data: bytes, code: ReplyCode) -> None:

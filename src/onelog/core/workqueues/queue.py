@@ -108,9 +108,9 @@ class WorkQueue:
         "__weakref__", "_accounted", "_cold_ok", "_coming", "_coming_bytes", "_is_busy",
         "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings", "_top_first",
         "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms", "durable",
-        "exclusive", "expires_ms",
-        "had_consumers", "is_deleted", "is_pending", "name", "owner", "passed", "published",
-        "redelivered", "rota", "shelves", "terms", "topic", "used_ms", "vhost",
+        "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name", "owner",
+        "passed", "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms",
+        "vhost",
     )  # fmt: skip
 
     def __init__(

@@ -2,8 +2,13 @@
 
 from onelog.gateways.amqp import declaring
 from onelog.gateways.amqp.channel import Channel, Handler
-from onelog.gateways.amqp.refusals import not_implemented
+from onelog.gateways.amqp.refusals import RefusedError, not_implemented
+from onelog.wire.amqp.codes import ReplyCode
 from onelog.wire.amqp.methods import NUMBERS
+
+
+def _open_again(channel: Channel) -> None:
+    raise RefusedError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
 
 def _flow(channel: Channel, active: bool) -> None:
@@ -28,6 +33,7 @@ def _select(channel: Channel) -> None:
 
 
 _BY_NAME: dict[str, Handler] = {
+    "channel.open": _open_again,
     "channel.flow": _flow,
     "channel.flow-ok": lambda channel, active: None,
     "channel.close": lambda channel, *reason: channel.closed_by_peer(),

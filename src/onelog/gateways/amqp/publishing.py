@@ -68,7 +68,7 @@ class Publishing:
         """basic.publish."""
         exchange, key, mandatory, immediate = arguments
         if body is None:
-            size_max = self.channel.broker.config.body_bytes_max
+            size_max = self.session.body_bytes_max
             raise unmet(f"message size is larger than configured max size {size_max}")
         if immediate:
             raise not_implemented("immediate=true")

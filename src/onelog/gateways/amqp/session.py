@@ -132,7 +132,8 @@ class AmqpSession(FramedSession):
         self._config = gateway.house.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
-        self._reader = EventReader(self.frame_max, self.broker.config.body_bytes_max)
+        self.body_bytes_max = gateway.house.loaded.config.store.body_bytes_max
+        self._reader = EventReader(self.frame_max, self.body_bytes_max)
         self.state = State.GREETING
         self.who = Principal("", "amqp", connection.remote_address)
         self.vhost = ""
@@ -204,8 +205,7 @@ class AmqpSession(FramedSession):
                 if self.connection.closing or self.connection.held:
                     break
         except FaultError as fault:
-            is_broken = fault.code in (ReplyCode.FRAME_ERROR, ReplyCode.UNEXPECTED_FRAME)
-            self.fail(fault.code, str(fault), 0, deaf=is_broken)
+            self.fail(fault.code, str(fault), 0, deaf=True)
         except RefusedError as error:
             self.fail(error.code, str(error), 0)
         self.flush_acknowledgements()
@@ -236,9 +236,8 @@ class AmqpSession(FramedSession):
             return
         handler = _HANDLERS.get(method)
         if handler is None or (handler[0] != self.state and handler[0] >= 0):
-            raise RefusedError(
-                ReplyCode.COMMAND_INVALID, f"{NAMES[method]} is not what was expected now"
-            )
+            text = f"unexpected method in connection state {self.state.name.lower()}"
+            raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
         try:
             handler[1](self, *arguments)
         except OnelogError as error:

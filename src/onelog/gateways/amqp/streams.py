@@ -15,7 +15,6 @@ from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import unmet
 from onelog.record.decode import decode_messages
 from onelog.record.forms.amqp_fields import Timestamp, Value, with_headers
-from onelog.record.forms.conversion import in_amqp_form
 from onelog.wire.amqp.frame import DeliveryWriter, place_of
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ class StreamReader:
         if isinstance(fetched, OnelogError):
             self._consuming.gone_stream(self)
             return
+        from onelog.record.forms.conversion import in_amqp_form
+
         items: list[tuple[int, bytes, bytes, bytes | memoryview]] = []
         topic, name, offset = self.queue.topic, self.queue.name, self._offset
         for view in fetched.slices:

@@ -123,7 +123,7 @@ def decode(method: int, data: bytes) -> Arguments:
     try:
         return decoder(data)
     except (WireError, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise FaultError(ReplyCode.SYNTAX_ERROR, f"{NAMES[method]}: {error}") from None
+        raise FaultError(ReplyCode.FRAME_ERROR, f"{NAMES[method]}: {error}") from None
 
 
 # -- the compiler ------------------------------------------------------------------------------
