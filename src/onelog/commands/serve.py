@@ -106,6 +106,10 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    mqtt_port: Annotated[
+        int | None,
+        typer.Option(help="Port of MQTT's clients; 0 for none.", show_default="1883"),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
@@ -131,12 +135,13 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "mqtt.port": mqtt_port,
         "http.port": http_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for section, port in (("kafka", kafka_port), ("http", http_port)):
+    for section, port in (("kafka", kafka_port), ("mqtt", mqtt_port), ("http", http_port)):
         if port is not None:
             extra += ["--set", f"{section}.port={port}"]
     if brokers > 1 and replicas > 1:

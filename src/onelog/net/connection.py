@@ -226,9 +226,9 @@ class Connection(asyncio.Protocol):
         self._idle_since_ms = -1
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self.idle_ms = limits.idle_ms
+        """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False
-        self.times_out = True
-        """Whether the listener closes it when nothing moves; some protocols have rules for that."""
         self._held = False
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
@@ -351,10 +351,10 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now_ms: int) -> None:
         """Close if nothing moved for the idle time; to be called every now and then."""
-        if self._active or self._idle_since_ms < 0 or not self.times_out:
+        if self._active or self._idle_since_ms < 0:
             self._active = False
             self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= self._limits.idle_ms:
+        elif 0 < self.idle_ms <= now_ms - self._idle_since_ms:
             log.info("%s was idle for %d ms: closed", self, now_ms - self._idle_since_ms)
             # What it did not read so far, it will not read now.
             self.abort()

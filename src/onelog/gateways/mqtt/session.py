@@ -2,8 +2,8 @@
 
 It is fed bytes by any connection, a socket or a WebSocket. Messages of the client are answered in
 the order in which they came (4.6 of version 5), each when it is as safe as the broker is configured
-to have it: `_answers` has a place for each. A message of QoS 2 of a durable session is answered when
-it is recorded, too, that it is here; its packet id is free again when it is recorded that the
+to have it: `_answers` has a place for each. Of QoS 2 in a durable session it is recorded, in the
+same append, that the message is here; its packet id is free again when it is recorded that the
 client has released it.
 
 Invariants: a packet id of QoS 2 brings one message, whatever happens between its packets. A client
@@ -61,7 +61,7 @@ class MqttSession(FramedSession):
 
     def __init__(self, connection: Connection, clients: "Clients") -> None:
         super().__init__(connection)
-        connection.times_out = False
+        connection.idle_ms = 0  # Keep alive has its own rules.
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._clients = clients
         self._level = V311
@@ -140,8 +140,14 @@ class MqttSession(FramedSession):
         self._end(Reason.SESSION_TAKEN_OVER, "another connection has this client id")
 
     def shut_down(self) -> None:
-        """The broker stops."""
-        self._end(Reason.SERVER_SHUTTING_DOWN, "the broker stops")
+        """The broker stops; sessions and wills are looked after when it starts again."""
+        self._will, client = None, self._client
+        if client is not None and self._level == V5:
+            self.connection.write(
+                packets.encode_ending(Packet.DISCONNECT, V5, Reason.SERVER_SHUTTING_DOWN)
+            )
+        self._client = None
+        self.connection.close()
 
     def check_time(self, now_ms: int) -> None:
         """Close if the client is silent for too long."""
