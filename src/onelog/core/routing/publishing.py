@@ -445,7 +445,7 @@ class Publishing:
         targets = []
         for target in found.targets:
             if target.name not in letter.not_to and (
-                not target.is_limited or target.admits(bytes(letter.body), _AMQP)
+                not target.is_limited or target.admits(_record_of(letter), _AMQP)
             ):
                 targets.append(target)
                 if target.topic:
@@ -527,6 +527,10 @@ class Publishing:
     def _forget(self, owner: Hashable, name: str) -> None:
         self._held.pop((owner, name), None)
         self._refused.discard((owner, name))
+
+
+def _record_of(letter: Letter) -> bytes:
+    return amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
 
 
 def check_expiration(text: str) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.workqueues.consumers import Consumer, Window
+from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.filters import Filter, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing, Sent
@@ -23,8 +25,6 @@ from onelog.gateways.mqtt.subscriptions import Subscribed, Subscriptions
 from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.consumers import Consumer, Window
-    from onelog.core.workqueues.queue import WorkQueue
     from onelog.gateways.mqtt.clients import Clients
 
 EXCHANGE = "amq.topic"
@@ -175,7 +175,7 @@ class Client:
             self._unbind(self._lively().name, subscribed.filter)
         return True
 
-    def _declared(self) -> "WorkQueue":
+    def _declared(self) -> WorkQueue:
         return self._broker.workqueues.declare(
             self._who, DEFAULT_VHOST, queue_name(self.client_id), durable=True
         )
@@ -206,8 +206,6 @@ class Client:
         self._consume(name, subscribed)
 
     def _consume(self, name: str, subscribed: Subscribed | None) -> None:
-        from onelog.core.workqueues.consumers import Window
-
         if self._window is None:
             self._window = Window(self.outgoing.window)
         consumer = self._broker.workqueues.consume(
@@ -228,7 +226,7 @@ class Client:
         if grant is not None and not (grant.qos and self.is_durable):
             self.outgoing.offer(letter, grant, clients.now_ms())
 
-    def _delivered(self, consumer: "Consumer", deliveries: list[tuple[Any, ...]]) -> None:
+    def _delivered(self, consumer: Consumer, deliveries: list[tuple[Any, ...]]) -> None:
         clients = self._clients
         now_ms = clients.now_ms()
         outgoing = self.outgoing
@@ -249,7 +247,7 @@ class Client:
             )
         outgoing.settle()
 
-    def _cancelled(self, consumer: "Consumer", reason: str) -> None:
+    def _cancelled(self, consumer: Consumer, reason: str) -> None:
         self._consumers = {
             name: each for name, each in self._consumers.items() if each is not consumer
         }

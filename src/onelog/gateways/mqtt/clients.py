@@ -19,6 +19,7 @@ from onelog.core.access import SELF, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.sessions.sessions import FOREVER_S, Kept
+from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
@@ -31,7 +32,6 @@ from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
     from onelog.config import MqttConfig
-    from onelog.core.workqueues.queue import WorkQueue
     from onelog.gateways.mqtt.session import MqttSession
 
 log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class Clients:
 
     # -- shared filters ------------------------------------------------------------------------
 
-    def share(self, who: Principal, name: str, client_id: str, *, durable: bool) -> "WorkQueue":
+    def share(self, who: Principal, name: str, client_id: str, *, durable: bool) -> WorkQueue:
         """The queue of a shared filter, which this client has now."""
         members = self._sharing.setdefault(name, set())
         members.add(client_id)

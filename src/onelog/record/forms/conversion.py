@@ -52,10 +52,11 @@ def in_rocketmq_form(record: Message) -> list[Message]:
 
 def in_kafka_form(messages: Sequence[Message], first_offset: int) -> bytes:
     """One batch of messages of RocketMQ's form, which have offsets one after the other."""
-    return kafka.from_neutral([_neutral(message) for message in messages], first_offset)
+    return kafka.from_neutral([neutral_of(message) for message in messages], first_offset)
 
 
-def _neutral(message: Message) -> Neutral:
+def neutral_of(message: Message) -> Neutral:
+    """A message of RocketMQ's form, in no system's form."""
     try:
         body = unpacked_body(message)
     except CompressionError:
