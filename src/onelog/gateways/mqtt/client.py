@@ -238,10 +238,11 @@ class Client:
                 outgoing.acknowledge(queue, place)  # The client has it: only that was not recorded.
                 continue
             letter = clients.letters.of(body, form)
-            if subscribed is not None:
-                grant = subscribed.grant
-            else:
-                grant = self.subscriptions.grant(letter.topic, letter.publisher)
+            grant = (
+                self.subscriptions.grant(letter.topic, letter.publisher)
+                if subscribed is None
+                else subscribed.grant
+            )
             outgoing.take(
                 letter, grant, queue, place, now_ms, again=times > 0, is_own=subscribed is None
             )

@@ -201,7 +201,9 @@ class MqttSession(FramedSession):
         self._level = connect.level
         greeting = greet(connect, self._clients.config, self._clients.house.random)
         if greeting.reason:
-            properties = {Property.REASON_STRING: greeting.text} if greeting.text else {}
+            properties: Properties = {}
+            if greeting.text:
+                properties[Property.REASON_STRING] = greeting.text
             answer = packets.encode_connack(self._level, False, greeting.reason, properties)
             self.connection.write(answer)
             self.connection.close()
