@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from onelog.config import Value
 from tests.e2e.kafka_suites import Package, Workplace, outcomes
 from tests.e2e.onelog_mqtt import Mosquitto, OnelogMqtt
 
@@ -102,8 +103,8 @@ def packaged(place: Workplace, name: str, port: int) -> dict[str, str]:
 def started(server: str, folder: Path) -> Iterator[int]:
     """A server, until the block ends, and its port."""
     if server == "onelog":
-        settings = {"mqtt.keep_alive_max_s": 60, "mqtt.refused_filters": _REFUSED}
-        settings["mqtt.receive_maximum"] = 20
+        settings: dict[str, Value] = {"mqtt.keep_alive_max_s": 60, "mqtt.receive_maximum": 20}
+        settings["mqtt.refused_filters"] = _REFUSED
         with OnelogMqtt(folder, settings) as onelog:
             yield onelog.port
     else:

@@ -8,7 +8,7 @@ import pytest
 import onelog
 from onelog.wire.mqtt.codes import V5, V31, V311, Packet, Reason
 from onelog.wire.mqtt.packets import Will
-from onelog.wire.mqtt.properties import Property
+from onelog.wire.mqtt.properties import Properties, Property
 from tests.gateways.mqtt.raw import Raw, payloads, properties_of, v5
 
 NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 4, 8, 16, 32
@@ -145,7 +145,7 @@ def test_sys_topics_tell_of_the_broker(port: int) -> None:
 
 
 def test_all_properties_of_a_message_arrive(port: int) -> None:
-    about = {
+    about: Properties = {
         Property.PAYLOAD_FORMAT: 1,
         Property.CONTENT_TYPE: "text/plain",
         Property.RESPONSE_TOPIC: "answers/7",
