@@ -317,6 +317,17 @@ class Connection(asyncio.Protocol):
             self.closing = True
             self._transport.close()
 
+    def end(self) -> None:
+        """Send what was written, and that no more comes; what the peer sends until it closes is
+        ignored. Were the socket closed instead, what it sends could cost it our last words."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
     def abort(self) -> None:
         """Close now."""
         self.closing = True

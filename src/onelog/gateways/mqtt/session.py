@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 CONNECT_BYTES_MAX = 512 << 10
 """What a client may send before it has said who it is."""
 CONNECT_MS_MAX = 10_000
+END_MS_MAX = 2_000
+"""How long a client may take to close a connection that has ended."""
 ANSWERS_MAX = 10_000
 """Messages of a client that may wait for the disk; more stay unread."""
 SPANS_MAX = 1_000
@@ -156,7 +158,7 @@ class MqttSession(FramedSession):
             self._seen_ms = now_ms
         silent_ms = now_ms - self._seen_ms
         if self._client is None:
-            if silent_ms > CONNECT_MS_MAX:
+            if silent_ms > (END_MS_MAX if self.connection.closing else CONNECT_MS_MAX):
                 self.connection.abort()
         elif self._silence_ms and silent_ms > self._silence_ms:
             self._end(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {silent_ms} ms")
@@ -176,7 +178,8 @@ class MqttSession(FramedSession):
             about: Properties = {Property.REASON_STRING: text} if self._tells_reasons else {}
             self.connection.write(packets.encode_ending(Packet.DISCONNECT, V5, reason, about))
         self._leave(will)
-        self.connection.close()
+        self._seen_ms = self._clients.now_ms()
+        self.connection.end()
 
     # -- packets -------------------------------------------------------------------------------
 
