@@ -277,7 +277,11 @@ class MqttConfig:
         0, 1 << 31, live=True,
     )  # fmt: skip
     refused_filters: str = setting(
-        "", "filters that nobody may subscribe to, with a ; between them", live=True
+        "",
+        "filters that nobody may subscribe to, with a ; between them",
+        pattern=r"[^\0]*",
+        example="secret/#;test/nosubscribe",
+        live=True,
     )
 
 

@@ -70,9 +70,10 @@ ALWAYS: dict[str, Value] = {
     "http.port": 0,
     "amqp.port": 0,
     "stomp.port": 0,
+    "mqtt.port": 0,
 }
 
-_Found = tuple[str, Path, str, str, tuple[str, int] | None]
+_Found = tuple[str, Path, str, str, tuple[str, int] | None, int]
 """The fields of a `_Place`."""
 _numbers: set[int] = set()
 _numbers_lock = threading.Lock()
@@ -131,6 +132,8 @@ class _Place:
     """Where RabbitMQ's clients connect to; empty, if it has no port for them."""
     stomp_address: tuple[str, int] | None
     """Host and port of STOMP's clients; None, if it has none for them."""
+    mqtt_port: int
+    """Of MQTT's clients, on 127.0.0.1; 0, if it has no port for them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -242,13 +245,15 @@ async def _running(
         for listener in broker.listeners:
             if isinstance(listener, MemoryListener):
                 listener.make_line = direct.line
-        kafka, amqp, stomp = broker.config.kafka, broker.config.amqp, broker.config.stomp
+        config = broker.config
+        kafka, amqp, stomp = config.kafka, config.amqp, config.stomp
         yield (
             address,
             folder,
             f"127.0.0.1:{kafka.port}" if kafka.port else "",
             f"amqp://{amqp.user}:{amqp.password}@127.0.0.1:{amqp.port}/" if amqp.port else "",
             ("127.0.0.1", stomp.port) if stomp.port else None,
+            config.mqtt.port,
         )
 
 

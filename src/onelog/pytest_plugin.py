@@ -13,6 +13,9 @@
     def test_parcels_are_sent(onelog_stomp):
         connection = stomp.Connection12([onelog_stomp.stomp_address])
 
+    def test_lamps_are_switched(onelog_mqtt):
+        client.connect("127.0.0.1", onelog_mqtt.mqtt_port)
+
 pytest loads this module in every run, before it measures coverage: so it imports nothing of OneLog
 until a test asks for the fixture. Tests that are coroutines can use it, too: they give
 `onelog_broker.nameserver` to the asyncio clients.
@@ -60,4 +63,13 @@ def onelog_stomp() -> "Iterator[EmbeddedBroker]":
     import onelog
 
     with onelog.embedded(stomp=True) as mq:
+        yield mq
+
+
+@pytest.fixture
+def onelog_mqtt() -> "Iterator[EmbeddedBroker]":
+    """The same with a port for MQTT's clients, its `mqtt_port`."""
+    import onelog
+
+    with onelog.embedded(mqtt=True) as mq:
         yield mq

@@ -48,6 +48,7 @@ ROLE_CHANGE_SECONDS = 0.2
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
+    ("mqtt", "onelog.gateways.mqtt.gateway:MqttGateway"),
     ("http", "onelog.gateways.http.gateway:HttpGateway"),
     ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
     ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),

@@ -106,6 +106,10 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    mqtt_port: Annotated[
+        int | None,
+        typer.Option(help="Port of MQTT's clients; 0 for none.", show_default="1883"),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
@@ -139,6 +143,7 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "mqtt.port": mqtt_port,
         "http.port": http_port,
         "amqp.port": amqp_port,
         "stomp.port": stomp_port,
@@ -146,7 +151,7 @@ def up(
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for name in ("kafka.port", "http.port", "amqp.port", "stomp.port"):
+    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port"):
         if flags[name] is not None:
             extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:

@@ -233,8 +233,6 @@ class Connection(asyncio.Protocol):
         self.idle_ms = limits.idle_ms
         """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False
-        self.times_out = True
-        """Whether the listener closes it when nothing moves; some protocols have rules for that."""
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
@@ -323,6 +321,17 @@ class Connection(asyncio.Protocol):
             self.closing = True
             self._transport.close()
 
+    def end(self) -> None:
+        """Send what was written, and that no more comes; what the peer sends until it closes is
+        ignored. Were the socket closed instead, what it sends could cost it our last words."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
     def abort(self) -> None:
         """Close now."""
         self.closing = True
@@ -357,7 +366,7 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now_ms: int) -> None:
         """Close if nothing moved for the idle time; to be called every now and then."""
-        if self._active or self._idle_since_ms < 0 or not self.times_out:
+        if self._active or self._idle_since_ms < 0:
             self._active = False
             self._idle_since_ms = now_ms
         elif 0 < self.idle_ms <= now_ms - self._idle_since_ms:

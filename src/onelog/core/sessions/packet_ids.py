@@ -17,7 +17,6 @@ from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.sessions.sessions import SEPARATOR
 from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
-
 from onelog.message import NewMessage
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.access import Principal
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.workqueues.consumers import Consumer, Window
-from onelog.core.workqueues.queues import WorkQueue
+from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.filters import Filter, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing, Sent
@@ -238,10 +238,11 @@ class Client:
                 outgoing.acknowledge(queue, place)  # The client has it: only that was not recorded.
                 continue
             letter = clients.letters.of(body, form)
-            if subscribed is not None:
-                grant = subscribed.grant
-            else:
-                grant = self.subscriptions.grant(letter.topic, letter.publisher)
+            grant = (
+                self.subscriptions.grant(letter.topic, letter.publisher)
+                if subscribed is None
+                else subscribed.grant
+            )
             outgoing.take(
                 letter, grant, queue, place, now_ms, again=times > 0, is_own=subscribed is None
             )
@@ -318,7 +319,7 @@ class Client:
         if sent.queue is None:
             completed()
         else:
-            # Were the record gone before the acknowledgement is there, the message would come again.
+            # With the record gone before the acknowledgement is there, it would come again.
             sent.queue.when_recorded(lambda error: None if error else completed())
 
 

@@ -19,7 +19,7 @@ from onelog.core.access import SELF, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.sessions.sessions import FOREVER_S, Kept
-from onelog.core.workqueues.queues import WorkQueue
+from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name

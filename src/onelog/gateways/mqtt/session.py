@@ -2,8 +2,8 @@
 
 It is fed bytes by any connection, a socket or a WebSocket. Messages of the client are answered in
 the order in which they came (4.6 of version 5), each when it is as safe as the broker is configured
-to have it: `_answers` has a place for each. A message of QoS 2 of a durable session is answered when
-it is recorded, too, that it is here; its packet id is free again when it is recorded that the
+to have it: `_answers` has a place for each. Of QoS 2 in a durable session it is recorded, in the
+same append, that the message is here; its packet id is free again when it is recorded that the
 client has released it.
 
 Invariants: a packet id of QoS 2 brings one message, whatever happens between its packets. A client
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 CONNECT_BYTES_MAX = 512 << 10
 """What a client may send before it has said who it is."""
 CONNECT_MS_MAX = 10_000
+END_MS_MAX = 2_000
+"""How long a client may take to close a connection that has ended."""
 ANSWERS_MAX = 10_000
 """Messages of a client that may wait for the disk; more stay unread."""
 SPANS_MAX = 1_000
@@ -61,7 +63,7 @@ class MqttSession(FramedSession):
 
     def __init__(self, connection: Connection, clients: "Clients") -> None:
         super().__init__(connection)
-        connection.times_out = False
+        connection.idle_ms = 0  # Keep alive has its own rules.
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._clients = clients
         self._level = V311
@@ -140,8 +142,14 @@ class MqttSession(FramedSession):
         self._end(Reason.SESSION_TAKEN_OVER, "another connection has this client id")
 
     def shut_down(self) -> None:
-        """The broker stops."""
-        self._end(Reason.SERVER_SHUTTING_DOWN, "the broker stops")
+        """The broker stops; sessions and wills are looked after when it starts again."""
+        self._will, client = None, self._client
+        if client is not None and self._level == V5:
+            self.connection.write(
+                packets.encode_ending(Packet.DISCONNECT, V5, Reason.SERVER_SHUTTING_DOWN)
+            )
+        self._client = None
+        self.connection.close()
 
     def check_time(self, now_ms: int) -> None:
         """Close if the client is silent for too long."""
@@ -150,7 +158,7 @@ class MqttSession(FramedSession):
             self._seen_ms = now_ms
         silent_ms = now_ms - self._seen_ms
         if self._client is None:
-            if silent_ms > CONNECT_MS_MAX:
+            if silent_ms > (END_MS_MAX if self.connection.closing else CONNECT_MS_MAX):
                 self.connection.abort()
         elif self._silence_ms and silent_ms > self._silence_ms:
             self._end(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {silent_ms} ms")
@@ -170,7 +178,8 @@ class MqttSession(FramedSession):
             about: Properties = {Property.REASON_STRING: text} if self._tells_reasons else {}
             self.connection.write(packets.encode_ending(Packet.DISCONNECT, V5, reason, about))
         self._leave(will)
-        self.connection.close()
+        self._seen_ms = self._clients.now_ms()
+        self.connection.end()
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -195,7 +204,9 @@ class MqttSession(FramedSession):
         self._level = connect.level
         greeting = greet(connect, self._clients.config, self._clients.house.random)
         if greeting.reason:
-            properties = {Property.REASON_STRING: greeting.text} if greeting.text else {}
+            properties: Properties = {}
+            if greeting.text:
+                properties[Property.REASON_STRING] = greeting.text
             answer = packets.encode_connack(self._level, False, greeting.reason, properties)
             self.connection.write(answer)
             self.connection.close()
