@@ -57,6 +57,7 @@ ON_SLAVES = ("broker", "http")
 HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
     "onelog.gateways.http.metrics:routes",
+    "onelog.console.rest.api:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""
 
