@@ -4,8 +4,12 @@ A histogram counts how many values were at most so large; whoever measures does 
 messages, never for each. A page is a list of lines, made by plain formatting.
 """
 
+import os
+import resource
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 SECONDS = (
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -16,6 +20,27 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Number = int | float
+
+
+class ProcessState(NamedTuple):
+    """What this process has of the machine."""
+
+    memory_bytes: int
+    processor_seconds: float
+    open_files: int
+
+
+def process_state() -> ProcessState:
+    """What it has now; on systems without /proc less is known."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = round(used.ru_utime + used.ru_stime, 3)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return ProcessState(
+            pages * resource.getpagesize(), seconds, len(os.listdir("/proc/self/fd"))
+        )
+    except OSError:
+        return ProcessState(used.ru_maxrss * 1024, seconds, 0)
 
 
 class Histogram:

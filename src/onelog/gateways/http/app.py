@@ -8,8 +8,9 @@ here), and what changes something, or is a WebSocket, must not come from another
 import importlib
 import ipaddress
 import logging
+import re
 import socket
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onelog.errors import OnelogError
 from onelog.gateways import House
 from onelog.gateways.http.problems import problem, problem_of
+from onelog.gateways.http.requests import SLASH
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ def make_app(house: House) -> Starlette:
         },
     )
     app.state.house = house
+    app.state.at_close = []
+    """What is to be closed with the port: functions that return an awaitable."""
     return app
 
 
@@ -91,6 +95,10 @@ class Guard:
         """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
             return
+        raw = scope.get("raw_path") or b""
+        if b"%2f" in raw.lower():
+            shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
+            scope["path"] = unquote(shown.decode("ascii", "replace"))
         refusal = self._refusal(scope)
         if scope["type"] == "websocket":
             if refusal:

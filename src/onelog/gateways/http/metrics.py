@@ -6,11 +6,8 @@ core counts anyway, a few thousand samples at a time, so that the loop goes on m
 """
 
 import asyncio
-import os
-import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,12 +18,11 @@ from onelog.core.access import Principal
 from onelog.core.admin import LogState, State
 from onelog.gateways import House
 from onelog.gateways.http.requests import principal_of
-from onelog.metrics import CONTENT_TYPE, Page, escaped
+from onelog.metrics import CONTENT_TYPE, Page, escaped, process_state
 
 STEP_SECONDS = 0.005
 """How long the loop is held at a time."""
 SAMPLES_TOGETHER = 200
-_PAGE_BYTES = resource.getpagesize()
 _NAMES = {"broker": "remoting"}
 
 Labels = dict[str, str]
@@ -62,14 +58,9 @@ def _steps(house: House, who: Principal, page: Page) -> Iterator[None]:
 
 
 def _process(page: Page) -> None:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    page.one("process_resident_memory_bytes", "gauge", "Memory of the process.", resident)
-    page.one(
-        "process_cpu_seconds_total", "counter", "Processor time of the process.",
-        round(used.ru_utime + used.ru_stime, 3),
-    )  # fmt: skip
-    files = len(os.listdir("/proc/self/fd"))
+    memory, processor, files = process_state()
+    page.one("process_resident_memory_bytes", "gauge", "Memory of the process.", memory)
+    page.one("process_cpu_seconds_total", "counter", "Processor time.", processor)
     page.one("process_open_fds", "gauge", "Open files, connections among them.", files)
 
 

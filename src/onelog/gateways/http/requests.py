@@ -16,6 +16,8 @@ from onelog.net.connection import is_here
 ANSWER_SECONDS_MAX = 60.0
 """How long an answer of the core is waited for; all of them have shorter limits of their own."""
 
+SLASH = "\ue02f"
+"""Stands in a path for a slash that is part of a name, and was sent as %2F."""
 _T = TypeVar("_T")
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -38,6 +40,11 @@ def is_near(request: HTTPConnection) -> bool:
     host = request.client.host if request.client else ""
     local = request.scope.get("server") or ("", 0)
     return is_here(host, local[0])
+
+
+def path_of(request: HTTPConnection) -> dict[str, str]:
+    """The names in the path."""
+    return {name: str(each).replace(SLASH, "/") for name, each in request.path_params.items()}
 
 
 def may_administer(request: HTTPConnection) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, cast
 
+from starlette.applications import Starlette
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -26,8 +27,9 @@ MESSAGE_BYTES_MAX = 16 << 20
 class Serving:
     """What all sessions share."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, app: Starlette) -> None:
         self._config = config
+        self._app = app
         self._state = ServerState()
         self._second = 0
 
@@ -55,6 +57,8 @@ class Serving:
             await asyncio.wait(self._state.tasks, timeout=CLOSE_SECONDS_MAX)
         for task in list(self._state.tasks):
             task.cancel()
+        for close in self._app.state.at_close:
+            await close()
 
 
 class _Dated(HttpToolsProtocol):
@@ -72,8 +76,9 @@ class _Dated(HttpToolsProtocol):
 
 def prepare(house: House) -> Callable[[], Serving]:
     """Import everything, and read the routes; what is returned is to be called in the loop."""
+    app = make_app(house)
     config = Config(
-        cast(Any, make_app(house)),
+        cast(Any, app),
         http=HttpToolsProtocol,
         ws="websockets-sansio",
         interface="asgi3",
@@ -92,4 +97,4 @@ def prepare(house: House) -> Callable[[], Serving]:
         ws_per_message_deflate=False,
     )
     config.load()
-    return lambda: Serving(config)
+    return lambda: Serving(config, app)
