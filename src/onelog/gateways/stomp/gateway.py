@@ -22,6 +22,8 @@ class StompGateway:
         self.house = house
         self.shared: Gateway | None = None
         self._ticking: asyncio.Task[None] | None = None
+        house.routes.append("onelog.gateways.stomp.websocket:routes")
+        house.make_session["stomp"] = self._session
 
     async def listen(self) -> None:
         """Open its port."""
