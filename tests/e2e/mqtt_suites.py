@@ -44,6 +44,7 @@ suite.host, suite.port = "127.0.0.1", int(port)
 suite.topics = ("TopicA", "TopicA/B", "Topic/C", "TopicA/C", "/TopicA")
 suite.wildtopics = ("TopicA/+", "+/C", "#", "/#", "/+", "+/+", "TopicA/#")
 suite.nosubscribe_topics = ("test/nosubscribe",)
+suite.topic_prefix = "client_test5/"
 if case == "list":
     print("\\n".join(unittest.TestLoader().getTestCaseNames(suite.Test)))
 else:

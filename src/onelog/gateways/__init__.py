@@ -108,6 +108,8 @@ class House:
     """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
     first client comes; each function is given the house, and returns routes of Starlette. A gateway
     adds its own in its constructor."""
+    make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
+    """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
     lookups: int = field(init=False, default=0)
 
     def look_up(

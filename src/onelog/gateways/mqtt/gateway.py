@@ -17,6 +17,8 @@ class MqttGateway:
     def __init__(self, house: House) -> None:
         self.house = house
         self._clients: Clients | None = None
+        house.make_session["mqtt"] = self.session
+        house.routes.append("onelog.gateways.mqtt.websocket:routes")
 
     async def listen(self) -> None:
         """Open its port."""
