@@ -10,6 +10,7 @@ servers of another kind: a proxy that knows names, a certificate that has expire
 import argparse
 import contextlib
 import os
+import socket
 import subprocess
 import tempfile
 import venv
@@ -23,6 +24,7 @@ NEEDS = ("pytest", "pytest-mock", "pytest-ordering", "pytest-timeout", "websocke
 LEFT_OUT = ("test_ssl_sni.py", "test_multicast.py")
 LEFT_OUT_CASES = "not expired and not test_ssl_fail"
 CASE_SECONDS = 60
+USUAL_PORT = 61613
 
 
 @contextlib.contextmanager
@@ -35,10 +37,17 @@ def started(server: str) -> Iterator[dict[str, str]]:
     from tests.ports import free_port
 
     http_port = free_port()
-    with onelog.embedded(stomp=True, http__port=http_port) as mq:
+    # Some of them do not ask where the server is.
+    port = USUAL_PORT if _is_free(USUAL_PORT) else -1
+    with onelog.embedded(stomp=True, stomp__port=port, http__port=http_port) as mq:
         assert mq.stomp_address is not None
         host, number = mq.stomp_address
         yield _environment(host, str(number), str(http_port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _environment(host: str, port: str, http_port: str) -> dict[str, str]:
@@ -70,7 +79,7 @@ def run(source: Path, folder: Path, server: str = "") -> dict[str, str]:
             if path.name in LEFT_OUT:
                 continue
             report = folder / f"{path.stem}.xml"
-            command = [python, "-m", "pytest", "-q", "--tb=short", f"--timeout={CASE_SECONDS}"]
+            command = [str(python), "-m", "pytest", "-q", "--tb=short", f"--timeout={CASE_SECONDS}"]
             command += ["-p", "no:cacheprovider", "-k", LEFT_OUT_CASES, f"--junitxml={report}"]
             with (folder / f"{path.stem}.log").open("w") as log:
                 subprocess.run(

@@ -102,8 +102,6 @@ class House:
     """Who is connected now, and by which section's protocol."""
     serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
     """Serves a session on a WebSocket that the HTTP port has accepted, until it ends."""
-    make_session: dict[str, MakeSession] = field(default_factory=dict)
-    """What protocols make of connections that come by WebSocket, by the sections of their names."""
     routes: list[str] = field(default_factory=list)
     """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
     first client comes; each function is given the house, and returns routes of Starlette. A gateway

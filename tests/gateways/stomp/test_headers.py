@@ -26,7 +26,7 @@ def test_headers_that_amqp_has_are_its_properties() -> None:
     }  # fmt: skip
 
 
-NAMES = st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=20)
+NAMES = st.text("abcdefXYZ", min_size=1, max_size=20)
 
 
 @given(headers=st.dictionaries(NAMES.map("h-{}".format), st.text(max_size=50), max_size=5))

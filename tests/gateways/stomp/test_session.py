@@ -5,12 +5,16 @@ import random
 import time
 
 import pytest
+import websockets.sync.client
+from websockets.typing import Subprotocol
 
+import onelog
 from onelog import errors
 from onelog.embedded_broker import EmbeddedBroker
 from onelog.errors import OnelogError
 from onelog.gateways.stomp.session import ERROR_TEXTS
 from tests.gateways.stomp.live import Bare, connected
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -183,3 +187,22 @@ def test_every_error_has_a_name() -> None:
         if issubclass(each, OnelogError)
     ]  # fmt: skip
     assert all(any(parent in ERROR_TEXTS for parent in kind.__mro__) for kind in kinds)
+
+
+def test_stomp_over_websocket() -> None:
+    port = free_port()
+    with onelog.embedded(stomp=True, http__port=port) as mq, connected(mq.stomp_address) as client:
+        client.subscribe("/queue/ws")
+        with websockets.sync.client.connect(
+            f"ws://127.0.0.1:{port}/stomp", subprotocols=[Subprotocol("v12.stomp")]
+        ) as socket:
+            assert socket.subprotocol == "v12.stomp"
+            socket.send("CONNECT\naccept-version:1.2\nhost:/\n\n\0")
+            assert str(socket.recv(30)).startswith("CONNECTED\n")
+            socket.send("SEND\ndestination:/queue/ws\n\nhéllo\0")
+            assert client.get().body == "héllo"
+            socket.send("SUBSCRIBE\nid:1\ndestination:/queue/back\n\n\0")
+            client.done(client.connection.send, "/queue/back", b"\xff\xfe")
+            heard = socket.recv(30)
+            assert isinstance(heard, bytes)
+            assert heard.endswith(b"\n\n\xff\xfe\0")
