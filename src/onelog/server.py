@@ -63,6 +63,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.producing:routes",
     "onelog.gateways.http.consuming:routes",
     "onelog.gateways.http.following:routes",
+    "onelog.gateways.http.activemq:routes",
     "onelog.console.rest.api:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""

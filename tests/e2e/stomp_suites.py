@@ -31,8 +31,8 @@ USUAL_PORT = 61613
 def started(server: str) -> Iterator[dict[str, str]]:
     """The environment that tells these tests where a server is."""
     if server:
-        host, _, port = server.rpartition(":")
-        yield _environment(host, port, port)
+        host, _, given = server.rpartition(":")
+        yield _environment(host, given, given)
         return
     from tests.ports import free_port
 

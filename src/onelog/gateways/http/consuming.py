@@ -18,14 +18,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.leases.leases import wait_topic
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import InvalidRequestError, LeaseNotFoundError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.http.messages import RECEIPT, http_headers, neutral_of, number, shown
 from onelog.gateways.http.requests import answer, called, json_of, principal_of
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_messages
 
 COUNT_MAX = 256
 WAIT_MAX_MS = 30_000
@@ -103,7 +102,7 @@ async def _lease(
     if start not in ("earliest", "latest"):
         raise InvalidRequestError(f"from={start[:40]} is neither earliest nor latest")
     lease = LeaseRequest(
-        group, lambda: queues, ((topic, ANY_QUEUE), (wait_topic(group, topic), ANY_QUEUE)),
+        group, lambda: queues, ((topic, ANY_QUEUE),),
         1 if is_raw else number(parameters, "count", 10, 1, COUNT_MAX),
         number(parameters, "lease_ms", LEASE_MS, 1, LEASE_MAX_MS), from_last=start == "latest",
     )  # fmt: skip
@@ -116,14 +115,13 @@ async def _lease(
     if isinstance(leased, OnelogError):
         raise leased
     assert isinstance(leased, Leased)
-    return [
-        (
-            (topic, part.queue_id, offset, decode_message(record)),
-            {"receipt": f"{part.queue_id}-{offset}-{leased.handle}", "times": times},
-        )
-        for part in leased.parts
-        for offset, times, record in zip(part.offsets, part.times, part.records, strict=True)
-    ]
+    found = []
+    for part in leased.parts:
+        messages = [message for each in part.records for message in decode_messages(each)]
+        for offset, times, message in zip(part.offsets, part.times, messages, strict=True):
+            more = {"receipt": f"{part.queue_id}-{offset}-{leased.handle}", "times": times}
+            found.append(((topic, part.queue_id, offset, message), more))
+    return found
 
 
 async def _settled(house: House, request: Request, settle: Any) -> Response:
