@@ -430,12 +430,7 @@ class Publishing:
             return []
         sought = Sought(letter.keys, letter.properties, headers_reader(letter.properties))
         found = walk(vhost, exchange, sought, self.find_topic)
-        return [
-            target
-            for target in found.targets
-            if target.name not in letter.not_to
-            and (not target.is_limited or target.admits(_record_of(letter), _AMQP))
-        ]
+        return [each for each in found.targets if each.name not in letter.not_to]
 
     # -- transactions --------------------------------------------------------------------------
 
