@@ -34,7 +34,8 @@ def test_a_message_comes_as_it_was_published(channel: BlockingChannel) -> None:
     properties = pika.BasicProperties(
         content_type="text/plain", content_encoding="utf-8", delivery_mode=2, priority=3,
         correlation_id="c", reply_to="r", expiration="60000", message_id="m", timestamp=12345,
-        type="t", user_id="guest", app_id="a", headers={"n": 1, "s": "x", "l": [1, "two", {"k": 3}]},
+        type="t", user_id="guest", app_id="a",
+        headers={"n": 1, "s": "x", "l": [1, "two", {"k": 3}]},
     )  # fmt: skip
     channel.basic_publish("", queue, b"body", properties)
     method, found, body = got(channel, queue)
@@ -79,11 +80,7 @@ def test_many_confirms_are_one(url: str) -> None:
         raw.hear_of("confirm.select-ok")
         raw.say(1, "queue.declare", "", False, False, True, False, False, {})
         queue = raw.hear_of("queue.declare-ok")[0]
-        payload = b"".join(
-            bytes(piece)
-            for _ in range(500)
-            for piece in _frames(queue, b"body")
-        )
+        payload = b"".join(bytes(piece) for _ in range(500) for piece in _frames(queue, b"body"))
         raw.socket.sendall(payload)
         confirmed, answers = 0, 0
         while confirmed < 500:
@@ -147,9 +144,9 @@ def test_a_full_queue_refuses(channel: BlockingChannel) -> None:
     queue = name(channel, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel.confirm_delivery()
     channel.basic_publish("", queue, b"1")
+    # RabbitMQ lets some more in before it is full.
     with pytest.raises(NackError):
-        for _ in range(10):  # RabbitMQ lets some more in before it is full.
-            channel.basic_publish("", queue, b"2")
+        send(channel, queue, *([b"2"] * 10))
     assert channel.basic_get(queue, auto_ack=True)[2] == b"1"
 
 

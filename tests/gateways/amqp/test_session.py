@@ -79,7 +79,10 @@ def test_both_mechanisms_let_in(url: str, mechanism: str, response: bytes) -> No
         ("PLAIN", b"\0guest\0wrong", 403, "ACCESS_REFUSED - Login was refused using"),
         ("PLAIN", b"\0nobody\0guest", 403, "ACCESS_REFUSED - Login was refused using"),
         pytest.param(
-            "EXTERNAL", b"", 503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'",
+            "EXTERNAL",
+            b"",
+            503,
+            "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'",
             marks=ours_only,
         ),
     ],
@@ -300,9 +303,7 @@ def test_all_channels_that_there_are(url: str) -> None:
 
 
 @ours_only
-def test_whoever_does_not_shake_hands_is_dropped(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_does_not_shake_hands_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onelog.gateways.amqp.session.HANDSHAKE_MS_MAX", 500)
     with Raw(url) as raw:
         raw.hear_of("connection.start")
@@ -323,9 +324,7 @@ def test_clients_are_told_that_the_broker_goes() -> None:
 
 
 @ours_only
-def test_publishers_wait_while_the_disk_is_full(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alarm = [""]
     monkeypatch.setattr("onelog.core.broker.Broker.writes_refused", lambda broker: alarm[0])
     told: list[str] = []

@@ -136,7 +136,7 @@ class WorkQueue:
         self.exclusive = exclusive
         self.auto_delete = auto_delete
         self.arguments = dict(arguments or {})
-        self.owner = owner
+        self.owner = owner if exclusive else None
         self.rota = Rota(single=terms.single_active)
         self.passed = PassedOver()
         self.shelves: list[Shelf] = []
@@ -369,6 +369,10 @@ class WorkQueue:
             if not takers:
                 return False
             room = min(budget, UNACKED_MAX - self.unacked)
+            if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
+                # What one of them takes, others of its channel cannot have: one by one.
+                rota.served(takers[0])
+                takers, room = takers[:1], min(room, 1)
             if len(takers) == 1:
                 room = min(room, takers[0].room)
             else:

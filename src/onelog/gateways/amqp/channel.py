@@ -92,14 +92,21 @@ class Channel:
             self.waiting = deque()
 
     def resume(self) -> None:
-        """Handle what had to wait."""
-        waiting, self.waiting = self.waiting, None
-        while waiting and self.waiting is None and not self.is_closing:
-            self.handle(waiting.popleft())
-        if waiting and self.waiting is not None:
-            waiting.extend(self.waiting)
-            self.waiting = waiting
+        """Handle what had to wait, up to what has to wait again."""
+        left = self.waiting or deque()
+        self.waiting = None
+        while left and not self.is_closing:
+            self.handle(left.popleft())
+            if self._keep_waiting(left):
+                break
         self.session.flush_acknowledgements()
+
+    def _keep_waiting(self, left: deque[Event]) -> bool:
+        """Whether these have to wait again."""
+        if self.waiting is None:
+            return False
+        self.waiting.extend(left)
+        return True
 
     # -- out -----------------------------------------------------------------------------------
 

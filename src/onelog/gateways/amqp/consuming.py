@@ -22,6 +22,7 @@ from onelog.gateways.amqp.refusals import (
 )
 from onelog.gateways.amqp.replies import REPLY_TO
 from onelog.gateways.amqp.streams import StreamReader
+from onelog.message import Buffer
 from onelog.record.forms.amqp_fields import Table, with_headers
 from onelog.wire.amqp.frame import DeliveryWriter, content_frames
 from onelog.wire.amqp.methods import ENCODERS, NUMBERS
@@ -29,7 +30,6 @@ from onelog.wire.amqp.methods import ENCODERS, NUMBERS
 if TYPE_CHECKING:
     from onelog.gateways.amqp.channel import Channel
 
-Buffer = bytes | bytearray | memoryview
 Settled = WorkQueue | StreamReader
 """What deliveries come from, and go back to."""
 
@@ -312,6 +312,12 @@ class Consuming:
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
         """basic.nack."""
+        found = self.unacked.get(tag)
+        if found is not None and isinstance(found[0], StreamReader):
+            raise not_implemented(
+                "basic.nack and basic.reject not supported by stream queues queue "
+                f"'{found[0].queue.name}' in vhost '{self.channel.vhost}'"
+            )
         self._settle("requeue" if requeue else "reject", self._taken(tag, multiple))
 
     def reject(self, tag: int, requeue: bool) -> None:

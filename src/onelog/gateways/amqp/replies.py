@@ -9,6 +9,7 @@ gone goes nowhere.
 from random import Random
 from typing import TYPE_CHECKING
 
+from onelog.message import Buffer
 from onelog.wire.amqp.frame import DeliveryWriter, place_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Replies:
         if found is None:
             return 0
         channel, writer = found
-        out: list[bytes | bytearray | memoryview] = []
+        out: list[Buffer] = []
         tag = channel.consuming.next_tag()
         writer.put(out, tag, False, place_of("", name), properties, body)
         channel.session.connection.send(out)

@@ -13,9 +13,12 @@ from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.forms import place_in
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import unmet
+from onelog.message import Buffer
 from onelog.record.decode import decode_messages
+from onelog.record.forms.amqp import properties_at
 from onelog.record.forms.amqp_fields import Timestamp, Value, with_headers
-from onelog.wire.amqp.frame import DeliveryWriter, place_of
+from onelog.record.forms.conversion import in_amqp_form
+from onelog.wire.amqp.frame import DeliveryWriter
 
 if TYPE_CHECKING:
     from onelog.core.workqueues.queue import WorkQueue
@@ -88,20 +91,18 @@ class StreamReader:
         if isinstance(fetched, OnelogError):
             self._consuming.gone_stream(self)
             return
-        from onelog.record.forms.conversion import in_amqp_form
-
-        items: list[tuple[int, bytes, bytes, bytes | memoryview]] = []
+        items: list[tuple[int, bytes, bytes, Buffer]] = []
         topic, name, offset = self.queue.topic, self.queue.name, self._offset
         for view in fetched.slices:
             for message in decode_messages(view):
                 first = place_in(topic, 0, message)
-                for delta, content in in_amqp_form(message, name):
+                for delta, body in in_amqp_form(message, name):
                     place = first + delta
                     if place < offset or len(items) >= self._room:
                         continue
-                    properties = with_headers(content.properties, {"x-stream-offset": place})
-                    where = place_of(content.exchange, content.key)
-                    items.append((place, where, properties, content.body))
+                    begin, end = properties_at(body)
+                    properties = with_headers(body[begin:end], {"x-stream-offset": place})
+                    items.append((place, body[: begin - 4], properties, body[end:]))
         self._offset = items[-1][0] + 1 if items else max(offset, fetched.next_offset)
         self._room -= len(items)
         if items:

@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from struct import Struct
 
 from onelog.errors import WireError
+from onelog.message import Buffer
 from onelog.record.forms.amqp_fields import short_string
 from onelog.wire.amqp.codes import FaultError, ReplyCode
 from onelog.wire.amqp.methods import NAMES, NUMBERS, Arguments, decode
 
-Buffer = bytes | bytearray | memoryview
 Event = tuple[int, int, Arguments, bytes | None, bytes | None]
 """Channel, method, arguments, properties, body."""
 
