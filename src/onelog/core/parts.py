@@ -46,6 +46,7 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.outflows import Outflows
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
@@ -324,6 +325,7 @@ class Parts:
         self.schedules = Schedules(
             self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
         )
+        self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
 
     def _wire_workqueues(
         self, random: Random, call_soon: Callable[[Callable[[], None]], None]
@@ -361,7 +363,7 @@ class Parts:
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
             *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
-            self.sessions, self.sessions.subscriptions, self.retained,
+            self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
@@ -415,6 +417,7 @@ class Parts:
         self.leases.open()
         self.workqueues.open()
         self.schedules.open()
+        self.outflows.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")

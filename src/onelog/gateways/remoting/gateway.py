@@ -4,8 +4,8 @@ import logging
 
 from onelog.errors import ListenError
 from onelog.gateways import House
+from onelog.gateways.remoting.admin import bindings, client_relay
 from onelog.gateways.remoting.admin import broker as broker_admin
-from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
@@ -24,6 +24,7 @@ HANDLERS: dict[int, Handler] = {
     **topic_admin.HANDLERS,
     **group_admin.HANDLERS,
     **broker_admin.HANDLERS,
+    **bindings.HANDLERS,
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,
