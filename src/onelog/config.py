@@ -151,6 +151,16 @@ class BrokerConfig:
     client_expiry_ms: int = setting(120_000, "silence that drops a client", 1_000, DAY_MS)
     client_scan_ms: int = setting(10_000, "how often silence is looked for", 100, 600_000)
     lock_expiry_ms: int = setting(60_000, "how long a queue's lock lasts", 1_000, DAY_MS)
+    consumer_timeout_ms: int = setting(
+        1_800_000,
+        "how long a consumer of a declared queue may keep a message; 0 for ever",
+        0,
+        INT32_MAX,
+        live=True,
+    )
+    memory_queue_bytes_max: int = setting(
+        256 << 20, "messages in queues that live in memory", 1 << 20, 1 << 40, live=True
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
     )

@@ -619,6 +619,7 @@ class Broker(Parts):
         self.looks.owner_gone(channel)
         self.staged.owner_gone(channel)
         self.routing.owner_gone(channel)
+        self.workqueues.owner_gone(channel)
         self.members.channel_closed(channel)
 
     def live_group(self, who: Principal, group: str) -> LiveGroup | None:

@@ -60,6 +60,7 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
@@ -162,6 +163,7 @@ class Parts:
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+        self._wire_workqueues(random, call_soon)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -313,6 +315,16 @@ class Parts:
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
 
+    def _wire_workqueues(
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.workqueues = WorkQueues(
+            self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
+            self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
+            call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
+            lambda: self.config,
+        )  # fmt: skip
+
     # -- life ----------------------------------------------------------------------------------
 
     def open(
@@ -338,17 +350,19 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
-            *self.topology.tables,
+            *self.topology.tables, self.workqueues.declared,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.workqueues.shelves)
 
     def _open_follower(self, master: str) -> None:
         self.follows = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
+        self.workqueues.shelves.follow()
         self.timers.forget_files()
         for stop in self._stops:
             stop()
@@ -386,11 +400,13 @@ class Parts:
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
+        self.workqueues.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
+        self._every(SAMPLE_MS, self.workqueues.look_after, "looking after declared queues")
         self._every(SAMPLE_MS, self.in_place.expire, "looking after transactions in place")
         self._every(SAMPLE_MS, self.coordinator.expire, "forgetting groups that nobody uses")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
@@ -440,6 +456,7 @@ class Parts:
             self.fence()
             parts: tuple[Callable[[], None], ...] = (
                 *self._stops, self.waiting.end_all, self.leases.stop,
+                self.workqueues.stop,
                 partial(self.lease_tables.close, write=False),
                 partial(self.tables.close, write=False),
             )  # fmt: skip
@@ -466,7 +483,8 @@ class Parts:
         return (
             self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
-            self.transactions.remember, self.leases.close, self.lease_tables.close,
+            self.transactions.remember, self.workqueues.close, self.leases.close,
+            self.lease_tables.close,
             self.offsets.flush, self.batch_producers.close, self.tables.close,
         )  # fmt: skip
 
@@ -476,6 +494,7 @@ class Parts:
         self.batch_producers.close()
         self.transactions.remember()
         self.leases.flush()
+        self.workqueues.shelves.flush()
 
     # -- replication ---------------------------------------------------------------------------
 
@@ -520,6 +539,7 @@ class Parts:
         for level in self.delay.levels:
             if touched is None or (SCHEDULE_TOPIC, level - 1) in touched:
                 self.delay.arrived(level)
+        self.workqueues.confirmed(touched)
         self._wake(touched)
 
     def _wake(self, touched: set[Key] | None) -> None:

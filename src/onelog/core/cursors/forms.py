@@ -103,7 +103,7 @@ class Conversions:
                 record = view[at : at + message.size]
                 at += message.size
                 if message.sys_flag & FORM_MASK:
-                    if aborted and _is_of(message, aborted):
+                    if aborted and is_of(message, aborted):
                         continue
                     yield from self._foreign(topic, queue_id, message)
                 else:
@@ -141,7 +141,7 @@ class Conversions:
             self._kept_bytes -= sum(len(piece.record) for piece in oldest)
 
 
-def _is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
+def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
     """Whether a record holds a batch of one of these transactions."""
     if form_of(message.sys_flag) != Form.KAFKA:
         return False
