@@ -21,10 +21,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onelog.core.workqueues.deliveries import PLACE, SIZE, Delivery
+from onelog.core.workqueues.deliveries import PLACE, SIZE, Delivery, facts_of
 from onelog.core.workqueues.memory_shelf import Handover
 from onelog.core.workqueues.supply import AS_STORED, LogSupply, Stretch
+from onelog.message import NewMessage
 from onelog.names import join_key, split_key
+from onelog.record.forms import FORM_MASK
 
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
@@ -65,8 +67,8 @@ class LogShelf:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
-        "_base", "_bytes_end", "_done", "_hot_bytes", "_multi", "_times_changed", "counts_times",
-        "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "on_entered", "out", "queue_id",
+        "_base", "_bits", "_bytes_end", "_done", "_hot_bytes", "_level", "_times_changed",
+        "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "out", "queue_id",
         "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic", "unacked_bytes",
         "void",
     )  # fmt: skip
@@ -99,20 +101,19 @@ class LogShelf:
         self._bytes_end = 0
         self._base = 0
         """Bytes of what is not done, before `_bytes_end`, by the last record."""
-        self._multi = False
-        self.on_entered: Any = None
+        self._bits = self._level = 0
 
     # -- what there is -------------------------------------------------------------------------
 
     def number(self) -> None:
         """The queue has several shelves: a place says which of them."""
-        self._multi = True
+        self._bits, self._level = _PLACE_BITS, self.queue_id
 
     def _place(self, offset: int) -> int:
-        return offset << _PLACE_BITS | self.queue_id if self._multi else offset
+        return offset << self._bits | self._level
 
     def _offset(self, place: int) -> int:
-        return place >> _PLACE_BITS if self._multi else place
+        return place >> self._bits
 
     @property
     def _visible_end(self) -> int:
@@ -131,23 +132,33 @@ class LogShelf:
         first = min(self.out, default=self.next)
         return min(first, self.returned[0]) if self.returned else first
 
-    def entered(self, body: bytes, form: int, offset: int, count: int, size: int, ms: int) -> None:
-        """A record was stored, and has `count` entries here, from `offset` on."""
+    def entered(self, messages: Sequence[NewMessage], offset: int, now_ms: int) -> tuple[int, bool]:
+        """Messages were stored, with their entries from `offset` on.
+
+        How many that are, and whether one of them says itself when it expires.
+        """
         if offset != self.end:
             self.measure(offset)
-        self.end = offset + count
-        self.ready_bytes += size
-        hot = self.hot
-        if (
-            self.is_wanted
-            and form in AS_STORED
-            and count == 1
-            and (offset == self.next if not hot else self._offset(hot[-1][PLACE]) + 1 == offset)
-            and len(hot) < HOT_MAX
-            and self._hot_bytes < HOT_BYTES_MAX
-        ):
-            hot.append((self._place(offset), 0, body, form, ms, size))
-            self._hot_bytes += size
+        begin, any_expires = offset, False
+        hot, is_wanted, bits = self.hot, self.is_wanted, self._bits
+        following = self._offset(hot[-1][PLACE]) + 1 if hot else self.next
+        for message in messages:
+            body, form, count = message[2], message[5] & FORM_MASK, message[11]
+            if type(body) is not bytes:
+                body = bytes(body)
+            size, expires = facts_of(body, form)
+            any_expires |= expires
+            self.ready_bytes += size
+            if (
+                is_wanted and offset == following and count == 1 and form in AS_STORED
+                and len(hot) < HOT_MAX and self._hot_bytes < HOT_BYTES_MAX
+            ):  # fmt: skip
+                hot.append((offset << bits | self._level, 0, body, form, now_ms, size))
+                self._hot_bytes += size
+                following = offset + 1
+            offset += count
+        self.end = offset
+        return offset - begin, any_expires
 
     def cool(self) -> None:
         """Nobody wants messages now."""
@@ -228,7 +239,7 @@ class LogShelf:
         stretch = self.supply.read(
             self.topic, self.queue_id, offset, count, bytes_max, cold_ok=cold_ok
         )
-        if self._multi:
+        if self._bits:
             found = [(self._place(each[0]), *each[1:]) for each in stretch.found]
             return Stretch(found, stretch.next_offset)
         return stretch
@@ -270,7 +281,7 @@ class LogShelf:
     def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
         """Messages that were taken are out."""
         out, size = self.out, 0
-        if self._multi:
+        if self._bits:
             for each in found:
                 out[self._offset(each[0])] = (each[5], handover)
                 size += each[5]
@@ -282,7 +293,7 @@ class LogShelf:
 
     def release(self, place: int) -> Handover | None:
         """A message is out no more, and is done. None if it was not out."""
-        offset = place >> _PLACE_BITS if self._multi else place
+        offset = place >> self._bits
         held = self.out.pop(offset, None)
         if held is None:
             return None

@@ -30,7 +30,6 @@ from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage
-from onelog.record.forms import FORM_MASK
 
 if TYPE_CHECKING:
     from onelog.clock import Clock
@@ -290,16 +289,9 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
             self._surroundings.pend(self)
-        for message in messages:
-            body, form, count = message[2], message[5] & FORM_MASK, message[11]
-            if type(body) is not bytes:
-                body = bytes(body)
-            size, expires = facts_of(body, form)
-            if expires:
-                self._may_expire = True
-            shelf.entered(body, form, offset, count, size, self._turn_ms)
-            offset += count
-            self.published += count
+        count, expires = shelf.entered(messages, offset, self._turn_ms)
+        self.published += count
+        self._may_expire |= expires
         self._coming = self._coming_bytes = 0
 
     # -- its turn ------------------------------------------------------------------------------
