@@ -74,7 +74,6 @@ _AMQP = Form.AMQP.sys_flag
 _U32 = Struct(">I")
 _HAS_HEADERS, _HAS_EXPIRATION, _HAS_USER_ID = 0x20, 0x01, 0x10
 """In the first byte of the flags of properties, and the last one in the second."""
-_LOOKED_AT = _HAS_HEADERS | _HAS_EXPIRATION
 _CARBON = ("CC", "BCC")
 _DELAY = "x-delay"
 _VHOST, _EXCHANGE = "VHOST", "EXCHANGE"
@@ -105,6 +104,10 @@ class Publishing:
         """Transactions of which a queue has refused a message."""
         self._timers.becomes[ROUTED_TOPIC] = self.due
 
+    def mark(self, topic: str) -> None:
+        """To be called before the first message goes to a topic; it may write a record."""
+        self._marked.mark(topic, batches=False)
+
     # -- the usual case ------------------------------------------------------------------------
 
     def publish(
@@ -131,13 +134,20 @@ class Publishing:
             )
         if len(body) > self.body_bytes_max:
             self._refuse_size(len(body))
-        if properties[0] & _LOOKED_AT or properties[1] & _HAS_USER_ID:
-            return self._publish_closely(
-                who, found, key, properties, body, on_stored, token, deliver_at_ms
-            )
-        route = found.routes.get(key)
+        flags = properties[0]
+        if (
+            flags & _HAS_EXPIRATION
+            or properties[1] & _HAS_USER_ID
+            or (flags & _HAS_HEADERS and b"CC" in properties)
+        ):
+            properties, sought = self._looked_at(who, key, properties)
+            route = found.routes.get(key) if len(sought.keys) == 1 else None
+        else:
+            sought = None
+            route = found.routes.get(key)
         if route is None or deliver_at_ms is not None:
-            sought = Sought((key,), properties, NO_HEADERS)
+            if sought is None:
+                sought = Sought((key,), properties, headers_reader(properties))
             return self._lead(found, sought, properties, body, on_stored, token, deliver_at_ms)
         record = b"".join((route.head, _U32.pack(len(properties)), properties, body))
         if not route.is_plain:
@@ -169,25 +179,6 @@ class Publishing:
         )
 
     # -- closer looks --------------------------------------------------------------------------
-
-    def _publish_closely(
-        self,
-        who: Principal,
-        exchange: Exchange,
-        key: str,
-        properties: bytes,
-        body: Buffer,
-        on_stored: OnStored,
-        token: Any,
-        deliver_at_ms: int | None,
-    ) -> int:
-        """Publish a message whose properties may mean something here."""
-        properties, sought = self._looked_at(who, key, properties)
-        route = exchange.routes.get(key)
-        if route is None or len(sought.keys) > 1 or deliver_at_ms is not None:
-            return self._lead(exchange, sought, properties, body, on_stored, token, deliver_at_ms)
-        record = b"".join((route.head, _U32.pack(len(properties)), properties, body))
-        return self._spread(route, record, _AMQP, properties, on_stored, token)
 
     def _looked_at(self, who: Principal, key: str, properties: bytes) -> tuple[bytes, Sought]:
         """The properties as consumers get them, and what decides where the message goes."""
@@ -248,9 +239,6 @@ class Publishing:
         found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
         key = sought.keys[0]
         route = route_of(exchange.name, key, found.targets)
-        for target in found.targets:
-            if target.topic:
-                self._marked.mark(target.topic)
         if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:
             if len(exchange.routes) >= ROUTES_MAX:
                 exchange.routes.clear()
@@ -292,7 +280,7 @@ class Publishing:
         if not topics and not records:
             return self._spread(route, record, form, NO_PROPERTIES, on_stored, token, priority)
         for topic in topics:
-            self._marked.mark(topic)
+            self.mark(topic)
         places = self._taking(route.targets, record, form, priority)
         messages = self._made([*places, *((topic, 0) for topic in topics)], record, form)
         self._writer.put_together([*messages, *records], on_stored, token)
@@ -402,8 +390,6 @@ class Publishing:
         found = walk(vhost, exchange, sought, self.find_topic)
         priority = property_of(content.properties, "priority") or 0
         places = self._taking(found.targets, record, form, priority)
-        for topic, _ in places:
-            self._marked.mark(topic)
         return self._made(places, record, form)
 
     # -- dead letters --------------------------------------------------------------------------
@@ -417,12 +403,14 @@ class Publishing:
         counts: list[int] = []
         later: list[tuple[Target, bytes, int]] = []
         for letter in letters:
-            targets = self._letter_targets(letter)
+            record = amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
+            targets = [
+                each
+                for each in self._letter_targets(letter)
+                if not each.is_limited or each.admits(record, _AMQP)
+            ]
             counts.append(len(targets))
             if targets:
-                record = amqp.encode(
-                    letter.exchange, letter.keys[0], letter.properties, letter.body
-                )
                 priority = property_of(letter.properties, "priority") or 0
                 later += [(each, record, priority) for each in targets if not each.topic]
                 places = [place_of(each, priority) for each in targets if each.topic]
@@ -442,15 +430,7 @@ class Publishing:
             return []
         sought = Sought(letter.keys, letter.properties, headers_reader(letter.properties))
         found = walk(vhost, exchange, sought, self.find_topic)
-        targets = []
-        for target in found.targets:
-            if target.name not in letter.not_to and (
-                not target.is_limited or target.admits(_record_of(letter), _AMQP)
-            ):
-                targets.append(target)
-                if target.topic:
-                    self._marked.mark(target.topic)
-        return targets
+        return [each for each in found.targets if each.name not in letter.not_to]
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -527,10 +507,6 @@ class Publishing:
     def _forget(self, owner: Hashable, name: str) -> None:
         self._held.pop((owner, name), None)
         self._refused.discard((owner, name))
-
-
-def _record_of(letter: Letter) -> bytes:
-    return amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
 
 
 def check_expiration(text: str) -> None:

@@ -43,7 +43,6 @@ class Routing:
         """Called with a vhost that is about to go: its queues have to go first."""
         # Nothing of the door's costs the path that is taken for each message.
         self._publish = publishing.publish
-        self.add_queue = topology.add_queue
         self.remove_queue = topology.remove_queue
         self.queue_changed = topology.queue_changed
         self.owner_gone = publishing.owner_gone
@@ -138,6 +137,8 @@ class Routing:
         `instead` of bindings between the same two with the same key, whatever their arguments.
         """
         self._check_binding(who, vhost, source, kind, destination)
+        if kind == "topic" and self._publishing.find_topic(destination) is not None:
+            self._publishing.mark(destination)
         self._topology.bind(
             vhost, source, (kind, destination), key, dict(arguments or {}), instead=instead
         )
@@ -205,6 +206,12 @@ class Routing:
         found = self.exchange(who, vhost, exchange)
         sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
         return walk(self._topology.vhost(vhost), found, sought, self._publishing.find_topic).targets
+
+    def add_queue(self, vhost: str, queue: Target) -> None:
+        """Messages can be routed to this queue from now on; on each start, too."""
+        if queue.topic:
+            self._publishing.mark(queue.topic)
+        self._topology.add_queue(vhost, queue)
 
     # -- publishing ----------------------------------------------------------------------------
 

@@ -134,6 +134,8 @@ class Topology:
         if value is None:
             if before is not None:
                 del vhost.exchanges[name]
+                for identity, binding in before.bindings.items():  # Those that nobody recorded.
+                    _drop(vhost.to, (binding.kind, binding.destination), (name, *identity))
                 if before.alternate is not None:
                     vhost.alternates.get(before.alternate, set()).discard(name)
             return
@@ -169,20 +171,17 @@ class Topology:
             return
         place: Destination = (kind, destination)  # type: ignore[assignment]
         identity = (*place, routing_key, split_key(key, 6)[5])
-        bound = vhost.to.setdefault(place, {})
         before = exchange.bindings.pop(identity, None)
         if before is not None:
             exchange.matcher.remove(before)
-            bound.pop((source, *identity), None)
+            _drop(vhost.to, place, (source, *identity))
         if value is not None:
             arguments = argument_values.from_json(value["arguments"])
             durable = value.get("durable", True)
             made = Binding(source, *place, routing_key, arguments, durable)
             exchange.matcher.add(made)
             exchange.bindings[identity] = made
-            bound[source, *identity] = made
-        elif not bound:
-            del vhost.to[place]
+            vhost.to.setdefault(place, {})[source, *identity] = made
         self._forget_routes(vhost, ("exchange", source))
 
     def _binding_parts(self) -> Iterator[dict[str, Any]]:
@@ -263,6 +262,7 @@ class Topology:
     def declare_exchange(self, declared: Exchange) -> Exchange:
         """The exchange of that name, which has to be as declared, or is made."""
         vhost = self.vhost(declared.vhost)
+        check_exchange_name(declared.name, "declared again")
         found = vhost.exchanges.get(declared.name)
         if found is not None:
             _check_equivalent(found, declared)
@@ -428,6 +428,15 @@ class Topology:
         self.queue_changed(vhost_name, name)
         if bound:
             self._write(self._without_bindings(vhost, bound))
+
+
+def _drop(
+    to: dict[Destination, dict[tuple[str, ...], Binding]], place: Destination, key: tuple[str, ...]
+) -> None:
+    bound = to.get(place, {})
+    bound.pop(key, None)
+    if not bound:
+        to.pop(place, None)
 
 
 def check_exchange_name(name: str, doing: str = "") -> None:
