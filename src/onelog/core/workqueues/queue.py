@@ -356,6 +356,9 @@ class WorkQueue:
             if not takers:
                 return False
             room = min(budget, UNACKED_MAX - self.unacked)
+            if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
+                # What one of them takes, others of its channel cannot have: one by one.
+                takers, room = takers[:1], min(room, 1)
             if len(takers) == 1:
                 room = min(room, takers[0].room)
             else:
@@ -369,6 +372,7 @@ class WorkQueue:
                 if not found:
                     continue
             if len(takers) == 1:
+                rota.served(takers[0])
                 self._give(takers[0], shelf, found)
             else:
                 dealt, last = shares(takers, found)
