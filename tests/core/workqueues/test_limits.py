@@ -12,9 +12,7 @@ BOTH = pytest.mark.parametrize("durable", [True, False], ids=["log", "memory"])
 
 
 @BOTH
-def test_the_oldest_messages_are_dropped_when_there_are_too_many(
-    yard: Yard, durable: bool
-) -> None:
+def test_the_oldest_messages_are_dropped_when_there_are_too_many(yard: Yard, durable: bool) -> None:
     queue = yard.queue(durable=durable, arguments={"x-max-length": 3})
     yard.put_all(*numbered(10))
     assert (queue.ready, queue.ready_bytes) == (3, 3)
@@ -28,9 +26,7 @@ def test_the_oldest_messages_are_dropped_when_there_are_too_many(
 
 
 @BOTH
-def test_the_oldest_messages_are_dropped_when_they_are_too_large(
-    yard: Yard, durable: bool
-) -> None:
+def test_the_oldest_messages_are_dropped_when_they_are_too_large(yard: Yard, durable: bool) -> None:
     queue = yard.queue(durable=durable, arguments={"x-max-length-bytes": 10})
     yard.put_all(b"1234", b"5678", b"90")
     assert queue.ready == 3

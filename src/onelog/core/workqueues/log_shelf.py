@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onelog.core.workqueues.deliveries import PLACE, SIZE, Delivery, facts_of
+from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery, facts_of
 from onelog.core.workqueues.memory_shelf import Handover
 from onelog.core.workqueues.supply import AS_STORED, LogSupply, Stretch
 from onelog.message import NewMessage
@@ -31,6 +31,9 @@ from onelog.record.forms import FORM_MASK
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
+HOT_BYTES_OF_ALL = 64 << 20
+"""Bytes that all queues keep at hand together, before each is content with a few."""
+_HOT_BYTES_MIN = 16 << 10
 _MEASURED_AGAIN = 1_000
 """Messages after which it is recorded how many bytes a queue has, though nothing else changed."""
 _PLACE_BITS = 16
@@ -141,6 +144,7 @@ class LogShelf:
             self.measure(offset)
         begin, any_expires = offset, False
         hot, is_wanted, bits = self.hot, self.is_wanted, self._bits
+        hot_bytes_max = self._hot_bytes_max
         following = self._offset(hot[-1][PLACE]) + 1 if hot else self.next
         for message in messages:
             body, form, count = message[2], message[5] & FORM_MASK, message[11]
@@ -151,10 +155,10 @@ class LogShelf:
             self.ready_bytes += size
             if (
                 is_wanted and offset == following and count == 1 and form in AS_STORED
-                and len(hot) < HOT_MAX and self._hot_bytes < HOT_BYTES_MAX
+                and len(hot) < HOT_MAX and self._hot_bytes < hot_bytes_max
             ):  # fmt: skip
                 hot.append((offset << bits | self._level, 0, body, form, now_ms, size))
-                self._hot_bytes += size
+                self._heat(len(body))
                 following = offset + 1
             offset += count
         self.end = offset
@@ -163,8 +167,21 @@ class LogShelf:
     def cool(self) -> None:
         """Nobody wants messages now."""
         self.is_wanted = False
+        self._drop_hot()
+
+    def _drop_hot(self) -> None:
         self.hot.clear()
-        self._hot_bytes = 0
+        self._heat(-self._hot_bytes)
+
+    def _heat(self, bytes_more: int) -> None:
+        assert self.supply is not None
+        self._hot_bytes += bytes_more
+        self.supply.hot_bytes += bytes_more
+
+    @property
+    def _hot_bytes_max(self) -> int:
+        assert self.supply is not None
+        return HOT_BYTES_MAX if self.supply.hot_bytes < HOT_BYTES_OF_ALL else _HOT_BYTES_MIN
 
     def measure(self, end: int | None = None) -> None:
         """Learn how many bytes the messages have that nobody has told of."""
@@ -214,7 +231,7 @@ class LogShelf:
                 self._pass_over(begin, found)
             self.next = after
             self.ready_bytes -= size
-            self._hot_bytes -= size
+            self._heat(-sum([len(each[BODY]) for each in found]))
         return found
 
     def _pass_over(self, begin: int, found: list[Delivery]) -> None:
@@ -227,12 +244,12 @@ class LogShelf:
             expected = offset + 1
 
     def _read_ahead(self, cold_ok: bool) -> None:
-        found, next_offset = self._read(self.next, HOT_MAX, HOT_BYTES_MAX, cold_ok)
+        found, next_offset = self._read(self.next, HOT_MAX, self._hot_bytes_max, cold_ok)
         if not found and next_offset > self.next:
             self._mark_done(self.next, next_offset)
             self.next = next_offset
         self.hot.extend(found)
-        self._hot_bytes += sum(each[SIZE] for each in found)
+        self._heat(sum([len(each[BODY]) for each in found]))
 
     def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
         assert self.supply is not None
@@ -409,8 +426,8 @@ class LogShelf:
         if end > self.next:
             self._mark_done(self.next, end)
             self.next = end
-        self.hot.clear()
-        self._hot_bytes = self.ready_bytes = 0
+        self._drop_hot()
+        self.ready_bytes = 0
         return count
 
     def handovers(self) -> Iterator[Handover]:
@@ -419,12 +436,12 @@ class LogShelf:
 
     # -- records -------------------------------------------------------------------------------
 
-    def record(self, also: Iterable[Delivery] = ()) -> dict[str, Any]:
-        """What changed since the last record, and that these messages, too, are done."""
+    def record(self, also: Iterable[int] = ()) -> dict[str, Any]:
+        """What changed since the last record, and that the messages there, too, are done."""
         if self.void:
             return self.state()
         value: dict[str, Any] = {"n": self.next}
-        more = [self._offset(each[PLACE]) for each in also]
+        more = [self._offset(place) for place in also]
         if self._done or more:
             value["d"] = self._merged(more)
         if self._times_changed:

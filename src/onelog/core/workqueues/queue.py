@@ -40,6 +40,8 @@ TURN_MAX, TURN_BYTES_MAX = 256, 256 << 10
 """Messages that a queue delivers before others have their turn."""
 UNACKED_MAX = 200_000
 """Messages of a queue that may be out: what a consumer that never acknowledges can cost."""
+SOME_MAX = 5_000
+"""Messages of which an end is told before others have their turn; the rest follow."""
 MESSAGE_BYTES = 300
 """What a message in memory costs beside its payload."""
 _TROUBLE_MS = 1_000
@@ -413,16 +415,20 @@ class WorkQueue:
 
     # -- ends of messages ----------------------------------------------------------------------
 
-    def _shelf(self, place: int) -> Shelf:
+    def shelf_of(self, place: int) -> Shelf:
+        """The shelf that a place is on."""
         if self._only is not None:
             return self._only
         return self.shelves[min(place & _LEVEL_MASK, len(self.shelves) - 1)]
 
     def ack(self, places: Sequence[int]) -> None:
         """Messages are done. Those that are not out are none of it."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
+            places = places[:SOME_MAX]
         only, last, count, total = self._only, None, 0, 0
         for place in places:
-            shelf = only or self._shelf(place)
+            shelf = only or self.shelf_of(place)
             handover = shelf.release(place)
             if handover is None:
                 continue
@@ -449,10 +455,13 @@ class WorkQueue:
 
     def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
         """Messages may be had again, from where they were; those that came too often are dead."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.requeue, places[SOME_MAX:], counted=counted))
+            places = places[:SOME_MAX]
         dead: list[int] = []
         limit = self.terms.delivery_limit
         for place in places:
-            shelf = self._shelf(place)
+            shelf = self.shelf_of(place)
             if limit is not None and counted and self._times(shelf, place) + 1 > limit:
                 dead.append(place)
                 continue
@@ -487,8 +496,8 @@ class WorkQueue:
             return
         while places:
             some = places[:TURN_MAX]
-            shelf = self._shelf(some[0])
-            some = [each for each in some if self._shelf(each) is shelf]
+            shelf = self.shelf_of(some[0])
+            some = [each for each in some if self.shelf_of(each) is shelf]
             again = partial(self._bury_held, places, reason)
             try:
                 found = shelf.held(some, cold_ok=cold_ok)
