@@ -60,6 +60,7 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.workqueues.keeping import Keeping
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
@@ -163,7 +164,7 @@ class Parts:
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self._wire_workqueues(random, call_soon)
+        self._wire_workqueues(random, call_soon, store_host)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -316,13 +317,17 @@ class Parts:
         self.routing = Routing(self.access, self.topology, self.publishing, random)
 
     def _wire_workqueues(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
     ) -> None:
         self.workqueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
             self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
+        )  # fmt: skip
+        self.keeping = Keeping(
+            self.store, self.workqueues.shelves, self.workqueues.queue_of_topic, self.writer,
+            self.warming, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -584,6 +589,7 @@ class Parts:
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
         self.compaction.prepare_retention(reach)
+        self.keeping.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -593,7 +599,7 @@ class Parts:
         parts = (
             self.transactions if self.follows else self.checkback,
             self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
-            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction, self.keeping,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

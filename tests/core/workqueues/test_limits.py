@@ -50,7 +50,7 @@ def test_a_queue_may_refuse_what_is_too_much(yard: Yard, durable: bool) -> None:
     arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
     queue = yard.queue(durable=durable, arguments=arguments)
     yard.put_all(*numbered(4))
-    told = {token: error for token, error in yard.confirmed}
+    told = dict(yard.confirmed)
     assert [token for token, error in told.items() if error is None] == [b"0", b"1"]
     assert isinstance(told[b"3"], QueueFullError)
     taker = yard.consume(prefetch=1)

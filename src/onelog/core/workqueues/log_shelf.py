@@ -386,6 +386,23 @@ class LogShelf:
         else:
             done.append([begin, end])
 
+    def moved(self, offset: int, again: Sequence[tuple[int, int]]) -> None:
+        """Copies of all messages were stored from `offset` on: the first of them came back.
+
+        Of each of those, how often, and its bytes.
+        """
+        if not again:
+            return
+        self.hot.clear()
+        self._hot_bytes = 0
+        for number, (times, size) in enumerate(again, offset):
+            heapq.heappush(self.returned, number)
+            self.returned_bytes[number] = size
+            self.times[number] = times
+            if self.counts_times:
+                self._times_changed.add(number)
+        self.next = offset + len(again)
+
     def peek(self, *, cold_ok: bool = False) -> Delivery | None:
         """The next message; `ColdError` if it has to be read from disk."""
         if self.returned:

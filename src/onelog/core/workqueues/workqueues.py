@@ -724,6 +724,10 @@ class WorkQueues:
 
     # -- for retention -------------------------------------------------------------------------
 
+    def queue_of_topic(self, topic: str) -> WorkQueue | None:
+        """The declared queue that a topic is, if it is one."""
+        return self._of_topic.get(topic)
+
     def live_from(self, topic: str, queue_id: int = 0) -> int | None:
         """The first offset of a queue of a topic that is not done; None if it is nobody's."""
         queue = self._of_topic.get(topic)
