@@ -62,6 +62,8 @@ class LogSupply:
     def __init__(self, store: MessageStore, reader: QueueReader) -> None:
         self.store = store
         self._reader = reader
+        self.hot_bytes = 0
+        """What all shelves keep at hand together."""
 
     def read(
         self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
