@@ -45,6 +45,7 @@ from onelog.errors import (
     RecallError,
     ReplicasMissingError,
     ReplicaTimeoutError,
+    RoutingError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -121,6 +122,7 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
     MembershipError: ResponseCode.ILLEGAL_OPERATION,
     ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
+    RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
