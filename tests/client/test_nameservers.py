@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, ReceivedMessage
@@ -11,9 +13,9 @@ from onelog.client.producer.producer import AsyncProducer
 from onelog.config import NameserverConfig, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.nameserver.server import serve_nameserver
-from onelog.server import running_broker
-from tests.client.mutable_proxy import proxied
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.server import BrokerServer, running_broker
+from tests.client.mutable_proxy import Proxy, proxied
 from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL
 
@@ -33,12 +35,21 @@ class Pauses:
         self._last = now
 
 
-async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one_is_killed(
-    tmp_path: Path,
-) -> None:
+class Cluster(NamedTuple):
+    """Three name servers, of which the second is behind a proxy, and a broker."""
+
+    servers: list[NameServer]
+    half_dead: Proxy
+    broker: BrokerServer
+    where: str
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """All of them, with a topic that each name server knows; the first is the test's to close."""
     async with contextlib.AsyncExitStack() as stack:
         servers = [
-            await serve_nameserver(NameserverConfig(port=0, kv_path=str(tmp_path / f"{n}.json")))
+            await serve_nameserver(NameserverConfig(port=0, kv_path=str(folder / f"{n}.json")))
             for n in range(3)
         ]
         for server in servers[1:]:
@@ -49,7 +60,7 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
              f"127.0.0.1:{servers[2].address[1]}"]
         )  # fmt: skip
         overrides = {
-            **SMALL, "broker.store_path": str(tmp_path / "store"), "broker.nameservers": where,
+            **SMALL, "broker.store_path": str(folder / "store"), "broker.nameservers": where,
             "broker.register_timeout_ms": 60_000,
         }  # fmt: skip
         broker = await stack.enter_async_context(running_broker(load(overrides=overrides)))
@@ -57,6 +68,14 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
         await eventually(
             lambda: all(each.registry.routes.route("orders") for each in servers), "registered"
         )
+        yield Cluster(servers, half_dead, broker, where)
+
+
+async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        servers, half_dead, broker, where = await stack.enter_async_context(cluster(tmp_path))
         got: set[bytes] = set()
         sends, receives = Pauses(), Pauses()
 
