@@ -97,6 +97,8 @@ class BrokerServer:
             self.config = replace(self.config, kafka=kafka)
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
+        if is_elected:
+            self._import_all()
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(
                 Path(config.store_path).expanduser(), self.config.store, gated=is_gated
@@ -123,6 +125,12 @@ class BrokerServer:
             raise
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
+
+    def _import_all(self) -> None:
+        """Not only when this node becomes master: clients wait then."""
+        for section, place in GATEWAYS:
+            if value_of(self.config, f"{section}.port"):
+                _imported(place)
 
     @property
     def _is_slave(self) -> bool:
