@@ -277,6 +277,18 @@ def test_a_hand_over_to_one_that_does_not_catch_up_is_given_up(make: Make) -> No
     assert world.core.told[-1] == "write again"
 
 
+def test_nobody_waits_for_a_hand_over_to_one_that_has_not_been_heard_of_for_long(
+    make: Make,
+) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    world.run(CONFIG.lag_ms + 200)
+    said: list[str] = []
+    world.replica.prepare_hand_over(1, said.append)
+    assert said == ["node 1 does not keep up"]
+    assert "refuse" not in world.core.told
+
+
 def test_a_role_that_cannot_be_taken_is_tried_again_and_the_node_says_that_it_is_unfit(
     make: Make,
 ) -> None:
