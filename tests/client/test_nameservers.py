@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
 
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, ReceivedMessage
@@ -15,7 +13,7 @@ from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.server import BrokerServer, running_broker
-from tests.client.mutable_proxy import Proxy, proxied
+from tests.client.mutable_proxy import proxied
 from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL
 
@@ -35,32 +33,33 @@ class Pauses:
         self._last = now
 
 
-class Cluster(NamedTuple):
-    """Three name servers, of which the second is behind a proxy, and a broker."""
-
-    servers: list[NameServer]
-    half_dead: Proxy
-    broker: BrokerServer
-    where: str
+async def three_nameservers(folder: Path) -> list[NameServer]:
+    return [
+        await serve_nameserver(NameserverConfig(port=0, kv_path=str(folder / f"{n}.json")))
+        for n in range(3)
+    ]
 
 
-@contextlib.asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """All of them, with a topic that each name server knows; the first is the test's to close."""
+async def create(broker: BrokerServer, topic: str, names: NameServer) -> None:
+    broker.broker.admin.create_topic(SELF, TopicConfig(topic, 1, 1))
+    routes = names.registry.routes
+    await eventually(
+        lambda: routes.route(topic) is not None, "a new topic is known", PAUSE_SECONDS_MAX
+    )
+
+
+async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one_is_killed(
+    tmp_path: Path,
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        servers = [
-            await serve_nameserver(NameserverConfig(port=0, kv_path=str(folder / f"{n}.json")))
-            for n in range(3)
-        ]
+        servers = await three_nameservers(tmp_path)
         for server in servers[1:]:
             stack.push_async_callback(server.close)
         half_dead = await stack.enter_async_context(proxied(servers[1].address[1]))
-        where = ";".join(
-            [f"127.0.0.1:{servers[0].address[1]}", half_dead.address,
-             f"127.0.0.1:{servers[2].address[1]}"]
-        )  # fmt: skip
+        first, last = (f"127.0.0.1:{each.address[1]}" for each in (servers[0], servers[2]))
+        where = ";".join([first, half_dead.address, last])
         overrides = {
-            **SMALL, "broker.store_path": str(folder / "store"), "broker.nameservers": where,
+            **SMALL, "broker.store_path": str(tmp_path / "store"), "broker.nameservers": where,
             "broker.register_timeout_ms": 60_000,
         }  # fmt: skip
         broker = await stack.enter_async_context(running_broker(load(overrides=overrides)))
@@ -68,14 +67,6 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
         await eventually(
             lambda: all(each.registry.routes.route("orders") for each in servers), "registered"
         )
-        yield Cluster(servers, half_dead, broker, where)
-
-
-async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one_is_killed(
-    tmp_path: Path,
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        servers, half_dead, broker, where = await stack.enter_async_context(cluster(tmp_path))
         got: set[bytes] = set()
         sends, receives = Pauses(), Pauses()
 
@@ -97,13 +88,6 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
                 sent.add(body)
             sends.note()
 
-        async def create(topic: str) -> None:
-            broker.broker.admin.create_topic(SELF, TopicConfig(topic, 1, 1))
-            routes = servers[2].registry.routes
-            await eventually(
-                lambda: routes.route(topic) is not None, "a new topic is known", PAUSE_SECONDS_MAX
-            )
-
         await send("orders", 0)
         await eventually(lambda: len(got) == 1, "the first message came")
         half_dead.is_mute = True
@@ -113,7 +97,7 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
         for number in range(1, 21):
             # An old topic, one that is new to this client, and one that is new to the broker.
             await send("orders", number)
-            await create(f"late{number}")
+            await create(broker, f"late{number}", servers[2])
             await send(f"late{number}", number)
             await producer.instance.routes.refresh("orders")
             await asyncio.sleep(0.02)

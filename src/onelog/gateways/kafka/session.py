@@ -83,8 +83,9 @@ class Gateway:
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(house.broker)
         # Clients do not take a new address for a number that they know: each master has its own.
-        alone_id = house.loaded.config.broker.broker_id
-        self.cluster = Cluster(house.loaded.config.kafka.node_id, self._here, alone_id)
+        config = house.loaded.config.broker
+        node_id = house.loaded.config.kafka.node_id
+        self.cluster = Cluster(node_id, self._here, config.broker_id)
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
         self.spread: Spread | None = None
