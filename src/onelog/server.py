@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.durable.tables import exhausted
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
@@ -84,6 +85,8 @@ class BrokerServer:
         self._changes: set[asyncio.Task[None]] = set()
         self._is_built = False
         """Whether there is a core, of a node whose role can change."""
+        self._opened = asyncio.Event()
+        """Set while the core knows everything: not while it is being opened."""
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -113,7 +116,8 @@ class BrokerServer:
         )
         try:
             if not is_elected:
-                self._build()
+                exhausted(self._build())
+                self._opened.set()
             await self.role.start()
             if not is_elected:
                 await self._listen_all()
@@ -142,6 +146,7 @@ class BrokerServer:
 
         Clients have to connect again: they have to ask who is master anyway.
         """
+        self._opened.clear()
         if self._is_built:
             self._is_built = False
             self.house.standing.leaves = False
@@ -152,11 +157,15 @@ class BrokerServer:
             await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
             self.left_out.clear()
         between()
-        self._build()
+        # In steps: whoever is to be master has to keep its lease meanwhile.
+        for _ in self._build():
+            await asyncio.sleep(0)
         self._is_built = True
+        self._opened.set()
         await self._listen_all()
 
-    def _build(self) -> None:
+    def _build(self) -> Generator[None, None, None]:
+        """Make the core and its gateways, and open it in steps."""
         config = self.config.broker
         loop = self._loop
         random = Random()
@@ -186,7 +195,7 @@ class BrokerServer:
             for section, place in GATEWAYS
             if value_of(self.config, f"{section}.port") and section in self._sections
         }
-        self.broker.open(ROCKETMQ, follower=self.role.is_slave)
+        yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property
     def _sections(self) -> list[str]:
@@ -319,9 +328,11 @@ class BrokerServer:
     async def retain(self, *, manual: bool = False) -> RetentionRound:
         """One round of retention, beside everything else; see `Retention.run`."""
         async with self._retaining:
+            await self._opened.wait()
             times = self.broker.topics.retention_ms()
             sizes = self.broker.topics.retention_bytes()
             reach = await asyncio.to_thread(self.store.retention.reach, times)
+            await self._opened.wait()
             self.broker.prepare_retention(reach)
             done = await _in_steps(self.store.retention.steps(times, sizes, manual=manual))
             for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():
