@@ -108,9 +108,7 @@ def test_much_is_opened_in_small_steps(desk: Desk) -> None:
     desk.store.close()
     desk.open()
     desk.words.words.clear()
-    sizes = [0]
-    for _ in desk.tables.opening():
-        sizes.append(len(desk.words.words))
+    sizes = [0, *(len(desk.words.words) for _ in desk.tables.opening())]
     assert max(after - earlier for earlier, after in itertools.pairwise(sizes)) <= PART_ENTRIES
     assert len(sizes) > 8
     assert desk.words.words == before
