@@ -182,6 +182,9 @@ class ListenError(OnelogError):
 class NotPermittedError(OnelogError):
     """Something that this peer may not do, or that is switched off for everybody."""
 
+    kind = ""
+    """What it would have been done to: a topic, a group, ..."""
+
 
 class NotAuthenticatedError(NotPermittedError):
     """Somebody who has not logged in, or could not: wrong name, password, signature or token."""

@@ -33,6 +33,8 @@ USERS_MAX = 100_000
 _REMEMBERED_MAX = 100_000
 _FREE = {("publish", "group"), ("publish", "broker"), ("describe", "broker")}
 """What every user may: senders' own names, and to begin what each message is asked about anyway."""
+_NOT_FREE = ("users", "names")
+"""What of the broker only those may see who may describe all of it: who there is, and what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Users(Access):
         rules = self._rules(name)
         if rules is None:
             return False
-        if (action, resource[0]) in _FREE and rules:
+        if name and (action, resource[0]) in _FREE and resource[1] not in _NOT_FREE:
             return True
         return decide(rules, action, resource, host)
 

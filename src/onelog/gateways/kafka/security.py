@@ -247,10 +247,7 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fie
             session.require_administrator()
             _alter_scram(session, name, [each for each in changes if each["name"] == name])
         except OnelogError as error:
-            code: int = error_code(error)
-            if isinstance(error, UserNotFoundError):
-                code = ErrorCode.RESOURCE_NOT_FOUND
-            told.append({"user": name, "error_code": code, "error_message": str(error)})
+            told.append({"user": name, **_outcome(error)})
         else:
             told.append({"user": name, "error_code": 0, "error_message": None})
     return {"results": told}

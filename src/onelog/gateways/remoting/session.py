@@ -46,6 +46,7 @@ from onelog.errors import (
     RecallError,
     ReplicasMissingError,
     ReplicaTimeoutError,
+    RoleNotFoundError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -60,6 +61,8 @@ from onelog.errors import (
     TransactionForeignError,
     TransactionLateError,
     TransactionNotFoundError,
+    UserExistsError,
+    UserNotFoundError,
     WireError,
 )
 from onelog.gateways import House, code_of
@@ -123,6 +126,9 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
     MembershipError: ResponseCode.ILLEGAL_OPERATION,
     ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
+    UserNotFoundError: ResponseCode.USER_NOT_EXIST,
+    UserExistsError: ResponseCode.INVALID_PARAMETER,
+    RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
@@ -237,8 +243,8 @@ class BrokerSession(ServerSession[Answer]):
             who = Principal(name, "remoting", address)
         else:
             who = self.broker.logins.signed(
-                name, ext.get(SIGNATURE, ""), lambda: signed_content(ext, command.body), "remoting",
-                address,
+                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
+                "remoting", address,
             )  # fmt: skip
         if name != self.principal.name:
             self.principal = who
