@@ -20,7 +20,7 @@ from typing import NamedTuple
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import queue_of
-from onelog.core.workqueues.deliveries import BODY, FORM, SIZE, STORED_MS, TIMES, facts_of
+from onelog.core.workqueues.deliveries import BODY, FORM, PLACE, SIZE, STORED_MS, TIMES, facts_of
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.recording import Shelves
@@ -122,6 +122,7 @@ class Keeping:
         found = []
         while some := shelf.take(count, MOVED_BYTES_MAX, cold_ok=True):
             found += some
+        done = [each[PLACE] for each in found]
         copies = [
             NewMessage(
                 shelf.topic, shelf.queue_id, each[BODY], sys_flag=each[FORM],
@@ -131,7 +132,7 @@ class Keeping:
         ]  # fmt: skip
         try:
             with self._writer.head_room():
-                self._writer.write_now(copies, self._shelves.records(shelf, found))
+                self._writer.write_now(copies, self._shelves.records(shelf, done))
         except BaseException:
             shelf.give_back(found, counted=False)
             raise
