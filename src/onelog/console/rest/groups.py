@@ -130,8 +130,16 @@ def _names(ask: Ask) -> dict[str, tuple[str, str]]:
     _, configs = broker.admin.groups(ask.who)
     found = {each.name: ("rocketmq", "") for each in configs}
     for each in broker.coordinator.listed(ask.who):
-        found[each.name] = (each.kind, each.state)
+        # Whoever has positions is listed, as an empty group; that alone makes it none of Kafka's.
+        if each.name not in found or _is_coordinated(ask, each.name):
+            found[each.name] = (each.kind, each.state)
     return found
+
+
+def _is_coordinated(ask: Ask, name: str) -> bool:
+    coordinator = ask.house.broker.coordinator
+    kinds = (coordinator.classic_group, coordinator.consumer_group, coordinator.share_group)
+    return any(find(ask.who, name) is not None for find in kinds)
 
 
 def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
