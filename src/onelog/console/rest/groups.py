@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, Time, paged
+from onelog.console.rest.operations import (
+    Ask,
+    Done,
+    Limit,
+    Listing,
+    Name,
+    Operation,
+    Time,
+    knows_names,
+    paged,
+)
 from onelog.core.catalog.groups import GroupConfig
 from onelog.errors import GroupExistsError, GroupNotFoundError, InvalidRequestError
 from onelog.gateways.http.requests import looked_up
@@ -145,8 +155,10 @@ def _is_coordinated(ask: Ask, name: str) -> bool:
 def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
     """How far each group is behind, and in which topics; from the tables, without the disk."""
     broker = ask.house.broker
-    _, positions = broker.admin.positions(ask.who)
     found: dict[str, tuple[int, list[str]]] = {}
+    if not knows_names(ask):
+        return found
+    _, positions = broker.admin.positions(ask.who)
     for (group, topic), queues in positions.items():
         if broker.find_topic(ask.who, topic) is None:
             continue
@@ -155,6 +167,12 @@ def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
             lag += max(0, broker.max_offset(ask.who, topic, queue) - position)
         found[group] = (lag, [*topics, topic])
     return found
+
+
+def _lag_of(ask: Ask, name: str) -> tuple[int, list[str]]:
+    """The same for one group, of which they may know."""
+    queues = ask.house.broker.admin.consume_stats(ask.who, name).queues
+    return sum(max(0, each.lag) for each in queues), sorted({each.topic for each in queues})
 
 
 async def list_groups(ask: Ask) -> Listing[Group]:
@@ -173,7 +191,7 @@ async def list_groups(ask: Ask) -> Listing[Group]:
     for number, name in enumerate(page, 1):
         kind, state = known[name]
         members = _members(ask, name)
-        lag, topics = lags.get(name, (0, []))
+        lag, topics = lags.get(name, (0, [])) if knows_names(ask) else _lag_of(ask, name)
         shown = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
         state = state or ("Stable" if members else "Empty")
         items.append(Group(name, kind, state, len(members), sorted(shown), lag))
@@ -317,8 +335,8 @@ async def reset_group(ask: Ask) -> Moves:
         }
 
     places = await looked_up(ask.house, find)
-    _, positions = broker.admin.positions(ask.who)
-    before = positions.get((name, config.name), {})
+    stats = broker.admin.consume_stats(ask.who, name, topics=[config.name])
+    before = {each.queue_id: each.consumer_offset for each in stats.queues}
     moves = [Move(queue, before.get(queue, 0), place) for queue, place in sorted(places.items())]
     if not body.dry_run:
         if broker.find_group(ask.who, name) is None:
