@@ -61,7 +61,8 @@ class Bench:
     def __init__(self, mq: EmbeddedBroker, http_port: int, spark: "SparkSession") -> None:
         self.mq, self.spark = mq, spark
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{http_port}", timeout=SECONDS)
-        self.amqp = pika.BlockingConnection(pika.URLParameters(mq.amqp_url))
+        # Spark may take minutes on a busy machine, in which nobody sends heart-beats.
+        self.amqp = pika.BlockingConnection(pika.URLParameters(f"{mq.amqp_url}?heartbeat=0"))
         self.channel = self.amqp.channel()
         self.arrived: dict[str, Told] = {}
         self.mqtt = paho.mqtt.client.Client(
