@@ -94,6 +94,15 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]
         """The next messages' bodies."""
         return [self.get().body for _ in range(count)]
 
+    def is_quiet_for(self, seconds: float, found: dict[str, set[str]]) -> bool:
+        """Whether no message comes for so long; one that does is kept by its subscription."""
+        try:
+            heard = self.messages.get(timeout=seconds)
+        except queue.Empty:
+            return True
+        found[heard.headers["subscription"]].add(heard.body)
+        return False
+
     def is_quiet(self) -> bool:
         """Whether no message comes."""
         with contextlib.suppress(queue.Empty):

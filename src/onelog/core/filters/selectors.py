@@ -14,8 +14,8 @@ Keywords ignore case, names do not; a name with other signs stands in double quo
 that of SQL: a header that is absent makes a condition unknown, and what is unknown is no match.
 
 Headers are texts. One that is compared or reckoned with a number is read as a number; if it is none
-the condition is unknown. (ActiveMQ asks for the prefix `convert_string_expressions:` then, which is
-understood here and changes nothing.) RocketMQ's filters are another language: `sql92`.
+the condition is unknown. (ActiveMQ refuses that; its prefix `convert_string_expressions:` is
+understood here, and changes nothing.) RocketMQ's filters are another language: `sql92`.
 
 Invariant: whatever the text, it is compiled or `FilterSyntaxError` says where it went wrong; to
 evaluate a selector takes at most `TERMS_MAX` small steps.
