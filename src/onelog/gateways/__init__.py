@@ -4,7 +4,7 @@ A gateway is a class that takes a `House`, and has `listen`, `refresh` and `clos
 them all. Gateways do not import each other: what two of them need is here, or in the core.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
@@ -17,6 +17,7 @@ from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.net.connection import Connection, Session
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocket
 
 Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
@@ -97,6 +98,16 @@ class House:
     stalls: Stalls
     """How often the event loop was held."""
     standing: Standing = field(default_factory=Standing)
+    connections: Callable[[], Iterable[tuple[str, Connection]]] = tuple
+    """Who is connected now, and by which section's protocol."""
+    serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
+    """Serves a session on a WebSocket that the HTTP port has accepted, until it ends."""
+    routes: list[str] = field(default_factory=list)
+    """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
+    first client comes; each function is given the house, and returns routes of Starlette. A gateway
+    adds its own in its constructor."""
+    make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
+    """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
     lookups: int = field(init=False, default=0)
 
     def look_up(
