@@ -68,6 +68,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.following:routes",
     "onelog.gateways.http.activemq:routes",
     "onelog.console.rest.api:routes",
+    "onelog.console.pages:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""
 

@@ -6,7 +6,16 @@ from msgspec import Meta, Struct
 
 from onelog import __version__
 from onelog.config import SETTINGS, value_of
-from onelog.console.rest.operations import Ask, Count, Done, Limit, Listing, Operation
+from onelog.console.rest.operations import (
+    Ask,
+    Count,
+    Done,
+    Limit,
+    Listing,
+    Operation,
+    check,
+    knows_names,
+)
 from onelog.core.admin import LogState, Measures
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError, PeerClosedError
 from onelog.gateways.http.requests import called, may_administer
@@ -198,7 +207,7 @@ async def get_overview(ask: Ask) -> Overview:
     """How the broker runs."""
     house, who = ask.house, ask.who
     broker, admin = house.broker, house.broker.admin
-    state, log, measures = admin.state(who), admin.log_state(who), admin.measures(who)
+    state, log = admin.state(who), admin.log_state(who)
     process = process_state()
     return Overview(
         name=broker.config.name,
@@ -220,7 +229,7 @@ async def get_overview(ask: Ask) -> Overview:
             [round(each, 2) for each in state.rates["put"]],
             [round(each, 2) for each in state.rates["transferred"]],
         ),
-        latencies=_latencies(measures),
+        latencies=_latencies(admin.measures(who)) if knows_names(ask) else {},
         log=_log(log),
         timed=state.timed_count,
         delayed=sum(end - done for done, end in state.delayed.values()),
@@ -232,7 +241,7 @@ async def get_overview(ask: Ask) -> Overview:
         stalls=house.stalls.count,
         stalled_ms=house.stalls.total_ms,
         followers=_followers(ask),
-        mismatched_groups=state.mismatched_groups,
+        mismatched_groups=state.mismatched_groups if knows_names(ask) else [],
     )
 
 
@@ -264,6 +273,7 @@ def _known(ask: Ask) -> dict[str, tuple[str, str, set[str]]]:
 async def list_connections(ask: Ask) -> Listing[Client]:
     """Who is connected, by any protocol."""
     query: ConnectionQuery = ask.query
+    check(ask, "describe", "names")
     known = _known(ask)
     found = []
     for section, connection in ask.house.connections():
@@ -289,6 +299,7 @@ async def list_connections(ask: Ask) -> Listing[Client]:
 
 async def close_connection(ask: Ask) -> Done:
     """Close one; its client may come again."""
+    check(ask, "alter", "names")
     for _, connection in ask.house.connections():
         if _id(connection) == ask.path["id"]:
             connection.close()
@@ -301,6 +312,7 @@ async def close_connection(ask: Ask) -> Done:
 
 async def get_config(ask: Ask) -> Listing[Value]:
     """All settings."""
+    check(ask, "describe", "names")
     loaded = ask.house.loaded
     items = [
         Value(
@@ -320,6 +332,7 @@ async def get_config(ask: Ask) -> Listing[Value]:
 async def change_config(ask: Ask) -> Listing[Value]:
     """Change settings of the running broker, until it is restarted."""
     changes: dict[str, Any] = ask.body
+    check(ask, "alter", "names")
     if not changes:
         raise InvalidRequestError("name a setting to change")
     for key in changes:

@@ -6,9 +6,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from onelog.client.admin.dead_letters import Letter
-from onelog.console.rest.cluster_admin import admin_of, check
+from onelog.console.rest.cluster_admin import admin_of
 from onelog.console.rest.documents import MessageDocument, document
-from onelog.console.rest.operations import Ask, Done, Listing, Operation
+from onelog.console.rest.operations import Ask, Done, Listing, Operation, check
 from onelog.errors import InvalidRequestError
 from onelog.gateways.http.requests import called, looked_up
 from onelog.names import DEAD_LETTER_PREFIX
@@ -153,9 +153,9 @@ class Resumed(Struct, forbid_unknown_fields=True):
 async def get_trace(ask: Ask) -> Trace:
     """The story of a message, by its id or unique key."""
     query: TraceQuery = ask.query
-    check(ask, "describe", "broker", ask.house.broker.config.name)
+    check(ask, "describe", "names")
     found = await admin_of(ask).traces.trace(ask.path["id"], topic=query.topic or None)
-    check(ask, "consume", "topic", found.topic)
+    check(ask, "consume", found.topic, "topic")
     steps = [
         Step(
             each.kind.value, each.at_ms, each.at_ms - found.born_ms, each.group or None,
@@ -182,7 +182,7 @@ async def get_trace(ask: Ask) -> Trace:
 async def list_delays(ask: Ask) -> Listing[Waiting]:
     """Messages that wait for their time, those that are due first."""
     query: DelayQuery = ask.query
-    check(ask, "describe", "broker", ask.house.broker.config.name)
+    check(ask, "describe", "names")
     listing = await admin_of(ask).delays.waiting(query.topic or None, count_max=query.limit)
     items = [
         Waiting(
@@ -198,7 +198,7 @@ async def cancel_delay(ask: Ask) -> Done:
     """Take a message back, by its handle, id or unique key: it is never delivered."""
     delays = admin_of(ask).delays
     handle = await delays.find(ask.path["id"])
-    check(ask, "publish", "topic", handle.topic)
+    check(ask, "publish", handle.topic, "topic")
     await delays.cancel(handle)
     return Done()
 
@@ -208,7 +208,7 @@ async def cancel_delay(ask: Ask) -> Done:
 
 async def list_boxes(ask: Ask) -> Listing[Box]:
     """Groups that have dead letters."""
-    check(ask, "describe", "broker", ask.house.broker.config.name)
+    check(ask, "describe", "names")
     boxes = await admin_of(ask).dead_letters.boxes(with_empty=True)
     items = [Box(each.group, each.count, each.kept, each.updated_ms or None) for each in boxes]
     return Listing(items, len(items))
@@ -218,7 +218,7 @@ async def list_letters(ask: Ask) -> Listing[DeadLetter]:
     """Dead letters of a group."""
     query: LetterQuery = ask.query
     group = ask.path["group"]
-    check(ask, "consume", "topic", DEAD_LETTER_PREFIX + group)
+    check(ask, "consume", DEAD_LETTER_PREFIX + group, "topic")
     dead = admin_of(ask).dead_letters
     box = await dead.box(group)
     items = []
@@ -244,9 +244,9 @@ async def resend_letters(ask: Ask) -> Resent:
     """Send dead letters again, to where they came from or elsewhere."""
     body: Resend = ask.body
     group = ask.path["group"]
-    check(ask, "consume", "topic", DEAD_LETTER_PREFIX + group)
+    check(ask, "consume", DEAD_LETTER_PREFIX + group, "topic")
     if body.to_topic:
-        check(ask, "publish", "topic", body.to_topic)
+        check(ask, "publish", body.to_topic, "topic")
     dead = admin_of(ask).dead_letters
     to_topic = body.to_topic or None
     if body.ids:
@@ -266,7 +266,7 @@ async def resend_letters(ask: Ask) -> Resent:
 async def drop_letters(ask: Ask) -> Done:
     """Be done with the letters of a group that are there now, without sending them again."""
     group = ask.path["group"]
-    check(ask, "delete", "topic", DEAD_LETTER_PREFIX + group)
+    check(ask, "delete", DEAD_LETTER_PREFIX + group, "topic")
     dead = admin_of(ask).dead_letters
     await dead.drop(await dead.box(group))
     return Done()

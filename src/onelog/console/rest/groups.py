@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, Time, paged
+from onelog.console.rest.operations import (
+    Ask,
+    Done,
+    Limit,
+    Listing,
+    Name,
+    Operation,
+    Time,
+    knows_names,
+    paged,
+)
 from onelog.core.catalog.groups import GroupConfig
 from onelog.errors import GroupExistsError, GroupNotFoundError, InvalidRequestError
 from onelog.gateways.http.requests import looked_up
@@ -130,15 +140,25 @@ def _names(ask: Ask) -> dict[str, tuple[str, str]]:
     _, configs = broker.admin.groups(ask.who)
     found = {each.name: ("rocketmq", "") for each in configs}
     for each in broker.coordinator.listed(ask.who):
-        found[each.name] = (each.kind, each.state)
+        # Whoever has positions is listed, as an empty group; that alone makes it none of Kafka's.
+        if each.name not in found or _is_coordinated(ask, each.name):
+            found[each.name] = (each.kind, each.state)
     return found
+
+
+def _is_coordinated(ask: Ask, name: str) -> bool:
+    coordinator = ask.house.broker.coordinator
+    kinds = (coordinator.classic_group, coordinator.consumer_group, coordinator.share_group)
+    return any(find(ask.who, name) is not None for find in kinds)
 
 
 def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
     """How far each group is behind, and in which topics; from the tables, without the disk."""
     broker = ask.house.broker
-    _, positions = broker.admin.positions(ask.who)
     found: dict[str, tuple[int, list[str]]] = {}
+    if not knows_names(ask):
+        return found
+    _, positions = broker.admin.positions(ask.who)
     for (group, topic), queues in positions.items():
         if broker.find_topic(ask.who, topic) is None:
             continue
@@ -147,6 +167,12 @@ def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
             lag += max(0, broker.max_offset(ask.who, topic, queue) - position)
         found[group] = (lag, [*topics, topic])
     return found
+
+
+def _lag_of(ask: Ask, name: str) -> tuple[int, list[str]]:
+    """The same for one group, of which they may know."""
+    queues = ask.house.broker.admin.consume_stats(ask.who, name).queues
+    return sum(max(0, each.lag) for each in queues), sorted({each.topic for each in queues})
 
 
 async def list_groups(ask: Ask) -> Listing[Group]:
@@ -165,7 +191,7 @@ async def list_groups(ask: Ask) -> Listing[Group]:
     for number, name in enumerate(page, 1):
         kind, state = known[name]
         members = _members(ask, name)
-        lag, topics = lags.get(name, (0, []))
+        lag, topics = lags.get(name, (0, [])) if knows_names(ask) else _lag_of(ask, name)
         shown = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
         state = state or ("Stable" if members else "Empty")
         items.append(Group(name, kind, state, len(members), sorted(shown), lag))
@@ -309,8 +335,8 @@ async def reset_group(ask: Ask) -> Moves:
         }
 
     places = await looked_up(ask.house, find)
-    _, positions = broker.admin.positions(ask.who)
-    before = positions.get((name, config.name), {})
+    stats = broker.admin.consume_stats(ask.who, name, topics=[config.name])
+    before = {each.queue_id: each.consumer_offset for each in stats.queues}
     moves = [Move(queue, before.get(queue, 0), place) for queue, place in sorted(places.items())]
     if not body.dry_run:
         if broker.find_group(ask.who, name) is None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onelog.core.access import Principal
+from onelog.core.access import Action, Kind, Principal
 from onelog.errors import InvalidRequestError
 from onelog.gateways import House
 from onelog.gateways.http.problems import problem
@@ -155,6 +155,17 @@ def _query_of(request: Request, kind: type[Struct]) -> Struct:
         return msgspec.convert(dict(given), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"a parameter is not as it should be: {error}") from None
+
+
+def check(ask: Ask, action: Action, name: str, kind: Kind = "broker") -> None:
+    """`NotPermittedError` if they may not; for what no verb of the core looks after."""
+    ask.house.broker.access.check(ask.who, action, (kind, name))
+
+
+def knows_names(ask: Ask) -> bool:
+    """Whether they may know of everything that the broker has."""
+    access = ask.house.broker.access
+    return access.is_open or access.may(ask.who, "describe", ("broker", "names"))
 
 
 def paged(names: Sequence[str], limit: int, after: str) -> tuple[list[str], str | None]:

@@ -5,6 +5,7 @@ must call this machine by a name that is its own (or names of other servers coul
 here), and what changes something, or is a WebSocket, must not come from another server's page.
 """
 
+import base64
 import importlib
 import ipaddress
 import logging
@@ -16,17 +17,19 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onelog.errors import OnelogError
+from onelog.errors import NotAuthenticatedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.http.problems import problem, problem_of
-from onelog.gateways.http.requests import SLASH
+from onelog.gateways.http.requests import PRINCIPAL, SLASH, address_of, called
 
 log = logging.getLogger(__name__)
 
+OPEN = ("/healthz", "/readyz")
+"""What everybody may ask, also where users log in."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -100,6 +103,12 @@ class Guard:
             shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
             scope["path"] = unquote(shown.decode("ascii", "replace"))
         refusal = self._refusal(scope)
+        if not refusal and not self._house.broker.access.is_open:
+            error = await self._log_in(scope)
+            if error is not None and scope["type"] == "http":
+                await problem_of(error)(scope, receive, send)
+                return
+            refusal = "" if error is None else str(error)
         if scope["type"] == "websocket":
             if refusal:
                 await send({"type": "websocket.close", "code": 1008, "reason": refusal})
@@ -118,6 +127,29 @@ class Guard:
             await problem(403, refusal)(scope, receive, marked)
         else:
             await self._app(scope, receive, marked)
+
+    async def _log_in(self, scope: Scope) -> OnelogError | None:
+        """Find out who that is, by name and password or by a token; why not, if they cannot."""
+        request = HTTPConnection(scope)
+        logins = self._house.broker.logins
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        place = ("http", address_of(request).address)
+        if kind.lower() == "basic":
+            try:
+                name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+            except ValueError:
+                return NotAuthenticatedError("that is no name and password")
+            (found,) = await called(lambda done: logins.log_in(name, password, *place, done))
+        elif kind.lower() == "bearer":
+            (found,) = await called(lambda done: logins.log_in_by_token(given, *place, done))
+        elif logins.is_needed and scope["path"] not in OPEN:
+            return NotAuthenticatedError("log in as a user")
+        else:
+            return None
+        if isinstance(found, OnelogError):
+            return found
+        scope[PRINCIPAL] = found
+        return None
 
     def _refusal(self, scope: Scope) -> str:
         headers = Headers(scope=scope)

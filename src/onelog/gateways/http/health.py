@@ -4,8 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from onelog.core.access import SELF
 from onelog.gateways import House
-from onelog.gateways.http.requests import answer, principal_of
+from onelog.gateways.http.requests import answer
 
 
 def routes(house: House) -> list[BaseRoute]:
@@ -16,7 +17,7 @@ def routes(house: House) -> list[BaseRoute]:
 
     async def readyz(request: Request) -> Response:
         role = "slave" if house.standing.broker_id else "master"
-        refusal = house.broker.admin.refusal(principal_of(request))
+        refusal = house.broker.admin.refusal(SELF)
         if refusal:
             return answer({"status": "not ready", "role": role, "reason": refusal}, 503)
         return answer({"status": "ok", "role": role})

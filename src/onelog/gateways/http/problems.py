@@ -31,6 +31,7 @@ from onelog.errors import (
     MessageNotFoundError,
     MessageTooLargeError,
     NameserversUnreachableError,
+    NotAuthenticatedError,
     NotCoordinatorError,
     NotLeaderError,
     NotMasterError,
@@ -102,6 +103,7 @@ STATUSES: dict[type[OnelogError], HTTPStatus] = {
     PeerClosedError: HTTPStatus.BAD_GATEWAY,
     PeerTimeoutError: HTTPStatus.GATEWAY_TIMEOUT,
     NotPermittedError: HTTPStatus.FORBIDDEN,
+    NotAuthenticatedError: HTTPStatus.UNAUTHORIZED,
     KeyNotFoundError: HTTPStatus.NOT_FOUND,
     NameserversUnreachableError: HTTPStatus.BAD_GATEWAY,
     RequestRefusedError: HTTPStatus.BAD_GATEWAY,
@@ -155,4 +157,6 @@ def problem_of(error: OnelogError) -> Response:
     """The same for an error of ours."""
     status = status_of(error)
     headers = {"retry-after": "1"} if status in (429, 503) else None
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers = {"www-authenticate": 'Basic realm="OneLog", charset="UTF-8"'}
     return problem(status, str(error), kind_of(error), headers)

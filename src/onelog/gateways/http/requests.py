@@ -16,6 +16,8 @@ from onelog.net.connection import is_here
 ANSWER_SECONDS_MAX = 60.0
 """How long an answer of the core is waited for; all of them have shorter limits of their own."""
 
+PRINCIPAL = "onelog.principal"
+"""Where a request's scope has who has logged in."""
 SLASH = "\ue02f"
 """Stands in a path for a slash that is part of a name, and was sent as %2F."""
 _T = TypeVar("_T")
@@ -29,7 +31,13 @@ def house_of(request: HTTPConnection) -> House:
 
 
 def principal_of(request: HTTPConnection) -> Principal:
-    """Who asks. The one place where the HTTP port finds that out."""
+    """Who asks: who has logged in, else nobody in particular."""
+    who: Principal | None = request.scope.get(PRINCIPAL)
+    return address_of(request) if who is None else who
+
+
+def address_of(request: HTTPConnection) -> Principal:
+    """Somebody at an address."""
     host, port = request.client or ("", 0)
     shown = f"[{host}]" if ":" in host else host
     return Principal("", "http", f"{shown}:{port}")
@@ -48,8 +56,12 @@ def path_of(request: HTTPConnection) -> dict[str, str]:
 
 
 def may_administer(request: HTTPConnection) -> bool:
-    """Whether they may change what others use."""
-    return is_near(request) or house_of(request).loaded.config.security.remote_admin
+    """Whether they may change what others use; users have permissions for that."""
+    return (
+        bool(principal_of(request).name)
+        or is_near(request)
+        or house_of(request).loaded.config.security.remote_admin
+    )
 
 
 def require_admin(request: HTTPConnection) -> Principal:
