@@ -74,6 +74,7 @@ from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
+from onelog.core.workqueues.keeping import Keeping
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
@@ -184,7 +185,7 @@ class Parts:
         self.sessions = Sessions(self.tables, clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
         self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
-        self._wire_workqueues(random, call_soon)
+        self._wire_workqueues(random, call_soon, store_host)
 
     def _users_changed(self) -> None:
         self._guarded = not self.access.is_open
@@ -344,13 +345,17 @@ class Parts:
         self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
 
     def _wire_workqueues(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
     ) -> None:
         self.workqueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
             self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
+        )  # fmt: skip
+        self.keeping = Keeping(
+            self.store, self.workqueues.shelves, self.workqueues.declared,
+            self.workqueues.queue_of_topic, self.writer, self.warming, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -624,6 +629,7 @@ class Parts:
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
         self.compaction.prepare_retention(reach)
+        self.keeping.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -633,7 +639,7 @@ class Parts:
         parts = (
             self.transactions if self.follows else self.checkback,
             self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
-            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction, self.keeping,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

@@ -138,6 +138,17 @@ def test_the_window_of_a_channel_is_shared(yard: Yard) -> None:
     assert sorted(one.bodies) == sorted(two.bodies) == list(numbered(5))
 
 
+def test_consumers_of_one_channel_share_its_window_on_one_queue(yard: Yard) -> None:
+    queue = yard.queue()
+    window = Window(3)
+    one, two = yard.consume(window=window), yard.consume(window=window)
+    yard.put_all(*numbered(10))
+    assert (one.bodies, two.bodies) == ([b"0", b"2"], [b"1"])
+    queue.ack(two.places)
+    yard.settle()
+    assert len(one.got) + len(two.got) == 4
+
+
 def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> None:
     yard.queue()
     taker = yard.consume()

@@ -31,7 +31,6 @@ from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage
-from onelog.record.forms import FORM_MASK
 
 if TYPE_CHECKING:
     from onelog.clock import Clock
@@ -42,6 +41,8 @@ TURN_MAX, TURN_BYTES_MAX = 256, 256 << 10
 """Messages that a queue delivers before others have their turn."""
 UNACKED_MAX = 200_000
 """Messages of a queue that may be out: what a consumer that never acknowledges can cost."""
+SOME_MAX = 5_000
+"""Messages of which an end is told before others have their turn; the rest follow."""
 MESSAGE_BYTES = 300
 """What a message in memory costs beside its payload."""
 _TROUBLE_MS = 1_000
@@ -293,16 +294,9 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
             self._surroundings.pend(self)
-        for message in messages:
-            body, form, count = message[2], message[5] & FORM_MASK, message[11]
-            if type(body) is not bytes:
-                body = bytes(body)
-            size, expires = facts_of(body, form)
-            if expires:
-                self._may_expire = True
-            shelf.entered(body, form, offset, count, size, self._turn_ms)
-            offset += count
-            self.published += count
+        count, expires = shelf.entered(messages, offset, self._turn_ms)
+        self.published += count
+        self._may_expire |= expires
         self._coming = self._coming_bytes = 0
 
     # -- its turn ------------------------------------------------------------------------------
@@ -386,6 +380,7 @@ class WorkQueue:
                 if not found:
                     continue
             if len(takers) == 1:
+                rota.served(takers[0])
                 self._give(takers[0], shelf, found)
             else:
                 dealt, last = shares(takers, found)
@@ -467,16 +462,20 @@ class WorkQueue:
 
     # -- ends of messages ----------------------------------------------------------------------
 
-    def _shelf(self, place: int) -> Shelf:
+    def shelf_of(self, place: int) -> Shelf:
+        """The shelf that a place is on."""
         if self._only is not None:
             return self._only
         return self.shelves[min(place & _LEVEL_MASK, len(self.shelves) - 1)]
 
     def ack(self, places: Sequence[int]) -> None:
         """Messages are done. Those that are not out are none of it."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
+            places = places[:SOME_MAX]
         only, last, count, total = self._only, None, 0, 0
         for place in places:
-            shelf = only or self._shelf(place)
+            shelf = only or self.shelf_of(place)
             handover = shelf.release(place)
             if handover is None:
                 continue
@@ -503,10 +502,13 @@ class WorkQueue:
 
     def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
         """Messages may be had again, from where they were; those that came too often are dead."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.requeue, places[SOME_MAX:], counted=counted))
+            places = places[:SOME_MAX]
         dead: list[int] = []
         limit = self.terms.delivery_limit
         for place in places:
-            shelf = self._shelf(place)
+            shelf = self.shelf_of(place)
             if limit is not None and counted and self._times(shelf, place) + 1 > limit:
                 dead.append(place)
                 continue
@@ -541,8 +543,8 @@ class WorkQueue:
             return
         while places:
             some = places[:TURN_MAX]
-            shelf = self._shelf(some[0])
-            some = [each for each in some if self._shelf(each) is shelf]
+            shelf = self.shelf_of(some[0])
+            some = [each for each in some if self.shelf_of(each) is shelf]
             again = partial(self._bury_held, places, reason)
             try:
                 found = shelf.held(some, cold_ok=cold_ok)

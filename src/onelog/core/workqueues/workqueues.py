@@ -15,7 +15,7 @@ Invariant: a queue that `find` finds can be routed to; one that is deleted has n
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ from onelog.core.workqueues.arguments import Terms, check_same, terms_of
 from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery
+from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, PLACE, Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import MemoryShelf
 from onelog.core.workqueues.queue import Shelf, WorkQueue
@@ -63,6 +63,7 @@ log = logging.getLogger(__name__)
 QUEUES_MAX = 200_000
 _ROUND_QUEUES = 64
 """Queues that have their turn before anything else has its own."""
+_SEEN_AT_ONCE = 1_000
 _HEAD_TICK_MS = 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
@@ -101,6 +102,7 @@ class WorkQueues:
         self._of_topic: dict[str, WorkQueue] = {}
         self._pending: dict[WorkQueue, None] = {}
         self._is_due = False
+        self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
         self.memory_is_full = False
         self._heads: Deadlines[WorkQueue] = Deadlines(
@@ -636,7 +638,7 @@ class WorkQueues:
         ]
         records: list[NewMessage] = []
         if isinstance(shelf, LogShelf):
-            records = self.shelves.records(shelf, found)
+            records = self.shelves.records(shelf, [each[PLACE] for each in found])
         self._routing.deliver(letters, records)
         if isinstance(shelf, LogShelf):
             shelf.recorded()
@@ -691,10 +693,31 @@ class WorkQueues:
             except OnelogError as error:
                 log.error("%s is not deleted yet: %s", queue.place_name, error)
 
-    def look_after(self) -> None:
-        """From time to time: end what takes too long, and record what has grown."""
+    def ack_records(self, acks: Iterable[tuple[WorkQueue, Sequence[int]]]) -> list[NewMessage]:
+        """Records that say that messages are done, for an append with others; see `Routing.commit`.
+
+        They are still out until they are acknowledged, which has to follow.
+        """
+        places: dict[LogShelf, list[int]] = {}
+        for queue, some in acks:
+            if not queue.is_deleted:
+                for place in some:
+                    shelf = queue.shelf_of(place)
+                    if isinstance(shelf, LogShelf):
+                        places.setdefault(shelf, []).append(place)
+        return [
+            record for shelf, also in places.items() for record in self.shelves.records(shelf, also)
+        ]
+
+    # -- from time to time ---------------------------------------------------------------------
+
+    def look_after(self) -> bool:
+        """End what takes too long, and record what has grown; True if there is more to look at."""
+        if not self._unseen:
+            self._unseen = list(self._queues.values())
+        some, self._unseen = self._unseen[-_SEEN_AT_ONCE:], self._unseen[:-_SEEN_AT_ONCE]
         now_ms, default_ms = self.clock.now_ms(), self._config().consumer_timeout_ms
-        for queue in list(self._queues.values()):
+        for queue in some:
             for consumer in list(queue.overdue(now_ms, default_ms)):
                 log.warning("a consumer of %s has not acknowledged in time", queue.place_name)
                 self.cancel(consumer)
@@ -702,8 +725,13 @@ class WorkQueues:
             for shelf in queue.shelves:
                 if isinstance(shelf, LogShelf) and shelf.wants_record:
                     self.shelves.changed(shelf)
+        return bool(self._unseen)
 
     # -- for retention -------------------------------------------------------------------------
+
+    def queue_of_topic(self, topic: str) -> WorkQueue | None:
+        """The declared queue that a topic is, if it is one."""
+        return self._of_topic.get(topic)
 
     def live_from(self, topic: str, queue_id: int = 0) -> int | None:
         """The first offset of a queue of a topic that is not done; None if it is nobody's."""
