@@ -176,6 +176,15 @@ class Parts:
         self.warming = Warming(store, offload, post)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
+        self._wire_the_rest(random, call_soon, offload, store_host)
+
+    def _wire_the_rest(
+        self,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
+        store_host: bytes,
+    ) -> None:
         self._wire_transactions(store_host)
         self._wire_publisher(random)
         self._wire_staged(call_soon)

@@ -393,8 +393,7 @@ class LogShelf:
         """
         if not again:
             return
-        self.hot.clear()
-        self._hot_bytes = 0
+        self._drop_hot()
         for number, (times, size) in enumerate(again, offset):
             heapq.heappush(self.returned, number)
             self.returned_bytes[number] = size

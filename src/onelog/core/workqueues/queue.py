@@ -365,7 +365,6 @@ class WorkQueue:
             room = min(budget, UNACKED_MAX - self.unacked)
             if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
                 # What one of them takes, others of its channel cannot have: one by one.
-                rota.served(takers[0])
                 takers, room = takers[:1], min(room, 1)
             if len(takers) == 1:
                 room = min(room, takers[0].room)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from onelog.core.cursors.forms import is_of, place_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.routing.names import queue_of
-from onelog.core.workqueues.deliveries import AMQP_FLAG, Delivery, facts_of
+from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
 from onelog.errors import WireError
-from onelog.message import Message
+from onelog.message import LOOPBACK, LogOffset, Message, QueueOffset
 from onelog.record.decode import decode_message
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import FORM_MASK, amqp
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
 
@@ -147,3 +147,16 @@ def _in_amqp_form(message: Message, topic: str) -> list[tuple[int, bytes]]:
     except WireError as error:
         log.warning("a record of topic %s cannot be delivered: %s", message.topic, error)
         return []
+
+
+def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
+    """A message that was read, as AMQP has it, whatever its form is; None if it is unreadable."""
+    if delivery[FORM] == AMQP_FLAG:
+        return amqp.read(delivery[BODY])
+    place, _, body, form, stored_ms, _ = delivery
+    record = Message(
+        queue, 0, QueueOffset(place), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
+        LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
+    )  # fmt: skip
+    found = _in_amqp_form(record, queue)
+    return amqp.read(found[0][1]) if found else None

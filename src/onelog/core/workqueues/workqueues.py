@@ -34,16 +34,17 @@ from onelog.core.durable.waiting import Key
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import topic_of
 from onelog.core.routing.routing import Routing
+from onelog.core.routing.targets import Letter
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
 from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, PLACE, Delivery
+from onelog.core.workqueues.deliveries import PLACE, Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import MemoryShelf
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
-from onelog.core.workqueues.supply import ColdError, LogSupply
+from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
 from onelog.errors import (
     AccessRefusedError,
     BrokerBusyError,
@@ -55,7 +56,6 @@ from onelog.errors import (
 )
 from onelog.message import NewMessage
 from onelog.names import check_name, join_key
-from onelog.record.forms import amqp
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -633,9 +633,7 @@ class WorkQueues:
     def _bury(
         self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
     ) -> None:
-        letters = [
-            self._letter(queue, each[BODY], reason) for each in found if each[FORM] == AMQP_FLAG
-        ]
+        letters = self._letters(queue, found, reason)
         records: list[NewMessage] = []
         if isinstance(shelf, LogShelf):
             records = self.shelves.records(shelf, [each[PLACE] for each in found])
@@ -643,18 +641,24 @@ class WorkQueues:
         if isinstance(shelf, LogShelf):
             shelf.recorded()
 
-    def _letter(self, queue: WorkQueue, body: bytes, reason: Reason) -> Any:
-        terms = queue.terms
-        assert terms.dead_letter_exchange is not None
-        return letter_of(
-            amqp.read(body), queue.vhost, queue.name, reason, terms.dead_letter_exchange,
-            terms.dead_letter_key, self.clock.now_ms(),
-        )  # fmt: skip
+    def _letters(self, queue: WorkQueue, found: Sequence[Delivery], reason: Reason) -> list[Letter]:
+        terms, now_ms = queue.terms, self.clock.now_ms()
+        exchange = terms.dead_letter_exchange
+        assert exchange is not None
+        contents = (content_of(each, queue.name) for each in found)
+        return [
+            letter_of(
+                content, queue.vhost, queue.name, reason, exchange, terms.dead_letter_key, now_ms
+            )
+            for content in contents
+            if content is not None
+        ]
 
     def refused(self, queue: WorkQueue, body: bytes, form: int) -> None:
         """Send a message to the dead letters that a queue does not take."""
-        if queue.terms.dead_letter_exchange is not None and form == AMQP_FLAG:
-            self._routing.deliver([self._letter(queue, body, "maxlen")], [])
+        if queue.terms.dead_letter_exchange is not None:
+            refused = (0, 0, body, form, self.clock.now_ms(), 0)
+            self._routing.deliver(self._letters(queue, [refused], "maxlen"), [])
 
     # -- time ----------------------------------------------------------------------------------
 
