@@ -182,7 +182,9 @@ class Outgoing:
         if qos and self._is_plain and grant.is_plain and letter.is_plain:
             same = letter.plain(self._level, qos)
             packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
-            self.in_flight[packet_id] = Sent(letter, qos, same, queue, place, not is_own)
+            self.in_flight[packet_id] = tuple.__new__(
+                Sent, (letter, qos, same, queue, place, not is_own)
+            )
             self._send(packet_id, same, again)
             return
         halves = self._halves(letter, qos, grant, now_ms)

@@ -113,6 +113,10 @@ class MqttSession(FramedSession):
             for head, at, end in spans:
                 if head >> 4 == 3 and self._client is not None:
                     self._publish(head, at, end)
+                elif head == 0x40 and end - at == 2 and self._client is not None:
+                    # A PUBACK as nearly all are.
+                    data = reader.data
+                    self._client.outgoing.got_puback(data[at] << 8 | data[at + 1])
                 else:
                     self._handle(head, at, end)
                 if connection.closing:
