@@ -27,7 +27,7 @@ from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.capacity import Capacity, checked_capacity, make_capacity
-from onelog.net.connection import Limits, Outbox
+from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
@@ -42,6 +42,8 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
+STRANGERS_MAX = 1_000
+"""Whose refusal is logged once each."""
 ROLE_CHANGE_SECONDS = 0.2
 """How long clients may take to read their last answers when a node becomes master, or no master."""
 GATEWAYS = [
@@ -50,6 +52,30 @@ GATEWAYS = [
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
+
+
+class Stranger:
+    """A connection from another machine while there are no users: it is closed."""
+
+    def __init__(self, connection: Connection, warned_of: set[str]) -> None:
+        host = connection.remote[0]
+        if host not in warned_of and len(warned_of) < STRANGERS_MAX:
+            warned_of.add(host)
+            log.warning(
+                "%s was not let in: other machines are served once there are users (onelog user "
+                "create ...), or with security.anonymous=true",
+                host,
+            )
+        connection.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Nothing of it is read."""
+
+    def writable(self) -> None:
+        """Nothing is told it."""
+
+    def connection_lost(self) -> None:
+        """Nothing hung on it."""
 
 
 def void(*_: object) -> None:
@@ -83,6 +109,7 @@ class BrokerServer:
         self.tls = Tls(loaded.config.tls)
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
+        self._warned_of: set[str] = set()
         self._is_built = False
         """Whether there is a core, of a node whose role can change."""
         self._opened = asyncio.Event()
@@ -185,6 +212,7 @@ class BrokerServer:
             replication=self.config.replication,
             replicas=self.role.leader,
         )
+        self.broker.logins.configure(self.config.security)
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
@@ -237,9 +265,16 @@ class BrokerServer:
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
         limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+
+        def admitted(connection: Connection) -> Session:
+            is_local = is_here(connection.remote[0], connection.local[0])
+            if self.broker.logins.admits(is_local):
+                return make_session(connection)
+            return Stranger(connection, self._warned_of)
+
         for kind in self._listening:
             listener = await kind.open(
-                config.host, port, make_session, clock=self._clock, outbox=self._outbox,
+                config.host, port, admitted, clock=self._clock, outbox=self._outbox,
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
@@ -316,6 +351,7 @@ class BrokerServer:
         self.house.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
+        self.broker.logins.configure(self.config.security)
         for gateway in self.gateways.values():
             gateway.refresh(self.house.loaded)
 

@@ -64,6 +64,8 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.logins import Logins
+from onelog.core.users.users import Users
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
@@ -144,9 +146,13 @@ class Parts:
         """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
-        self.access = access or Access()
+        self.users = Users()
+        self.access = access or self.users
         self._guarded = not self.access.is_open
+        self.users.on_change.append(self._users_changed)
         self._wire_writing(call_soon, post, offload, replicas)
+        self.users.use(self.tables)
+        self.logins = Logins(self.users, clock, self._schedule, offload, post)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
         self.placements = Placements(self.tables, self.topics)
@@ -165,6 +171,9 @@ class Parts:
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+
+    def _users_changed(self) -> None:
+        self._guarded = not self.access.is_open
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
