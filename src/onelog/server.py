@@ -263,6 +263,7 @@ class BrokerServer:
             replicated=self.role.is_slave or self.config.replication.is_on,
             found_master=self.role.found_master,
             followers=lambda: self.role.leader.followers if self.role.leader else (),
+            kafka_nodes=lambda: self.role.kafka_nodes,
         )
 
     async def _listen_all(self) -> None:

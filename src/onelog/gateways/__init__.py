@@ -71,6 +71,8 @@ class Standing:
     """Called with the addresses of a slave's master when the name servers tell of another one."""
     followers: Callable[[], Sequence[FollowerState]] = tuple
     """Who follows this node now."""
+    kafka_nodes: Callable[[], Mapping[int, str]] = dict
+    """Where Kafka's clients find each node of the set, once it is master."""
 
 
 @dataclass(slots=True)
