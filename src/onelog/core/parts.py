@@ -191,7 +191,7 @@ class Parts:
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self.sessions = Sessions(self.tables, clock)
+        self.sessions = Sessions(self.tables, self._clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
         self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
         self._wire_workqueues(random, call_soon, store_host)
