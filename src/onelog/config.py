@@ -241,6 +241,27 @@ class KafkaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcConfig:
+    """RocketMQ's gRPC protocol; limits are its proxy's. It listens where the broker does."""
+
+    port: int = setting(
+        8081, "port of RocketMQ's gRPC clients; 0 for none, -1 for a free one", -1, 65_535
+    )
+    poll_min_ms: int = setting(
+        5_000, "shortest time that a receive waits for messages", 0, 600_000, live=True
+    )
+    poll_max_ms: int = setting(
+        20_000, "longest time that a receive waits for messages", 1, 600_000, live=True
+    )
+    invisible_min_ms: int = setting(
+        10_000, "shortest time that a receiver has a message to itself", 1, DAY_MS, live=True
+    )
+    invisible_ms: int = setting(
+        60_000, "time of a lease that the broker itself renews", 100, DAY_MS, live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationConfig:
     """Replicas of a broker: the same log on several machines, one of which is the master."""
 
@@ -342,6 +363,7 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
+    grpc: GrpcConfig = GrpcConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

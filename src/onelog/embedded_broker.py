@@ -67,6 +67,7 @@ ALWAYS: dict[str, Value] = {
     "store.disk_refuse_percent": 99,
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "grpc.port": 0,
 }
 
 _numbers: set[int] = set()

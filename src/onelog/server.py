@@ -46,6 +46,7 @@ ROLE_CHANGE_SECONDS = 0.2
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
+    ("grpc", "onelog.gateways.grpc.gateway:GrpcGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
@@ -92,9 +93,11 @@ class BrokerServer:
         if config.port == 0:
             config = replace(config, port=_free_port(config.host))
             self.config = replace(self.config, broker=config)
-        if self.config.kafka.port == -1:
-            kafka = replace(self.config.kafka, port=_free_port(config.host))
-            self.config = replace(self.config, kafka=kafka)
+        for section, _ in GATEWAYS[1:]:
+            settings = getattr(self.config, section)
+            if settings.port == -1:
+                settings = replace(settings, port=_free_port(config.host))
+                self.config = replace(self.config, **{section: settings})
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
         self.store = await asyncio.to_thread(

@@ -21,6 +21,7 @@ COMMAND = Path(sys.executable).parent / "onelog"
 SETTINGS = {
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "grpc.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 64 << 20,
     "store.queue_file_entries": 1_000,

@@ -106,6 +106,10 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RocketMQ's gRPC clients; 0 for none.", show_default="8081"),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -125,12 +129,15 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "grpc.port": grpc_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
     if kafka_port is not None:
         extra += ["--set", f"kafka.port={kafka_port}"]
+    if grpc_port is not None:
+        extra += ["--set", f"grpc.port={grpc_port}"]
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:

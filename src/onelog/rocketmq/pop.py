@@ -19,7 +19,7 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import IN_ORDER, Policy
+from onelog.core.leases.queue import Policy
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
 from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError
@@ -28,6 +28,8 @@ from onelog.record.properties import written_again
 
 RETRIED = 0
 """What records of leases call the policy of POP."""
+ORDERED = 3
+"""The same for ordered messages, which come back to their place, unless they are rejected."""
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
 _RETRY_FIRST_PERCENT = 20
@@ -44,6 +46,8 @@ class Pop:
         self._store_host = store_host
         self.policy = Policy(RETRIED, expired=self._expired, rejected=self._rejected)
         broker.leases.policies[RETRIED] = self.policy
+        self.in_order = Policy(ORDERED, in_order=True, rejected=self._rejected)
+        broker.leases.policies[ORDERED] = self.in_order
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -70,7 +74,7 @@ class Pop:
             keys,
             count_max,
             invisible_ms,
-            IN_ORDER if ordered else self.policy,
+            self.in_order if ordered else self.policy,
             subscription,
             attempt_id,
             from_last,

@@ -36,6 +36,7 @@ SMALL: dict[str, Value] = {
     "broker.port": 0,
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "grpc.port": 0,
     "broker.nameservers": "",
 }
 

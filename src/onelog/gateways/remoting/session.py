@@ -64,10 +64,10 @@ from onelog.errors import (
 from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
-from onelog.message import Appended, encode_host, encode_properties
+from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
-from onelog.rocketmq.pop import Pop
+from onelog.rocketmq.profile import added_properties
 from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -161,7 +161,7 @@ class Gateway:
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
-        self.pop = Pop(house.broker, house.random, house.store_host)
+        self.pop = house.pop
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
@@ -179,13 +179,7 @@ class Gateway:
         """How far behind a group is that is better served by a slave; None if no group is."""
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
-        self.added_properties = encode_properties(
-            {
-                "MSG_REGION": self.region,
-                "TRACE_ON": "true" if self.trace else "false",
-                "CLUSTER": config.cluster,
-            }
-        )
+        self.added_properties = added_properties(config)
         """What the broker adds to the properties of every message, as RocketMQ does."""
 
 
