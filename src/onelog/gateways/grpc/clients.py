@@ -2,8 +2,9 @@
 
 A client introduces itself on its Telemetry stream (`Settings`), is told how to behave, and keeps
 the stream open. Heartbeats keep it in its groups. The core knows it as a channel, whichever of its
-connections a request comes on; when its stream ends it is gone from its groups, until it comes
-again, and what it has not acknowledged is given to others.
+connections a request comes on. When it says goodbye, is silent, or its connection breaks and it
+does not come back within seconds, it is gone from its groups, and what it has not acknowledged is
+given to others.
 """
 
 import itertools
@@ -26,13 +27,15 @@ from onelog.wire.grpc.codes import FilterType as Filter
 from onelog.wire.grpc.http2 import Status
 
 if TYPE_CHECKING:
-    from onelog.gateways.grpc.session import Call, Gateway
+    from onelog.gateways.grpc.session import Call, Gateway, GrpcSession
 
 log = logging.getLogger(__name__)
 
 CLIENTS_MAX = 10_000
 """Telemetry streams of all connections, too."""
 SILENT_MS_MAX = 120_000
+BROKEN_MS_MAX = 10_000
+"""Within which a client whose connection broke must come back to keep what it has."""
 QUESTIONS_MAX = 100
 """What a client may be asked at a time."""
 SUBSCRIPTIONS_MAX = 1_000
@@ -74,6 +77,8 @@ class GrpcClient(Asked):
         self.client_id = client_id
         self.settings: Any = None
         self.telemetry: Call | None = None
+        self.session: GrpcSession | None = None
+        """The connection it was last heard on; None if that is broken."""
         self.seen_ms = 0
         self.kept: Holder = {}
         self.lite_topics: dict[str, set[str]] = {}
@@ -165,14 +170,30 @@ class Clients:
         """A client that has introduced itself."""
         return self._known.get(client_id)
 
-    def _seen(self, client_id: str) -> GrpcClient:
-        client = self._known.get(client_id)
+    def _seen(self, call: "Call") -> GrpcClient:
+        client = self._known.get(call.client_id)
         if client is None:
             if len(self._known) >= CLIENTS_MAX:
                 raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
-            client = self._known[client_id] = GrpcClient(client_id)
+            client = self._known[call.client_id] = GrpcClient(call.client_id)
         client.seen_ms = self._gateway.clock.now_ms()
+        if client.session is not call.session:
+            client.session = call.session
+            call.session.clients.add(client)
         return client
+
+    def session_lost(self, clients: "set[GrpcClient]", session: "GrpcSession") -> None:
+        """A connection broke on which these clients were heard."""
+        broken = [client for client in clients if client.session is session]
+        for client in broken:
+            client.session = None
+        if broken:
+            self._gateway.later(BROKEN_MS_MAX, lambda: self._give_up(broken))
+
+    def _give_up(self, clients: list[GrpcClient]) -> None:
+        for client in clients:
+            if client.session is None and self._known.get(client.client_id) is client:
+                self._gone(client)
 
     # -- telemetry -----------------------------------------------------------------------------
 
@@ -192,7 +213,7 @@ class Clients:
                 Code.BAD_REQUEST, "there is no publishing or subscription data in settings"
             )
         _check_settings(settings)
-        client = self._seen(call.client_id)
+        client = self._seen(call)
         if client.telemetry is not call:
             if client.telemetry is not None:
                 client.telemetry.ended = None
@@ -206,7 +227,6 @@ class Clients:
     def _stream_ended(self, client: GrpcClient, call: "Call") -> None:
         if client.telemetry is call:
             client.telemetry = None
-            self._gone(client)
 
     def _gone(self, client: GrpcClient) -> None:
         self._broker.channel_closed(client)
@@ -266,7 +286,7 @@ class Clients:
             raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, f"{client.kind} is no client type")
         if client.kind != ClientType.PRODUCER:
             group_name(request.group)
-        self._seen(call.client_id)
+        self._seen(call)
         self._register(call, client)
         return messages.HeartbeatResponse(status=OK)
 

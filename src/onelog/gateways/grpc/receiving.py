@@ -21,7 +21,7 @@ from onelog.gateways.grpc.clients import GrpcClient
 from onelog.gateways.grpc.delivered import fill
 from onelog.gateways.grpc.renewal import Kept
 from onelog.gateways.grpc.session import Call
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_messages
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code, FilterType
@@ -187,7 +187,8 @@ def _add_part(
     beginning += f"{broker.config.name} {queue_id} "
     tags = asked.subscription.tags
     invisible_s, invisible_rest_ms = divmod(asked.invisible_ms, 1000)
-    found = unwrapped([decode_message(record) for record in part.records])
+    # Records that lie side by side are one piece.
+    found = unwrapped([each for piece in part.records for each in decode_messages(piece)])
     for message, offset, times in zip(found, part.offsets, part.times, strict=False):
         answer = messages.ReceiveMessageResponse()
         into = answer.message

@@ -26,7 +26,6 @@ AHEAD_MS = 10_000
 LONGEST_MS = 3 * 3_600_000
 GONE_MS = 1_000
 PERIODS_MS = [each * 60_000 for each in (1, 3, 5, 10, 30, 60)]
-_PERIOD_SECONDS = 1.0
 _ROUND = 500
 """Leases that are renewed at a time."""
 
@@ -80,20 +79,25 @@ class Renewal:
         check_ms = self._clock.now_ms() + invisible_ms - ahead_ms
         batch = _Batch(check_ms, self._number, holder, receipts, began_ms, times)
         heapq.heappush(self._batches, batch)
-        if self._timer is None and not self._is_closed:
-            self._timer = asyncio.get_running_loop().call_later(_PERIOD_SECONDS, self._renew)
+        if self._timer is None or self._batches[0] is batch:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._batches and not self._is_closed:
+            left_ms = max(0, self._batches[0].check_ms - self._clock.now_ms())
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(left_ms / 1000, self._renew)
 
     def _renew(self) -> None:
-        self._timer = None
         with self._job:
             done = 0
             now_ms = self._clock.now_ms()
             while self._batches and self._batches[0].check_ms <= now_ms and done < _ROUND:
                 done += self._renew_batch(heapq.heappop(self._batches), now_ms)
-        if self._batches and not self._is_closed:
-            loop = asyncio.get_running_loop()
-            is_late = self._batches[0].check_ms <= now_ms
-            self._timer = loop.call_later(0.0 if is_late else _PERIOD_SECONDS, self._renew)
+        self._set_timer()
 
     def _renew_batch(self, batch: _Batch, now_ms: int) -> int:
         holder = batch.holder

@@ -18,7 +18,7 @@ from onelog.core.access import Principal
 from onelog.errors import FlushTimeoutError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.grpc.answers import OK, RefusedError, status_of
-from onelog.gateways.grpc.clients import Clients
+from onelog.gateways.grpc.clients import Clients, GrpcClient
 from onelog.gateways.grpc.renewal import Renewal
 from onelog.message import encode_host
 from onelog.net.connection import Connection, FramedSession
@@ -193,6 +193,8 @@ class GrpcSession(FramedSession):
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
+        self.clients: set[GrpcClient] = set()
+        """Those that were last heard here."""
         gateway.sessions.add(self)
 
     def _handle_read(self) -> None:
@@ -267,6 +269,7 @@ class GrpcSession(FramedSession):
         """The connection is gone, and with it all its calls."""
         self.gateway.sessions.discard(self)
         self._http.lost()
+        self.gateway.clients.session_lost(self.clients, self)
 
 
 def _is_unfinished(stream: Stream) -> bool:
