@@ -9,8 +9,9 @@ before anything was sent is answered by trailers only. Both sides send DATA only
 has opened its windows, of the stream and of the connection.
 
 Nothing of a call is decided here: `Calls` hears what arrives. Invariants: a stream is in `streams`
-until both sides have ended it, or one has reset it; `ended` is told once for each stream of which
-`opened` was told; a peer that breaks the rules gets a GOAWAY, and `WireError` is raised.
+until both sides have ended it, or one has reset it; `ended` is told once for each stream, also
+for one that was refused before `opened` could be told; a peer that breaks the rules gets a GOAWAY,
+and `WireError` is raised.
 """
 
 import struct
@@ -367,7 +368,6 @@ class ServerConnection:
             return
         stream = self.streams[number] = Stream(self, number, headers or [])
         if headers is None:
-            self._calls.opened(stream)
             stream.finish(Status.RESOURCE_EXHAUSTED, f"metadata over {LIST_BYTES_MAX} bytes")
         else:
             self._calls.opened(stream)
