@@ -163,6 +163,20 @@ class BrokerConfig:
     timer_delay_max_ms: int = setting(
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True
     )
+    pop_retry_percent: int = setting(
+        20, "how many POP requests of a hundred look for messages that came back first", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_retry_percent: int = setting(
+        0, "the same for topics with priorities: 0 makes them the lowest, 100 the highest", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_ascending: bool = setting(
+        True, "whether a higher queue of a topic with priorities is a higher priority", live=True
+    )
+    pop_separate_retry: bool = setting(
+        False, "let messages that came back to POP keep their queue, and its priority", live=True
+    )
     compaction_interval_ms: int = setting(
         15_000, "how often queues are looked for that are to be compacted", 10, DAY_MS
     )
