@@ -83,6 +83,8 @@ class GrpcClient(Asked):
         self.kept: Holder = {}
         self.lite_topics: dict[str, set[str]] = {}
         """The lite topics it wants, by the topic they are of."""
+        self.receiving: set[Call] = set()
+        """Requests for messages of lite topics that are held."""
         self.questions: dict[str, Answered] = {}
         self._numbers = itertools.count(1)
 

@@ -52,6 +52,11 @@ def sync(call: "Call", request: Any) -> Any:
             f"more than {LITE_SUBSCRIPTIONS_MAX} lite topics of one client",
         )
     client.lite_topics[topic] = wanted
+    if wanted != before:
+        # What is held waits for the others; who asks again, waits for these.
+        for held in list(client.receiving):
+            gateway.broker.channel_closed(held)
+            held.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
     return messages.SyncLiteSubscriptionResponse(status=OK)
 
 

@@ -83,8 +83,16 @@ def receive_message(call: Call, request: Any) -> None:
             subscription=subscription, attempt_id=attempt_id, from_last=True,
         )  # fmt: skip
     asked = _Asked(call, group, topic, invisible_ms, ordered, renewed, subscription)
-    call.ended = partial(broker.channel_closed, call)
+    call.ended = partial(_forget, call, client)
+    if client is not None and client.is_lite:
+        client.receiving.add(call)
     broker.lease(call.who, wanted, wait_ms, _leased, call, asked)
+
+
+def _forget(call: Call, client: GrpcClient | None) -> None:
+    call.gateway.broker.channel_closed(call)
+    if client is not None:
+        client.receiving.discard(call)
 
 
 def _wait_ms(call: Call, request: Any) -> int:

@@ -67,12 +67,12 @@ def query_route(call: Call, request: Any) -> Any:
 
 def _here(call: Call, asked: Any) -> Any:
     """This broker, at the address by which the client came, if that is one address."""
-    config = call.gateway.house.loaded.config
-    host, port = config.broker.client_host, config.grpc.port
-    found = messages.Broker(name=config.broker.name, id=0)
-    if len(asked.addresses) == 1 and config.broker.host in ("", "0.0.0.0", "::"):
+    own = call.gateway.broker.config
+    host = own.client_host
+    found = messages.Broker(name=own.name, id=0)
+    if len(asked.addresses) == 1 and own.host in ("", "0.0.0.0", "::"):
         host = asked.addresses[0].host or host
-    port = call.session.connection.local[1] or port
+    port = call.session.connection.local[1] or call.gateway.settings.port
     found.endpoints.scheme = scheme_of(host)
     found.endpoints.addresses.add(host=host, port=port)
     return found
