@@ -55,6 +55,7 @@ GATEWAYS = [
     ("http", "onelog.gateways.http.gateway:HttpGateway"),
     ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
     ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),
+    ("grpc", "onelog.gateways.grpc.gateway:GrpcGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
