@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from onelog import __version__
-from onelog.commands import bench, config, consume, demo, produce, serve
+from onelog.commands import bench, bind, config, console, consume, demo, produce, serve
 from onelog.errors import OnelogError
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ app.command()(serve.broker)
 app.command()(serve.nameserver)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("bind")(bind.bind)
 app.command("bench")(bench.bench)
 app.command("config")(config.config)
+app.command("console")(console.console)
 app.command("demo")(demo.demo)
 for _name, _text in {
     "topic": "Topics: where they are, what is in them, how they are set.",
@@ -74,6 +76,9 @@ for _name, _text in {
     "dlq": "Dead letters: what consumer groups gave up, resending and dropping it.",
     "delay": "Delayed and timed messages: what waits, and taking it back.",
     "cluster": "Clusters and brokers: who is there, how they are.",
+    "user": "Users: who may log in, and with which roles.",
+    "role": "Roles: what several users may do.",
+    "permission": "Permissions: what users and roles may do to which topics and groups.",
     "store": "Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker "
     "runs.",
     "lake": "Topics as lake tables: keep them fresh, and small.",

@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +20,19 @@ from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.durable.tables import exhausted
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net import websocket as websockets
 from onelog.net.capacity import Capacity, checked_capacity, make_capacity
-from onelog.net.connection import Limits, Outbox
+from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocket
 from onelog.replication.elected import ElectedRole
 from onelog.replication.fixed import FixedRole, followers_port
 from onelog.rocketmq import config_files
@@ -41,15 +44,58 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
+STRANGERS_MAX = 1_000
+"""Whose refusal is logged once each."""
 ROLE_CHANGE_SECONDS = 0.2
 """How long clients may take to read their last answers when a node becomes master, or no master."""
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
+    ("mqtt", "onelog.gateways.mqtt.gateway:MqttGateway"),
+    ("http", "onelog.gateways.http.gateway:HttpGateway"),
     ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
+    ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),
+    ("grpc", "onelog.gateways.grpc.gateway:GrpcGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
+ON_SLAVES = ("broker", "http")
+"""What a broker serves that follows another one."""
+HTTP_ROUTES = [
+    "onelog.gateways.http.health:routes",
+    "onelog.gateways.http.metrics:routes",
+    "onelog.gateways.http.producing:routes",
+    "onelog.gateways.http.consuming:routes",
+    "onelog.gateways.http.following:routes",
+    "onelog.gateways.http.activemq:routes",
+    "onelog.console.rest.api:routes",
+    "onelog.console.pages:routes",
+]
+"""What the HTTP port always has; gateways add theirs (`House.routes`)."""
+
+
+class Stranger:
+    """A connection from another machine while there are no users: it is closed."""
+
+    def __init__(self, connection: Connection, warned_of: set[str]) -> None:
+        host = connection.remote[0]
+        if host not in warned_of and len(warned_of) < STRANGERS_MAX:
+            warned_of.add(host)
+            log.warning(
+                "%s was not let in: other machines are served once there are users (onelog user "
+                "create ...), or with security.anonymous=true",
+                host,
+            )
+        connection.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Nothing of it is read."""
+
+    def writable(self) -> None:
+        """Nothing is told it."""
+
+    def connection_lost(self) -> None:
+        """Nothing hung on it."""
 
 
 def void(*_: object) -> None:
@@ -83,8 +129,11 @@ class BrokerServer:
         self.tls = Tls(loaded.config.tls)
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
+        self._warned_of: set[str] = set()
         self._is_built = False
         """Whether there is a core, of a node whose role can change."""
+        self._opened = asyncio.Event()
+        """Set while the core knows everything: not while it is being opened."""
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -100,6 +149,8 @@ class BrokerServer:
                 self.config = replace(self.config, **{section: settings})
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
+        if is_elected:
+            self._import_all()
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(
                 Path(config.store_path).expanduser(), self.config.store, gated=is_gated
@@ -114,7 +165,8 @@ class BrokerServer:
         )
         try:
             if not is_elected:
-                self._build()
+                exhausted(self._build())
+                self._opened.set()
             await self.role.start()
             if not is_elected:
                 await self._listen_all()
@@ -127,6 +179,12 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
+    def _import_all(self) -> None:
+        """Not only when this node becomes master: clients wait then."""
+        for section, place in GATEWAYS:
+            if value_of(self.config, f"{section}.port"):
+                _imported(place)
+
     @property
     def _is_slave(self) -> bool:
         """Whether it follows another one, if there is nobody to elect a master."""
@@ -137,6 +195,7 @@ class BrokerServer:
 
         Clients have to connect again: they have to ask who is master anyway.
         """
+        self._opened.clear()
         if self._is_built:
             self._is_built = False
             self.house.standing.leaves = False
@@ -147,11 +206,15 @@ class BrokerServer:
             await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
             self.left_out.clear()
         between()
-        self._build()
+        # In steps: whoever is to be master has to keep its lease meanwhile.
+        for _ in self._build():
+            await asyncio.sleep(0)
         self._is_built = True
+        self._opened.set()
         await self._listen_all()
 
-    def _build(self) -> None:
+    def _build(self) -> Generator[None, None, None]:
+        """Make the core and its gateways, and open it in steps."""
         config = self.config.broker
         loop = self._loop
         random = Random()
@@ -171,22 +234,25 @@ class BrokerServer:
             replication=self.config.replication,
             replicas=self.role.leader,
         )
+        self.broker.logins.configure(self.config.security)
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls, self._standing(),
+            self._listen, self.tls, self.stalls, self._standing(), self._connections,
+            self._serve_websocket, list(HTTP_ROUTES),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
             for section, place in GATEWAYS
             if value_of(self.config, f"{section}.port") and section in self._sections
         }
-        self.broker.open(ROCKETMQ, follower=self.role.is_slave)
+        yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property
     def _sections(self) -> list[str]:
-        """The protocols that are served: those who follow another broker have RocketMQ's only."""
-        return [section for section, _ in (GATEWAYS[:1] if self.role.is_slave else GATEWAYS)]
+        """The protocols that are served."""
+        is_slave = self.role.is_slave
+        return [section for section, _ in GATEWAYS if not is_slave or section in ON_SLAVES]
 
     def _standing(self) -> Standing:
         port = followers_port(self.config)
@@ -198,6 +264,7 @@ class BrokerServer:
             replicated=self.role.is_slave or self.config.replication.is_on,
             found_master=self.role.found_master,
             followers=lambda: self.role.leader.followers if self.role.leader else (),
+            kafka_nodes=lambda: self.role.kafka_nodes,
         )
 
     async def _listen_all(self) -> None:
@@ -219,15 +286,37 @@ class BrokerServer:
             for key, source in self.loaded.sources.items()
         )
 
+    @property
+    def _limits(self) -> Limits:
+        bytes_max = self.config.broker.write_buffer_bytes_max
+        return Limits(write_bytes_max=bytes_max, capacity=self._capacity)
+
+    async def _serve_websocket(self, websocket: WebSocket, make_session: MakeSession) -> None:
+        await websockets.serve(websocket, make_session, self._outbox, self._limits)
+
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
-        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+
+        def admitted(connection: Connection) -> Session:
+            is_local = is_here(connection.remote[0], connection.local[0])
+            if self.broker.logins.admits(is_local):
+                return make_session(connection)
+            return Stranger(connection, self._warned_of)
+
+        limits = self._limits
         for kind in self._listening:
             listener = await kind.open(
-                config.host, port, make_session, clock=self._clock, outbox=self._outbox,
+                config.host, port, admitted, clock=self._clock, outbox=self._outbox,
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
+
+    def _connections(self) -> Iterator[tuple[str, Connection]]:
+        sections = {value_of(self.config, f"{section}.port"): section for section, _ in GATEWAYS}
+        for listener in self._listeners:
+            section = sections.get(listener.address[1], GATEWAYS[0][0])
+            for connection in listener.connections:
+                yield section, connection
 
     def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, call)
@@ -301,6 +390,7 @@ class BrokerServer:
         self.house.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
+        self.broker.logins.configure(self.config.security)
         for gateway in self.gateways.values():
             gateway.refresh(self.house.loaded)
 
@@ -314,9 +404,11 @@ class BrokerServer:
     async def retain(self, *, manual: bool = False) -> RetentionRound:
         """One round of retention, beside everything else; see `Retention.run`."""
         async with self._retaining:
+            await self._opened.wait()
             times = self.broker.topics.retention_ms()
             sizes = self.broker.topics.retention_bytes()
             reach = await asyncio.to_thread(self.store.retention.reach, times)
+            await self._opened.wait()
             self.broker.prepare_retention(reach)
             done = await _in_steps(self.store.retention.steps(times, sizes, manual=manual))
             for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():

@@ -135,8 +135,9 @@ async def join(
         await members.wait_for(node, lambda text: typer.echo(text, err=True))
         view = await members.view()
         assert view.state is not None
-        count = replicas or max(view.state.replicas, len(view.nodes))
         state = view.state
+        # A member that is away for a moment is one all the same.
+        count = replicas or max(state.replicas, len(view.nodes.keys() | set(state.in_sync)))
         if count != state.replicas:
             state = await members.set_replicas(count)
         document = {
@@ -334,6 +335,7 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
             "oldest_message_ms": broker.oldest_message_ms,
             "stalls": broker.stalls,
             "longest_stall_ms": broker.longest_stall_ms,
+            "log_held_by": broker.log_held_by,
             **({"details": broker.details} if details else {}),
         }
         for broker in status.brokers
@@ -368,4 +370,10 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
         for broker in status.brokers
         if details
     )  # fmt: skip
-    return document, made, *tables
+    held = (
+        f"{show_text(broker.name)}: old log is kept for queues that are not empty: "
+        f"{show_text(broker.log_held_by)}"
+        for broker in status.brokers
+        if broker.log_held_by
+    )
+    return document, made, *held, *tables

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from onelog.clock import Clock
-from onelog.core.access import Access, Principal
+from onelog.core.access import Access, Kind, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
@@ -27,7 +27,7 @@ from onelog.core.membership.assignment import RequestMode, RequestModes
 from onelog.core.membership.members import Member, Members
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import OnCounted, Timers
-from onelog.core.stats import Statistic, Stats, Totals
+from onelog.core.stats import Counter, Statistic, Stats, Totals
 from onelog.core.transactions.checkback import CheckBack
 from onelog.errors import (
     GroupNotFoundError,
@@ -38,12 +38,16 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import Message
+from onelog.metrics import Histogram
 from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, TIMER_TOPIC, check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 OFFSET_MAX = (1 << 63) - 1
+
+
+_Named = TypeVar("_Named", TopicConfig, GroupConfig)
 
 
 class QueueStats(NamedTuple):
@@ -140,6 +144,17 @@ class State(NamedTuple):
     """What recovery had to leave out of the log."""
 
 
+class Measures(NamedTuple):
+    """What is measured all the time: how long things took, and counts since the start."""
+
+    append_seconds: Histogram
+    confirm_seconds: Histogram
+    flush_seconds: Histogram
+    topic_put: Counter
+    group_get: Counter
+    sent_back: Counter
+
+
 @dataclass(slots=True, eq=False)
 class Admin:
     """Questions and corrections."""
@@ -186,7 +201,7 @@ class Admin:
 
         The broker's own topics, and light queues, have queues without having settings.
         """
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         kept = (OWN_PREFIX, self.topic_table.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         return [
             topic
@@ -205,10 +220,16 @@ class Admin:
         """Whether a name is one of the broker's own."""
         return self.topic_table.is_system(topic)
 
+    def _seen(self, who: Principal, kind: Kind, found: list[_Named]) -> list[_Named]:
+        """Those that they may know of."""
+        if self.access.is_open:
+            return found
+        return [each for each in found if self.access.may(who, "describe", (kind, each.name))]
+
     def topics(self, who: Principal) -> tuple[DataVersion, list[TopicConfig]]:
         """Every topic, in the order of creation, and the version of the whole set."""
         self.access.check(who, "describe", ("broker", self.name))
-        return self.topic_table.version, self.topic_table.all()
+        return self.topic_table.version, self._seen(who, "topic", self.topic_table.all())
 
     def topic_stats(self, who: Principal, topic: str) -> TopicStats:
         """Every queue of a topic, the empty ones too."""
@@ -235,7 +256,7 @@ class Admin:
 
     def unread(self, who: Principal, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
         """Of messages that retention just deleted, how many each group had not read yet."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         lost: dict[str, int] = {}
         for (topic, queue_id), count in deleted.items():
             start = self.store.min_offset(topic, queue_id)
@@ -266,7 +287,7 @@ class Admin:
     def groups(self, who: Principal) -> tuple[DataVersion, list[GroupConfig]]:
         """Every consumer group, in the order of creation, and the version of the whole set."""
         self.access.check(who, "describe", ("broker", self.name))
-        return self.group_table.version, self.group_table.all()
+        return self.group_table.version, self._seen(who, "group", self.group_table.all())
 
     def topics_of_group(self, who: Principal, group: str) -> list[str]:
         """The topics in which a group has a position."""
@@ -280,12 +301,12 @@ class Admin:
 
     def producers(self, who: Principal) -> dict[str, list[Member]]:
         """The live members of every producer group, in the order they came."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return {group: self.members.producers(group) for group in self.members.producer_groups()}
 
     def request_modes(self, who: Principal) -> dict[tuple[str, str], RequestMode]:
         """How groups consume topics, by topic and group, where that is not the default."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return self.modes.all()
 
     def set_request_mode(self, who: Principal, group: str, topic: str, mode: RequestMode) -> None:
@@ -339,7 +360,7 @@ class Admin:
         self, who: Principal, *, ordered_only: bool = False
     ) -> list[ConsumeStats]:
         """How far every group is, one entry per group and topic."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         found = []
         topics = self.offsets.topics_by_group()
         for group in self.group_table.all():
@@ -493,7 +514,7 @@ class Admin:
         self, who: Principal
     ) -> tuple[DataVersion, dict[tuple[str, str], dict[int, int]]]:
         """The positions of all groups, by group and topic, and the version of the whole set."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return self.versions[self.offsets.name], self.offsets.all()
 
     # -- messages ------------------------------------------------------------------------------
@@ -523,7 +544,7 @@ class Admin:
 
     def count_timed(self, who: Principal, on_counted: OnCounted) -> None:
         """Call back with how many timed messages of each topic wait."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         self.timers.count_by_topic(on_counted)
 
     def find_given_up(self, who: Principal, message_id: str) -> Message:
@@ -550,6 +571,21 @@ class Admin:
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end, members.mismatched_groups(),
             members.mismatches_total, [each.size for each in self.store.damage],
         )  # fmt: skip
+
+    def measures(self, who: Principal) -> Measures:
+        """What is measured all the time, to be read and not changed."""
+        self.access.check(who, "describe", ("broker", "names"))
+        writer, stats = self.writer, self.stats
+        return Measures(
+            writer.append_seconds, writer.confirm_seconds, self.store.flush_seconds,
+            stats.topic_put, stats.group_get, stats.sent_back,
+        )  # fmt: skip
+
+    def refusal(self, who: Principal) -> str:
+        """Why messages are refused now; empty if they are not."""
+        self.access.check(who, "describe", ("broker", self.name))
+        found = self.store.refusal
+        return "" if found is None else str(found)
 
     def log_state(self, who: Principal) -> LogState:
         """How the log is on its disk."""

@@ -8,7 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,7 +32,14 @@ from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
-from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
+from onelog.core.durable.tables import (
+    LEASES_TOPIC,
+    Change,
+    Table,
+    Tables,
+    Versions,
+    exhausted,
+)
 from onelog.core.durable.waiting import Key, Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
@@ -46,12 +53,17 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.outflows import Outflows
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sessions.packet_ids import PacketIds
+from onelog.core.sessions.retained import Retained
+from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
@@ -60,6 +72,9 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.logins import Logins
+from onelog.core.users.users import Users
+from onelog.core.workqueues.keeping import Keeping
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
@@ -141,9 +156,13 @@ class Parts:
         """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
-        self.access = access or Access()
+        self.users = Users()
+        self.access = access or self.users
         self._guarded = not self.access.is_open
+        self.users.on_change.append(self._users_changed)
         self._wire_writing(call_soon, post, offload, replicas)
+        self.users.use(self.tables)
+        self.logins = Logins(self.users, clock, self._schedule, offload, post)
         self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, naming, config)
         self.placements = Placements(self.tables, self.topics)
@@ -157,13 +176,28 @@ class Parts:
         self.warming = Warming(store, offload, post)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
+        self._wire_the_rest(random, call_soon, offload, store_host)
+
+    def _wire_the_rest(
+        self,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
+        store_host: bytes,
+    ) -> None:
         self._wire_transactions(store_host)
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self._wire_workqueues(random, call_soon)
+        self.sessions = Sessions(self.tables, self._clock)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
+        self._wire_workqueues(random, call_soon, store_host)
+
+    def _users_changed(self) -> None:
+        self._guarded = not self.access.is_open
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -314,15 +348,23 @@ class Parts:
             self._clock, host, self.store.config.body_bytes_max,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules = Schedules(
+            self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
+        )
+        self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
 
     def _wire_workqueues(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
     ) -> None:
         self.workqueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
             self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
+        )  # fmt: skip
+        self.keeping = Keeping(
+            self.store, self.workqueues.shelves, self.workqueues.declared,
+            self.workqueues.queue_of_topic, self.writer, self.warming, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -336,13 +378,19 @@ class Parts:
         it is asked to write is `master`'s to write. Whoever is to be master has a log that is
         confirmed to its end.
         """
+        exhausted(self.opening(predecessor, follower=follower, master=master))
+
+    def opening(
+        self, predecessor: Predecessor | None = None, *, follower: bool = False, master: str = ""
+    ) -> Generator[None, None, None]:
+        """`open` in steps, for a node that has to keep its lease meanwhile."""
         self._add_tables()
         if follower:
-            self._open_follower(master)
+            yield from self._open_follower(master)
         else:
             assert self.store.confirmed == self.store.log_end
             self.store.drop_partial()  # What waits for more to go by is entered now.
-            self._open_master(predecessor)
+            yield from self._open_master(predecessor)
 
     def _add_tables(self) -> None:
         kept: tuple[Table, ...] = (
@@ -350,14 +398,16 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
-            *self.topology.tables, self.workqueues.declared,
+            *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
+            self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.packet_ids)
         self.lease_tables.add(self.workqueues.shelves)
 
-    def _open_follower(self, master: str) -> None:
+    def _open_follower(self, master: str) -> Generator[None, None, None]:
         self.follows = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
@@ -366,8 +416,8 @@ class Parts:
         self.timers.forget_files()
         for stop in self._stops:
             stop()
-        self.tables.open()
-        self.lease_tables.open()
+        yield from self.tables.opening()
+        yield from self.lease_tables.opening()
         self.batch_producers.open()
         self.topics.add_system()
         self.groups.add_system()
@@ -378,8 +428,8 @@ class Parts:
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
         self._keep_what_is_needed()
 
-    def _open_master(self, predecessor: Predecessor | None) -> None:
-        if self.tables.open():
+    def _open_master(self, predecessor: Predecessor | None) -> Generator[None, None, None]:
+        if (yield from self.tables.opening()):
             predecessor = None  # What it left was taken over long ago.
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
@@ -389,6 +439,7 @@ class Parts:
         self.batch_producers.open()
         self.compaction.open()
         self.coordinator.open()
+        self.sessions.open()
         self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()
@@ -396,11 +447,13 @@ class Parts:
         self.delay.open()
         self.timers.open()
         self.transactions.open()
-        self.lease_tables.open()
+        yield from self.lease_tables.opening()
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
         self.workqueues.open()
+        self.schedules.open()
+        self.outflows.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
@@ -475,13 +528,14 @@ class Parts:
         """What ends all that would be written by itself."""
         return (
             self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
-            self.prepared_batches.close, self.in_place.stop,
+            self.prepared_batches.close, self.in_place.stop, self.schedules.close,
         )  # fmt: skip
 
     @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.compaction.close, self.delay.close, self.schedules.close,
+            self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
             self.transactions.remember, self.workqueues.close, self.leases.close,
             self.lease_tables.close,
@@ -584,6 +638,7 @@ class Parts:
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
         self.compaction.prepare_retention(reach)
+        self.keeping.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -593,7 +648,7 @@ class Parts:
         parts = (
             self.transactions if self.follows else self.checkback,
             self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
-            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction, self.keeping,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

@@ -163,6 +163,10 @@ class Outbox:
             self._loop.call_soon(self.flush)
         self._waiting.append(connection)
 
+    def after(self, call: Callable[[], None]) -> None:
+        """Have something done in the next tick."""
+        self._loop.call_soon(call)
+
     def flush(self) -> None:
         """Write out everything now."""
         waiting, self._waiting = self._waiting, []
@@ -302,12 +306,35 @@ class Connection(asyncio.Protocol):
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
 
+    def hold(self, held: bool = True) -> None:
+        """Read nothing until told otherwise."""
+        self.held = held
+        if not held:
+            self._read_on()
+        elif not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again, after `hold`."""
+        self.hold(False)
+
     def close(self) -> None:
         """Close once everything that was written so far is sent."""
         if not self.closing:
             self.flush()
             self.closing = True
             self._transport.close()
+
+    def end(self) -> None:
+        """Send what was written, and that no more comes; what the peer sends until it closes is
+        ignored. Were the socket closed instead, what it sends could cost it our last words."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close now."""
@@ -321,12 +348,20 @@ class Connection(asyncio.Protocol):
             return
         out, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+        try:
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size <= JOIN_BYTES_MAX:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
+        except RuntimeError as error:
+            # uvloop's word for a socket that it has closed, of which it may tell later, or never.
+            # Others are to be flushed after this one.
+            log.info("%s is gone: %s", self, error)
+            self.closing = True
+            self._outbox.after(lambda: self.connection_lost(None))
+            return
         if not self.congested:
             self._active = True
         elif (waiting := self._transport.get_write_buffer_size()) > self._limits.write_bytes_max:
@@ -383,14 +418,6 @@ class Connection(asyncio.Protocol):
             self._guard(self._session.data_received, data)
             self._read_on()
 
-    def hold(self, held: bool) -> None:
-        """Read nothing until told otherwise."""
-        self.held = held
-        if not held:
-            self._read_on()
-        elif not self._transport.is_closing():
-            self._transport.pause_reading()
-
     def _read_on(self) -> None:
         is_behind = self.congested and not self.reads_on
         if not (is_behind or self.held or self._late or self._transport.is_closing()):
@@ -422,6 +449,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone."""
         self.closing = True
+        if self._session is _GONE:
+            return
         self._out.clear()
         self._keep_unsent(0)
         if self.unread is not None:

@@ -75,7 +75,7 @@ def test_quorum_queues_are_durable_and_shared(yard: Yard) -> None:
     quorum = {"x-queue-type": "quorum"}
     for wrong in ({"durable": False}, {"exclusive": True, "owner": 1}, {"auto_delete": True}):
         with pytest.raises(PreconditionFailedError, match="invalid property"):
-            yard.queue(arguments=quorum, **wrong)  # type: ignore[arg-type]
+            yard.queue(arguments=quorum, **wrong)
     with pytest.raises(PreconditionFailedError, match="server-named"):
         yard.queue("", arguments=quorum)
     assert yard.queue(arguments=quorum).terms.delivery_limit == 20

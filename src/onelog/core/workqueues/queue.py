@@ -27,10 +27,10 @@ from onelog.core.workqueues.deliveries import (
 )
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
+from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage
-from onelog.record.forms import FORM_MASK
 
 if TYPE_CHECKING:
     from onelog.clock import Clock
@@ -41,6 +41,8 @@ TURN_MAX, TURN_BYTES_MAX = 256, 256 << 10
 """Messages that a queue delivers before others have their turn."""
 UNACKED_MAX = 200_000
 """Messages of a queue that may be out: what a consumer that never acknowledges can cost."""
+SOME_MAX = 5_000
+"""Messages of which an end is told before others have their turn; the rest follow."""
 MESSAGE_BYTES = 300
 """What a message in memory costs beside its payload."""
 _TROUBLE_MS = 1_000
@@ -108,7 +110,8 @@ class WorkQueue:
         "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings", "_top_first",
         "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms", "durable",
         "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name", "owner",
-        "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms", "vhost",
+        "passed", "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms",
+        "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +139,7 @@ class WorkQueue:
         self.arguments = dict(arguments or {})
         self.owner = owner if exclusive else None
         self.rota = Rota(single=terms.single_active)
+        self.passed = PassedOver()
         self.shelves: list[Shelf] = []
         self._only: Shelf | None = None
         self._top_first: list[Shelf] = []
@@ -290,16 +294,9 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
             self._surroundings.pend(self)
-        for message in messages:
-            body, form, count = message[2], message[5] & FORM_MASK, message[11]
-            if type(body) is not bytes:
-                body = bytes(body)
-            size, expires = facts_of(body, form)
-            if expires:
-                self._may_expire = True
-            shelf.entered(body, form, offset, count, size, self._turn_ms)
-            offset += count
-            self.published += count
+        count, expires = shelf.entered(messages, offset, self._turn_ms)
+        self.published += count
+        self._may_expire |= expires
         self._coming = self._coming_bytes = 0
 
     # -- its turn ------------------------------------------------------------------------------
@@ -359,6 +356,8 @@ class WorkQueue:
     def _deliver(self) -> bool:
         budget = TURN_MAX
         rota = self.rota
+        if rota.selects or self.passed:
+            return self._deliver_chosen()
         while budget > 0 and not self.is_deleted:
             takers = rota.takers()
             if not takers:
@@ -366,7 +365,6 @@ class WorkQueue:
             room = min(budget, UNACKED_MAX - self.unacked)
             if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
                 # What one of them takes, others of its channel cannot have: one by one.
-                rota.served(takers[0])
                 takers, room = takers[:1], min(room, 1)
             if len(takers) == 1:
                 room = min(room, takers[0].room)
@@ -381,6 +379,7 @@ class WorkQueue:
                 if not found:
                     continue
             if len(takers) == 1:
+                rota.served(takers[0])
                 self._give(takers[0], shelf, found)
             else:
                 dealt, last = shares(takers, found)
@@ -388,6 +387,47 @@ class WorkQueue:
                 for consumer, some in dealt:
                     self._give(consumer, shelf, some)
         return self.ready > 0
+
+    def _deliver_chosen(self) -> bool:
+        """The same, where some consumers want some messages only."""
+        passed, rota, now_ms = self.passed, self.rota, self._surroundings.clock.now_ms()
+        for each, taker in passed.offers():
+            if taker.room > 0 and taker.is_open:
+                self._hand_on(each, taker, now_ms)
+        budget = TURN_MAX
+        while budget > 0 and not self.is_deleted and rota.takers():
+            shelf, found = self._take(min(budget, passed.room, UNACKED_MAX - self.unacked))
+            if not found:
+                return False
+            budget -= len(found)
+            if self._may_expire:
+                found = self._without_expired(shelf, found)
+            for delivery in found:
+                wanting = [each for each in rota.in_turn() if wants(each, delivery)]
+                consumer = next((each for each in wanting if each.room > 0), None)
+                if consumer is not None:
+                    rota.served(consumer)
+                    self._give(consumer, shelf, [delivery])
+                else:
+                    each = Passed(shelf, delivery, now_ms, wanting)
+                    shelf.hold([delivery], each.handover)
+                    passed.add(each)
+        return self.ready > 0 and passed.room > 0 and bool(rota.takers())
+
+    def _hand_on(self, passed: Passed, consumer: Consumer, now_ms: int) -> None:
+        """Give a message to a consumer that was passed over before."""
+        self.passed.remove(passed)
+        delivery = passed.delivery
+        due_ms = self._due_ms(delivery)
+        if due_ms is not None and due_ms <= now_ms:
+            self._bury_held([delivery[PLACE]], "expired")
+            return
+        passed.handover.consumer, passed.handover.given_ms = consumer, now_ms
+        consumer.given(1)
+        if consumer.no_ack:
+            self.ack([delivery[PLACE]])
+        self.delivered += 1
+        consumer.on_deliver(consumer, [delivery])
 
     def _take(self, count: int, bytes_max: int = TURN_BYTES_MAX) -> tuple[Shelf, list[Delivery]]:
         """The next messages, all of one shelf."""
@@ -421,16 +461,20 @@ class WorkQueue:
 
     # -- ends of messages ----------------------------------------------------------------------
 
-    def _shelf(self, place: int) -> Shelf:
+    def shelf_of(self, place: int) -> Shelf:
+        """The shelf that a place is on."""
         if self._only is not None:
             return self._only
         return self.shelves[min(place & _LEVEL_MASK, len(self.shelves) - 1)]
 
     def ack(self, places: Sequence[int]) -> None:
         """Messages are done. Those that are not out are none of it."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
+            places = places[:SOME_MAX]
         only, last, count, total = self._only, None, 0, 0
         for place in places:
-            shelf = only or self._shelf(place)
+            shelf = only or self.shelf_of(place)
             handover = shelf.release(place)
             if handover is None:
                 continue
@@ -452,15 +496,18 @@ class WorkQueue:
         """There may be room for more."""
         if not self.topic:
             self._account()
-        if not self.is_pending and self.rota.all and self.ready:
+        if not self.is_pending and self.rota.all and (self.ready or self.passed):
             self._surroundings.pend(self)
 
     def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
         """Messages may be had again, from where they were; those that came too often are dead."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.requeue, places[SOME_MAX:], counted=counted))
+            places = places[:SOME_MAX]
         dead: list[int] = []
         limit = self.terms.delivery_limit
         for place in places:
-            shelf = self._shelf(place)
+            shelf = self.shelf_of(place)
             if limit is not None and counted and self._times(shelf, place) + 1 > limit:
                 dead.append(place)
                 continue
@@ -495,8 +542,8 @@ class WorkQueue:
             return
         while places:
             some = places[:TURN_MAX]
-            shelf = self._shelf(some[0])
-            some = [each for each in some if self._shelf(each) is shelf]
+            shelf = self.shelf_of(some[0])
+            some = [each for each in some if self.shelf_of(each) is shelf]
             again = partial(self._bury_held, places, reason)
             try:
                 found = shelf.held(some, cold_ok=cold_ok)
@@ -636,6 +683,8 @@ class WorkQueue:
 
     def get(self) -> tuple[Shelf, Delivery] | None:
         """The next message for somebody who asks for one; `ColdError` if it is on disk only."""
+        if self.passed:
+            self.requeue(self.passed.taken(), counted=False)
         while True:
             shelf, found = self._take(1)
             self._cold_ok = False
@@ -668,6 +717,7 @@ class WorkQueue:
         if self.terms.single_active:
             consumer.is_active = not self.rota.all
         self.rota.add(consumer)
+        self.passed.came(consumer)
         self.had_consumers = True
         for shelf in self.shelves:
             if isinstance(shelf, LogShelf):
@@ -679,7 +729,10 @@ class WorkQueue:
         if not self.rota.remove(consumer):
             return False
         consumer.close()
+        self.passed.went(consumer)
         if not self.rota.all:
+            if self.passed:
+                self.requeue(self.passed.taken(), counted=False)
             self.used()
             for shelf in self.shelves:
                 shelf.cool()
@@ -688,7 +741,9 @@ class WorkQueue:
 
     def purge(self) -> int:
         """Drop what is ready; how many messages that were."""
-        count = 0
+        count = len(self.passed)
+        if self.passed:
+            self.ack(self.passed.taken())
         for shelf in self.shelves:
             count += shelf.purge()
             if isinstance(shelf, LogShelf):
@@ -706,17 +761,19 @@ class WorkQueue:
 
     def browse(self, skip: int = 0, count: int = 100) -> list[Delivery]:
         """Messages that are ready, from one on, without taking them; it may wait for the disk."""
-        found: list[Delivery] = []
+        found = [each.delivery for each in self.passed][skip : skip + count]
+        skip -= len(self.passed)
         for shelf in self._top_first:
-            found += shelf.browse(max(0, skip), count - len(found))
-            skip -= shelf.ready
             if len(found) >= count:
                 break
+            found += shelf.browse(max(0, skip), count - len(found))
+            skip -= shelf.ready
         return found
 
     def end(self) -> None:
         """It is deleted."""
         self.is_deleted = True
+        self.passed.taken()
         if not self.topic:
             for shelf in self.shelves:
                 shelf.purge()

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, place_in
 from onelog.core.cursors.reading import QueueReader
-from onelog.core.workqueues.deliveries import AMQP_FLAG, Delivery, facts_of
+from onelog.core.routing.names import queue_of
+from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
 from onelog.errors import WireError
-from onelog.message import Message
+from onelog.message import LOOPBACK, LogOffset, Message, QueueOffset
 from onelog.record.decode import decode_message
-from onelog.record.forms import FORM_MASK, Form, amqp, form_of
+from onelog.record.forms import FORM_MASK, amqp
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
 
@@ -61,6 +62,8 @@ class LogSupply:
     def __init__(self, store: MessageStore, reader: QueueReader) -> None:
         self.store = store
         self._reader = reader
+        self.hot_bytes = 0
+        """What all shelves keep at hand together."""
 
     def read(
         self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
@@ -134,17 +137,26 @@ class LogSupply:
         return found
 
 
-def _in_amqp_form(message: Message, key: str) -> list[tuple[int, bytes]]:
+def _in_amqp_form(message: Message, topic: str) -> list[tuple[int, bytes]]:
     """The messages in a record, as record bodies of AMQP's form, and their places in it."""
     # Only who has such records needs what reads them.
-    from onelog.record.forms import kafka
-    from onelog.record.forms.conversion import neutral_of
+    from onelog.record.forms.conversion import in_amqp_form
 
     try:
-        if form_of(message.sys_flag) != Form.KAFKA:
-            return [(0, amqp.from_neutral(neutral_of(message), "", key))]
-        inner = kafka.records(message.body)
-        return [(delta, amqp.from_neutral(neutral, "", key)) for delta, neutral in inner]
+        return in_amqp_form(message, queue_of(topic)[1])
     except WireError as error:
         log.warning("a record of topic %s cannot be delivered: %s", message.topic, error)
         return []
+
+
+def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
+    """A message that was read, as AMQP has it, whatever its form is; None if it is unreadable."""
+    if delivery[FORM] == AMQP_FLAG:
+        return amqp.read(delivery[BODY])
+    place, _, body, form, stored_ms, _ = delivery
+    record = Message(
+        queue, 0, QueueOffset(place), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
+        LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
+    )  # fmt: skip
+    found = _in_amqp_form(record, queue)
+    return amqp.read(found[0][1]) if found else None

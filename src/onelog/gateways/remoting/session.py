@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.errors import (
     BatchFencedError,
@@ -34,6 +35,7 @@ from onelog.errors import (
     LeaseNotFoundError,
     MembershipError,
     MessageError,
+    NotAuthenticatedError,
     NotMasterError,
     NotPermittedError,
     NotSavedError,
@@ -45,6 +47,8 @@ from onelog.errors import (
     RecallError,
     ReplicasMissingError,
     ReplicaTimeoutError,
+    RoleNotFoundError,
+    RoutingError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -59,20 +63,24 @@ from onelog.errors import (
     TransactionForeignError,
     TransactionLateError,
     TransactionNotFoundError,
+    UserExistsError,
+    UserNotFoundError,
     WireError,
 )
 from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
-from onelog.message import Appended, encode_host, encode_properties
+from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
-from onelog.rocketmq.pop import Pop
+from onelog.rocketmq import message_types
+from onelog.rocketmq.profile import added_properties
 from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
+from onelog.wire.remoting.signature import ACCESS_KEY, SIGNATURE, signed_content
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +129,10 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
     MembershipError: ResponseCode.ILLEGAL_OPERATION,
     ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
+    UserNotFoundError: ResponseCode.USER_NOT_EXIST,
+    UserExistsError: ResponseCode.INVALID_PARAMETER,
+    RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
+    RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
@@ -154,38 +166,55 @@ class Gateway:
         self.clock = house.clock
         self.store_host = house.store_host
         self.handlers = handlers
+        self.near_handlers: dict[int, Handler] = {}
+        """Those for peers on this machine; they hold on to it, so it is changed in place."""
         self.far_handlers: dict[int, Handler] = {}
-        """Those for peers on other machines; they hold on to it, so it is changed in place."""
+        """Those for peers on other machines; the same."""
         self.started_ms = house.clock.now_ms()
         self.routes = Routes(house.broker, house.clock.now_ms, house.tls)
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
-        self.pop = Pop(house.broker, house.random, house.store_host)
+        self.pop = house.pop
+        self.typed_topics: dict[str, TopicConfig] = {}
+        """Topics that take messages of one type only."""
+        house.broker.hooks.topic_changed.append(self.topic_changed)
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
+        house.broker.users.on_change.append(self._choose_handlers)
+
+    def _choose_handlers(self) -> None:
+        """While there are users, requests are signed, and users have permissions."""
+        is_open = self.loaded.config.security.remote_admin
+        near = self.handlers
+        far = near if is_open else from_afar(near, BrokerSession.refuse_from_afar)
+        if not self.broker.users.is_open:
+            signed = {code: signed_only(each, each) for code, each in near.items()}
+            far = {code: signed_only(each, far[code]) for code, each in near.items()}
+            near = signed
+        self.near_handlers.update(near)
+        self.far_handlers.update(far)
+
+    def topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        """Remember topics that take messages of one type only."""
+        kind = None if config is None or not config.attributes else message_types.of_topic(config)
+        if config is not None and kind not in (None, message_types.MIXED):
+            self.typed_topics[name] = config
+        else:
+            self.typed_topics.pop(name, None)
 
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
         self.loaded = loaded
-        is_open = loaded.config.security.remote_admin
-        self.far_handlers.update(
-            self.handlers if is_open else from_afar(self.handlers, BrokerSession.refuse_from_afar)
-        )
+        self._choose_handlers()
         replication = loaded.config.replication
         percent = replication.slave_reads_percent if replication.slave_reads else None
         self.far_bytes = None if percent is None else machine_memory_bytes() * percent // 100
         """How far behind a group is that is better served by a slave; None if no group is."""
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
-        self.added_properties = encode_properties(
-            {
-                "MSG_REGION": self.region,
-                "TRACE_ON": "true" if self.trace else "false",
-                "CLUSTER": config.cluster,
-            }
-        )
+        self.added_properties = added_properties(config)
         """What the broker adds to the properties of every message, as RocketMQ does."""
 
 
@@ -204,10 +233,30 @@ class BrokerSession(ServerSession[Answer]):
         self.broker = gateway.broker
         self.is_local = is_here(connection.remote[0], connection.local[0])
         # Chosen once for all requests: those in a hurry need not ask who they are from.
-        self.handlers = gateway.handlers if self.is_local else gateway.far_handlers
+        self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         self.principal = Principal("", "remoting", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+
+    def authenticate(self, command: Command) -> None:
+        """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
+        ext = command.ext
+        name = ext.get(ACCESS_KEY)
+        address = self.connection.remote_address
+        if name is None:
+            if self.broker.logins.is_needed:
+                raise NotAuthenticatedError(
+                    "No accessKey is configured: requests have to be signed by a user"
+                )
+            name = ""
+            who = Principal(name, "remoting", address)
+        else:
+            who = self.broker.logins.signed(
+                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
+                "remoting", address,
+            )  # fmt: skip
+        if name != self.principal.name:
+            self.principal = who
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""
@@ -283,6 +332,16 @@ class BrokerSession(ServerSession[Answer]):
 
 
 Handler = Callable[[BrokerSession, Command], Answer | None]
+
+
+def signed_only(handler: Handler, for_others: Handler) -> Handler:
+    """The handler of a request that has to say who it is from; `for_others` is for nobody's."""
+
+    def handle(session: BrokerSession, command: Command) -> Answer | None:
+        session.authenticate(command)
+        return (handler if session.principal.name else for_others)(session, command)
+
+    return handle
 
 
 def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:

@@ -1,6 +1,6 @@
 """What each request does: ask, work as a client, speak for a broker, or administer.
 
-What administers deletes, resets or reconfigures something that others rely on. Until there are
+What administers deletes, resets or reconfigures something that others rely on. Where there are no
 users with permissions, that is for peers on the server's own machine (`security.remote_admin` lets
 the others in); everything else is for whoever can connect.
 
@@ -42,7 +42,7 @@ _KINDS: dict[Kind, str] = {
         GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST GET_TOPIC_CONFIG GET_CONSUMER_RUNNING_INFO
         INVOKE_BROKER_TO_GET_CONSUMER_STATUS VIEW_BROKER_STATS_DATA GET_NAMESRV_CONFIG
         GET_BROKER_HA_STATUS GET_BROKER_MEMBER_GROUP GET_ALL_MESSAGE_REQUEST_MODE
-        QUERY_ASSIGNMENT POLLING_INFO QUERY_STAGED
+        QUERY_ASSIGNMENT POLLING_INFO QUERY_STAGED LIST_BINDINGS
     """,
     # Sending creates topics, and heartbeats create groups, if the broker is set to allow that. A
     # consumer's commit (UPDATE_CONSUMER_OFFSET) looks like somebody else's correction of it.
@@ -64,7 +64,9 @@ _KINDS: dict[Kind, str] = {
         SET_MESSAGE_REQUEST_MODE CONSUME_MESSAGE_DIRECTLY RESUME_CHECK_HALF_MESSAGE POP_ROLLBACK
         DELETE_EXPIRED_COMMITLOG CLEAN_EXPIRED_CONSUMEQUEUE UPDATE_BROKER_CONFIG PUT_KV_CONFIG
         DELETE_KV_CONFIG WIPE_WRITE_PERM_OF_BROKER ADD_WRITE_PERM_OF_BROKER
-        UPDATE_NAMESRV_CONFIG
+        UPDATE_NAMESRV_CONFIG AUTH_CREATE_USER AUTH_UPDATE_USER AUTH_DELETE_USER AUTH_GET_USER
+        AUTH_LIST_USER AUTH_CREATE_ACL AUTH_UPDATE_ACL AUTH_DELETE_ACL AUTH_GET_ACL AUTH_LIST_ACL
+        CHANGE_BINDING
     """,
 }
 
