@@ -426,25 +426,25 @@ class WorkQueue:
         if len(places) > SOME_MAX:
             self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
             places = places[:SOME_MAX]
-        only, last, count, total = self._only, None, 0, 0
-        for place in places:
-            shelf = only or self.shelf_of(place)
-            handover = shelf.release(place)
-            if handover is None:
-                continue
-            total += 1
-            if shelf.in_log and not shelf.is_dirty:  # type: ignore[union-attr]
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
-            consumer = handover.consumer
-            if consumer is not last:
-                if last is not None:
-                    last.took_back(count)
-                last, count = consumer, 0
-            count += 1
-        if last is not None:
-            last.took_back(count)
-        self.acked += total
+        only = self._only
+        if only is not None:
+            self._done(only, only.release(places))
+        else:
+            by_shelf: dict[int, list[int]] = {}
+            for place in places:
+                by_shelf.setdefault(place & _LEVEL_MASK, []).append(place)
+            for some in by_shelf.values():
+                shelf = self.shelf_of(some[0])
+                self._done(shelf, shelf.release(some))
         self._freed()
+
+    def _done(self, shelf: Shelf, released: dict[Handover, int]) -> None:
+        for handover, count in released.items():
+            self.acked += count
+            if handover.consumer is not None:
+                handover.consumer.took_back(count)
+        if released and shelf.in_log:
+            self._surroundings.changed(shelf)  # type: ignore[arg-type]
 
     def _freed(self) -> None:
         """There may be room for more."""

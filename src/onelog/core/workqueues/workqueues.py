@@ -180,7 +180,7 @@ class WorkQueues:
                 if shelf.settle(self._supply):
                     self.shelves.changed(shelf)
                 shelves.append(shelf)
-                self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+                self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         elif not queue.topic:
             shelves = [MemoryShelf() for _ in range(queue.levels + 1)]
         queue.furnish(shelves)
@@ -365,7 +365,7 @@ class WorkQueues:
         removal = self.declared.removal(queue.vhost, queue.name)
         logged = [shelf for shelf in queue.shelves if isinstance(shelf, LogShelf)]
         for shelf in logged:
-            self._writer.watched.pop((shelf.topic, shelf.queue_id), None)
+            self._writer.watch((shelf.topic, shelf.queue_id), None)
         if has_topic and self._topics.get(queue.topic) is not None:
             self._admin.delete_topic(SELF, queue.topic, [removal])
         else:
@@ -406,7 +406,7 @@ class WorkQueues:
             shelf = self.shelves.get(queue.topic, queue_id)
             shelf.settle(self._supply)
             shelves.append(shelf)
-            self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+            self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         queue.furnish(shelves)
 
     def _vhost_deleted(self, vhost: str) -> None:
