@@ -51,6 +51,10 @@ class DeclaredQueues:
             arguments = decode_table(base64.b64decode(value["arguments"]))
             yield Declared(vhost, name, value["auto_delete"], arguments)
 
+    def has(self, vhost: str, name: str) -> bool:
+        """Whether there is such a queue."""
+        return join_key(vhost, name) in self._known
+
     def change(
         self, vhost: str, name: str, auto_delete: bool, arguments: Mapping[str, Any]
     ) -> Change:

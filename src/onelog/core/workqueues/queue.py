@@ -319,15 +319,14 @@ class WorkQueue:
                 more |= self._trim()
                 if self._may_expire and not more:
                     more = self._expire()
+            self._cold_ok = False
         except ColdError as cold:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.place_name, error)
             self._surroundings.later(_TROUBLE_MS, self.wake)
-        else:
-            self._cold_ok = False
-        if not self._is_reading:
-            self._is_busy = False
+        finally:
+            self._is_busy = self._is_reading
         if not self.topic:
             self._account()
         return more and not self.is_deleted
