@@ -477,7 +477,7 @@ def test_there_must_be_a_store_to_export_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["close", "crash"])
 def test_inspect_names_the_queues_that_old_log_is_kept_for(tmp_path: Path, how: str) -> None:
     yard = Yard(tmp_path / "store")
-    for name in ("empty", "forgotten"):
+    for name in ("empty", "forgotten", "never-read"):
         yard.queue(name)
         yard.put_all(*numbered(3), key=name)
     yard.drain("empty")
@@ -485,8 +485,10 @@ def test_inspect_names_the_queues_that_old_log_is_kept_for(tmp_path: Path, how: 
     yard.find("forgotten").ack(taker.places[:1])
     yard.record()
     getattr(yard, how)()
-    ((pin),) = document("inspect", yard.folder)["log_held_by"]
-    assert (pin["vhost"], pin["queue"], pin["messages"]) == ("/", "forgotten", 2)
+    pins = document("inspect", yard.folder)["log_held_by"]
+    assert [(pin["vhost"], pin["queue"], pin["messages"]) for pin in pins] == [
+        ("/", "forgotten", 2), ("/", "never-read", 3),
+    ]  # fmt: skip
     assert "queue forgotten of vhost / keeps the log" in invoke("inspect", yard.folder).stdout
     if how == "crash":
         yard.close()

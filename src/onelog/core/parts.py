@@ -351,8 +351,8 @@ class Parts:
             lambda: self.config,
         )  # fmt: skip
         self.keeping = Keeping(
-            self.store, self.workqueues.shelves, self.workqueues.queue_of_topic, self.writer,
-            self.warming, host,
+            self.store, self.workqueues.shelves, self.workqueues.declared,
+            self.workqueues.queue_of_topic, self.writer, self.warming, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Which queues a message goes to."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from onelog.errors import (
     TopicNotFoundError,
     VhostNotFoundError,
 )
+from tests.core.replicas import Follower, Master
 from tests.core.routing.queues import Routed
 
 
@@ -381,3 +383,28 @@ def test_what_is_durable_is_there_after_a_restart(routed: Routed, how: str) -> N
     assert routed.bodies("q") == [b"kept"]
     with pytest.raises(ExchangeNotFoundError):
         routed.publish("gone", "k")
+
+
+def test_a_replica_knows_the_same_exchanges(tmp_path: Path) -> None:
+    master = Master.at(tmp_path / "master", quick=True)
+    routed = Routed(master)
+    routed.queue("q")
+    routed.routing.declare_vhost(SELF, "shop")
+    routed.routing.declare_exchange(SELF, "/", "e", "topic")
+    routed.bind("e", "q", "#")
+    follower = Follower.at(tmp_path / "follower")
+    follower.receive(master.store)
+    assert described(follower.broker.topology) == described(master.broker.topology)
+    routed.routing.delete_exchange(SELF, "/", "e")
+    master.broker.workqueues.declare(SELF, "/", "kept", durable=True)
+    routed.publish("", "kept", b"x")
+    follower.receive(master.store)
+    assert described(follower.broker.topology) == described(master.broker.topology)
+    assert follower.broker.keeping.needed_from() < follower.store.log_end
+    assert [pin.queue for pin in follower.broker.keeping.pins()] == ["kept"]
+    master.close()
+    follower.promote()
+    promoted = Routed(follower)
+    assert promoted.publish("", "kept", b"y") == 1
+    assert promoted.bodies("kept") == [b"x", b"y"]
+    follower.close()

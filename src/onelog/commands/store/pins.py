@@ -5,53 +5,67 @@ from typing import Any
 
 import msgspec
 
-from onelog.core.durable.tables import LEASES_TOPIC
+from onelog.core.durable.tables import LEASES_TOPIC, Table
 from onelog.core.leases.journal import LEASES_FILE
-from onelog.core.workqueues.keeping import Pin, pins_of
+from onelog.core.workqueues.declared import DeclaredQueues
+from onelog.core.workqueues.keeping import Pin, all_shelves, pins_of
 from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_of
 from onelog.errors import OnelogError
+from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.record.decode import decode_messages
 from onelog.store.reader import StoreReader
 
-_NEEDLE = b'["%b",' % TABLE.encode()
 _READ_COUNT, _READ_BYTES = 1_000, 1 << 20
+
+
+class _Shelves:
+    """The table of shelves, as far as it is needed here."""
+
+    name = TABLE
+
+    def __init__(self) -> None:
+        self.known: dict[str, LogShelf] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        if value is None:
+            self.known.pop(key, None)
+        else:
+            if key not in self.known:
+                self.known[key] = shelf_of(key)
+            self.known[key].apply(value)
+
+    def parts(self) -> list[dict[str, Any]]:
+        return []
 
 
 def pins_in(store: StoreReader) -> list[Pin]:
     """Queues with messages that are not done; none, if what is recorded of them is unreadable."""
+    shelves, declared = _Shelves(), DeclaredQueues()
     try:
-        return pins_of(store, _shelves(store).values())
+        _read(store, LEASES_FILE, LEASES_TOPIC, shelves)
+        _read(store, TABLES_FILE, TABLES_TOPIC, declared)
+        return pins_of(store, all_shelves(store, shelves.known, declared))
     except (OnelogError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
         return []
 
 
-def _shelves(store: StoreReader) -> dict[str, LogShelf]:
-    shelves: dict[str, LogShelf] = {}
-    offset = 0
+def _read(store: StoreReader, file: str, topic: str, table: Table) -> None:
+    """Bring a table to its last recorded state: the snapshot in a file, and what came since."""
+    offset, needle = 0, b'["%b",' % table.name.encode()
     with contextlib.suppress(FileNotFoundError):
-        snapshot = msgspec.json.decode((store.folder / "config" / LEASES_FILE).read_bytes())
+        snapshot = msgspec.json.decode((store.folder / "config" / file).read_bytes())
         offset = snapshot["next_offset"]
-        for key, value in snapshot["tables"].get(TABLE, {}).items():
-            _apply(shelves, key, value)
-    offset = max(offset, int(store.min_offset(LEASES_TOPIC, 0)))
-    while offset < store.max_offset(LEASES_TOPIC, 0):
-        read = store.read_now(LEASES_TOPIC, 0, offset, _READ_COUNT, _READ_BYTES)
+        for key, value in snapshot["tables"].get(table.name, {}).items():
+            table.apply(key, value)
+    offset = max(offset, int(store.min_offset(topic, 0)))
+    while offset < store.max_offset(topic, 0):
+        read = store.read_now(topic, 0, offset, _READ_COUNT, _READ_BYTES)
         for part in read.slices:
             for message in decode_messages(part):
                 body = bytes(message.body)
-                for name, key, value in msgspec.json.decode(body) if _NEEDLE in body else ():
-                    if name == TABLE:
-                        _apply(shelves, key, value)
+                for name, key, value in msgspec.json.decode(body) if needle in body else ():
+                    if name == table.name:
+                        table.apply(key, value)
         if read.next_offset <= offset:
             break
         offset = read.next_offset
-    return shelves
-
-
-def _apply(shelves: dict[str, LogShelf], key: str, value: Any) -> None:
-    if value is None:
-        shelves.pop(key, None)
-    else:
-        if key not in shelves:
-            shelves[key] = shelf_of(key)
-        shelves[key].apply(value)

@@ -14,18 +14,20 @@ Invariant: `needed_from` is not behind any message that is not done.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import queue_of
+from onelog.core.workqueues.declared import DeclaredQueues
 from onelog.core.workqueues.deliveries import BODY, FORM, PLACE, SIZE, STORED_MS, TIMES, facts_of
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.recording import Shelves
 from onelog.errors import OnelogError
 from onelog.message import NewMessage
+from onelog.names import join_key
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 
@@ -57,6 +59,7 @@ class Keeping:
         self,
         store: MessageStore,
         shelves: Shelves,
+        declared: DeclaredQueues,
         queue_of_topic: Callable[[str], WorkQueue | None],
         writer: Writer,
         warming: Warming,
@@ -64,6 +67,7 @@ class Keeping:
     ) -> None:
         self._store = store
         self._shelves = shelves
+        self._declared = declared
         self._queue_of_topic = queue_of_topic
         self._writer = writer
         self._warming = warming
@@ -71,12 +75,14 @@ class Keeping:
 
     def needed_from(self) -> int:
         """Where in the log the first message of a queue is that is not done, or its end."""
-        places = (place_of(self._store, shelf) for shelf in self._shelves.known.values())
+        shelves = all_shelves(self._store, self._shelves.known, self._declared)
+        places = (place_of(self._store, shelf) for shelf in shelves)
         return min(places, default=int(self._store.confirmed))
 
     def pins(self) -> list[Pin]:
         """The queues that keep most of the log, the first of them first."""
-        return pins_of(self._store, self._shelves.known.values())
+        shelves = all_shelves(self._store, self._shelves.known, self._declared)
+        return pins_of(self._store, shelves)
 
     def prepare_retention(self, reach: int) -> None:
         """Before log files up to this offset are deleted: move what little is left in them."""
@@ -142,6 +148,20 @@ class Keeping:
         shelf.moved(end, again)
         self._shelves.changed(shelf)
         log.info("%d messages of %s were moved to the end of the log", len(found), shelf.topic)
+
+
+def all_shelves(
+    store: StoreReader, known: Mapping[str, LogShelf], declared: DeclaredQueues
+) -> Iterator[LogShelf]:
+    """The shelves of all queues, also where nothing was recorded of a queue yet.
+
+    That is so in the log of a master: its queue was never consumed.
+    """
+    yield from list(known.values())
+    for topic, is_stream in declared.topics():
+        for queue_id in list(store.queue_table.by_topic.get(topic, ())):
+            if join_key(topic, str(queue_id)) not in known and not is_stream():
+                yield LogShelf(topic, queue_id)
 
 
 def first_of(shelf: LogShelf) -> int:
