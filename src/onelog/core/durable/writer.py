@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from time import perf_counter
 from typing import Any, cast
 
 from onelog.core.durable.durability import Durability, WhenSafe
@@ -35,6 +36,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, NewRun
+from onelog.metrics import Histogram
 from onelog.store.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
 
@@ -119,6 +121,9 @@ class Writer:
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
+        self.append_seconds = Histogram()
+        """How long it took to append a tick's messages."""
+        self.confirm_seconds = self._durability.seconds
         self._open = self._store
         replicas = self._durability.replicas
         self._appended = None if replicas is None else replicas.appended
@@ -176,11 +181,15 @@ class Writer:
             log.exception("something could not be added to a tick")
         if self._records:
             own, self._records = self._records, []
+            began = perf_counter()
             is_in = self._append_list([record for records, _ in own for record in records])
+            self.append_seconds.observe(perf_counter() - began)
             for records, on_written in own:
                 self._tell_written(on_written, None if is_in else self._append_records(records))
         elif self.messages:
+            began = perf_counter()
             self._append_list([])
+            self.append_seconds.observe(perf_counter() - began)
         if self._written:
             written, self._written = self._written, []
             for receipts, messages, places in written:

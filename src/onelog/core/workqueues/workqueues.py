@@ -36,7 +36,7 @@ from onelog.core.routing.names import topic_of
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
-from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Window
+from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
 from onelog.core.workqueues.deliveries import PLACE, Delivery
@@ -448,8 +448,12 @@ class WorkQueues:
         window: Window | None = None,
         arguments: Mapping[str, Any] | None = None,
         owner: Hashable = None,
+        wants: Wants | None = None,
     ) -> Consumer:
-        """Have the messages of a queue delivered, from the end of this tick on."""
+        """Have the messages of a queue delivered, from the end of this tick on.
+
+        Of all of them, or of those that it `wants`: the others are for others.
+        """
         self._check(who, "consume", vhost, name)
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
@@ -459,6 +463,7 @@ class WorkQueues:
         consumer = Consumer(
             queue, on_deliver, on_cancel, tag=tag, no_ack=no_ack, exclusive=exclusive,
             priority=priority, prefetch=prefetch, window=window, arguments=arguments, owner=owner,
+            wants=wants,
         )  # fmt: skip
         if owner is not None:
             self._consumers.setdefault(owner, {})[consumer] = None
