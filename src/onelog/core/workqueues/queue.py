@@ -322,15 +322,14 @@ class WorkQueue:
                 more |= self._trim()
                 if self._may_expire and not more:
                     more = self._expire()
+            self._cold_ok = False
         except ColdError as cold:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.place_name, error)
             self._surroundings.later(_TROUBLE_MS, self.wake)
-        else:
-            self._cold_ok = False
-        if not self._is_reading:
-            self._is_busy = False
+        finally:
+            self._is_busy = self._is_reading
         if not self.topic:
             self._account()
         return more and not self.is_deleted
@@ -472,25 +471,25 @@ class WorkQueue:
         if len(places) > SOME_MAX:
             self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
             places = places[:SOME_MAX]
-        only, last, count, total = self._only, None, 0, 0
-        for place in places:
-            shelf = only or self.shelf_of(place)
-            handover = shelf.release(place)
-            if handover is None:
-                continue
-            total += 1
-            if shelf.in_log and not shelf.is_dirty:  # type: ignore[union-attr]
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
-            consumer = handover.consumer
-            if consumer is not last:
-                if last is not None:
-                    last.took_back(count)
-                last, count = consumer, 0
-            count += 1
-        if last is not None:
-            last.took_back(count)
-        self.acked += total
+        only = self._only
+        if only is not None:
+            self._done(only, only.release(places))
+        else:
+            by_shelf: dict[int, list[int]] = {}
+            for place in places:
+                by_shelf.setdefault(place & _LEVEL_MASK, []).append(place)
+            for some in by_shelf.values():
+                shelf = self.shelf_of(some[0])
+                self._done(shelf, shelf.release(some))
         self._freed()
+
+    def _done(self, shelf: Shelf, released: dict[Handover, int]) -> None:
+        for handover, count in released.items():
+            self.acked += count
+            if handover.consumer is not None:
+                handover.consumer.took_back(count)
+        if released and shelf.in_log:
+            self._surroundings.changed(shelf)  # type: ignore[arg-type]
 
     def _freed(self) -> None:
         """There may be room for more."""
