@@ -197,9 +197,12 @@ class AmqpSession(FramedSession):
                 number = event[0]
                 channel = channels.get(number)
                 if channel is not None and self.state == State.OPEN:
-                    if event[1] == _PUBLISH and not self._has_published:
-                        self._published()
-                    channel.handle(event)
+                    if event[1] == _PUBLISH:
+                        if not self._has_published:
+                            self._published()
+                        channel.publish(event)
+                    else:
+                        channel.handle(event)
                 else:
                     self._handle(event)
                 if self.connection.closing or self.connection.held:
