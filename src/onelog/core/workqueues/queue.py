@@ -110,8 +110,8 @@ class WorkQueue:
         "_is_head_known", "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings",
         "_top_first", "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms",
         "durable", "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name",
-        "owner", "passed", "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms",
-        "vhost",
+        "owner", "passed", "published", "redelivered", "rota", "shelves", "terms", "topic",
+        "used_ms", "vhost",
     )  # fmt: skip
 
     def __init__(
