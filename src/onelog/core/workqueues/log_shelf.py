@@ -425,9 +425,13 @@ class LogShelf:
                 if self._offset(each[PLACE]) == first:
                     return each
             return None
-        if not self.hot and self.next < self._visible_end:
+        if self.next >= self._visible_end:
+            return None
+        if not self.hot:
+            if not self.is_wanted:
+                return next(iter(self._read(self.next, 1, 1, cold_ok).found), None)
             self._read_ahead(cold_ok)
-        return self.hot[0] if self.hot and self.next < self._visible_end else None
+        return self.hot[0] if self.hot else None
 
     def browse(self, skip: int, count: int) -> list[Delivery]:
         """Messages that may be had, from one on, without taking them; it may wait for the disk."""

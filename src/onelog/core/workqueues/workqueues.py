@@ -740,6 +740,8 @@ class WorkQueues:
             for shelf in queue.shelves:
                 if isinstance(shelf, LogShelf) and shelf.wants_record:
                     self.shelves.changed(shelf)
+            if queue.rota.all and queue.ready:
+                queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.
         return bool(self._unseen)
 
     # -- for retention -------------------------------------------------------------------------
