@@ -21,12 +21,12 @@ from starlette.routing import BaseRoute, Route
 
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
-from onelog.core.workqueues.deliveries import Delivery
+from onelog.core.workqueues.deliveries import Delivery, in_amqp_form
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.http.messages import http_headers, number
 from onelog.gateways.http.requests import body_of, called, principal_of
-from onelog.record.forms import Form, amqp, amqp_fields, mqtt
+from onelog.record.forms import amqp, amqp_fields
 from onelog.record.forms.neutral import Neutral
 
 if TYPE_CHECKING:
@@ -190,6 +190,4 @@ async def _next(
 
 def _neutral(delivery: Delivery) -> Neutral:
     _, _, record, form, stored_ms, _ = delivery
-    if form == Form.MQTT.sys_flag:
-        return mqtt.to_neutral(record)
-    return amqp.to_neutral(record, stored_ms)
+    return amqp.to_neutral(in_amqp_form(record, form), stored_ms)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from onelog.core.filters.selectors import Selector, compile_selector
+from onelog.core.workqueues.deliveries import in_amqp_form
 from onelog.errors import WireError
-from onelog.gateways.stomp.contents import content_of
 from onelog.gateways.stomp.headers import shown
+from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties
 
 _JMS = {
@@ -37,7 +38,7 @@ def is_wanted(selector: Selector, properties: bytes) -> bool:
 
 def is_wanted_record(selector: Selector, record: bytes | memoryview, form: int) -> bool:
     """The same, of a message as it is kept."""
-    return is_wanted(selector, content_of(record, form).properties)
+    return is_wanted(selector, amqp.read(in_amqp_form(record, form)).properties)
 
 
 def _headers(properties: bytes) -> Mapping[str, Any]:

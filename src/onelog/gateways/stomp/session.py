@@ -9,6 +9,7 @@ the one of DISCONNECT comes after those of all frames before it.
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onelog import __version__
@@ -20,6 +21,7 @@ from onelog.errors import (
     InvalidRequestError,
     MessageError,
     MessageTooLargeError,
+    NotAuthenticatedError,
     NotMasterError,
     NotPermittedError,
     OnelogError,
@@ -60,6 +62,7 @@ ERROR_TEXTS: dict[type[OnelogError], str] = {
     QueueNotFoundError: "not found",
     TransactionNotFoundError: "no such transaction",
     NotPermittedError: "access refused",
+    NotAuthenticatedError: "wrong login",
     ResourceLockedError: "resource locked",
     PreconditionFailedError: "precondition failed",
     QueueFullError: "queue full",
@@ -123,6 +126,7 @@ class StompSession(FramedSession):
         self.transactions: dict[str, Transaction] = {}
         self.pending = 0
         """How much waits for the disk."""
+        self._is_logging_in = False
         self._leaves: str | None = None
         """The receipt of a DISCONNECT; empty, if it asks for none."""
         self._sends_ms = self._expects_ms = 0
@@ -139,14 +143,14 @@ class StompSession(FramedSession):
 
     def _handle_read(self) -> None:
         connection = self.connection
-        if self.pending >= PENDING_MAX or self._leaves is not None:
+        if self.pending >= PENDING_MAX or self._leaves is not None or self._is_logging_in:
             return
         try:
             for frame in self._reader.frames():
                 self._handle(frame)
                 if connection.closing or self._leaves is not None:
                     break
-                if self.pending >= PENDING_MAX:
+                if self.pending >= PENDING_MAX or self._is_logging_in:
                     connection.hold(True)
                     break
         except WireError as error:
@@ -240,8 +244,22 @@ class StompSession(FramedSession):
         # Clients put the name of the machine there, if they know of nothing better.
         self.vhost = vhost if self.broker.routing.has_vhost(vhost) else DEFAULT_VHOST
         self.client_id = headers.get("client-id", "")
-        self.who = Principal(headers.get("login", ""), "stomp", self.connection.remote_address)
-        self.version = self._reader.version = common[-1]
+        self._is_logging_in = True
+        self.broker.logins.log_in(
+            headers.get("login", ""), headers.get("passcode", ""), "stomp",
+            self.connection.remote_address, partial(self._logged_in, common[-1], ours),
+        )  # fmt: skip
+
+    def _logged_in(self, version: str, heartbeats: str, found: Principal | OnelogError) -> None:
+        """It is known who that is, or that it is nobody."""
+        self._is_logging_in = False
+        if self.connection.closing:
+            return
+        if isinstance(found, OnelogError):
+            self.fail(found)
+            return
+        self.who = found
+        self.version = self._reader.version = version
         # Who wants to know that the other side is alive, says so by heart-beats.
         self.connection.idle_ms = 0
         self.gateway.sessions.add(self)
@@ -251,9 +269,12 @@ class StompSession(FramedSession):
                 ("version", self.version),
                 ("session", self.session_id),
                 ("server", f"OneLog/{__version__}"),
-                ("heart-beat", ours),
+                ("heart-beat", heartbeats),
             ],
         )
+        if self.connection.held:
+            self.connection.hold(False)
+            self._handle_read()
 
     def _agree_on_heartbeats(self, wanted: str) -> str:
         """What this side promises and expects, as the client asks for it."""

@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from onelog.core.filters.selectors import Selector
+from onelog.core.workqueues.deliveries import in_amqp_form
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.stomp import selectors
-from onelog.gateways.stomp.contents import content_of
 from onelog.gateways.stomp.destinations import (
     TEMPORARY,
     TOPIC_EXCHANGE,
@@ -29,6 +29,7 @@ from onelog.gateways.stomp.destinations import (
 )
 from onelog.gateways.stomp.headers import arguments_of, is_true, number, shown
 from onelog.gateways.stomp.session import StompSession, required
+from onelog.record.forms import amqp
 from onelog.wire.stomp.frame import Frame, header_lines
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Subscription:
         version, needs_ack = self._session.version, self.mode != "auto"
         head = b"%b-%d-" % (self._session.session_id.encode(), self.number)
         for place, times, record, form, _stored_ms, _size in deliveries:
-            exchange, key, properties, body = content_of(record, form)
+            exchange, key, properties, body = amqp.read(in_amqp_form(record, form))
             if self.matches is not None and not selectors.is_wanted(self.matches, properties):
                 unwanted.append(place)
                 continue
