@@ -342,6 +342,9 @@ class Replica:
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
+        if not leader.keeps_up(target):
+            ready(f"node {target} does not keep up")  # To wait for it would be for nothing.
+            return
         try:
             self.around.core.flush()
         except OnelogError as error:

@@ -22,6 +22,7 @@ from onelog.client.admin.groups import Groups, Positions, SyncGroups, SyncPositi
 from onelog.client.admin.messages import Messages, SyncMessages
 from onelog.client.admin.topics import SyncTopics, Topics
 from onelog.client.admin.traces import SyncTraces, Traces
+from onelog.client.admin.users import SyncUsers, Users
 from onelog.client.connection.nodes import TIMEOUT_MS, Nodes
 from onelog.client.options import client_settings
 from onelog.client.synchronous import SyncClient
@@ -37,7 +38,7 @@ class AsyncAdmin:
     """A client of one or more clusters that share their name servers.
 
     Its parts are `clusters`, `bindings`, `topics`, `groups`, `positions`, `messages`,
-    `dead_letters`, `traces` and `delays`.
+    `dead_letters`, `traces`, `delays` and `users`.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -55,6 +56,7 @@ class AsyncAdmin:
         self.delays = Delays(
             nodes, self.clusters, self.topics, self.positions, self.messages, SystemClock()
         )
+        self.users = Users(nodes, self.clusters)
 
     @staticmethod
     def connect(
@@ -104,6 +106,7 @@ class Admin(SyncClient[AsyncAdmin]):
         self.dead_letters = SyncDeadLetters(core.dead_letters, self)
         self.traces = SyncTraces(core.traces, self)
         self.delays = SyncDelays(core.delays, self)
+        self.users = SyncUsers(core.users, self)
 
     @staticmethod
     def connect(
