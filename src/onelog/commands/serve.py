@@ -112,9 +112,7 @@ def up(
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
-        ),
+        typer.Option(help="Port of console, REST, metrics; 0 for none.", show_default="15672"),
     ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
@@ -141,9 +139,8 @@ def up(
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for section, port in (("kafka", kafka_port), ("mqtt", mqtt_port), ("http", http_port)):
-        if port is not None:
-            extra += ["--set", f"{section}.port={port}"]
+    for name in ("kafka.port", "mqtt.port", "http.port"):
+        extra += ["--set", f"{name}={flags[name]}"] if flags[name] is not None else []
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:

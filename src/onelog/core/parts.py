@@ -180,9 +180,6 @@ class Parts:
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self.sessions = Sessions(self.tables, clock)
-        self.retained = Retained(self.tables, self.writer, self.when_durable)
-        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
         self._wire_workqueues(random, call_soon)
 
     def _users_changed(self) -> None:
@@ -348,6 +345,9 @@ class Parts:
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
         )  # fmt: skip
+        self.sessions = Sessions(self.tables, self._clock)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
 
     # -- life ----------------------------------------------------------------------------------
 
