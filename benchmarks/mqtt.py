@@ -34,7 +34,7 @@ from onelog.wire.mqtt.packets import (
 )
 from tests.e2e.onelog_mqtt import Mosquitto, OnelogMqtt
 
-TOPIC = b"bench/topic/one"
+TOPIC = b"bench/topic/0000"
 BODY = bytes(16)
 WINDOW = 500
 """Messages of QoS 1 and 2 that are not answered."""
@@ -73,8 +73,9 @@ def subscribed(port: int, name: str, qos: int, topic: bytes = TOPIC) -> socket.s
 class Sender(threading.Thread):
     """Publishes until it is told to stop, with at most a window of messages not answered."""
 
-    def __init__(self, port: int, qos: int) -> None:
+    def __init__(self, port: int, qos: int, topic: bytes) -> None:
         super().__init__(daemon=True)
+        self._topic = topic
         self._socket = connected(port, "sender")
         self._qos = qos
         self._stopped = threading.Event()
@@ -85,11 +86,18 @@ class Sender(threading.Thread):
         count = 100
         runs = [
             b"".join(
-                encode_publish(V311, Publish(TOPIC, qos << 1, first + n if qos else 0, b"", BODY))
+                encode_publish(
+                    V311, Publish(self._topic, qos << 1, first + n if qos else 0, b"", BODY)
+                )
                 for n in range(count)
             )
             for first in range(1, WINDOW + 1, count)
         ]
+        with contextlib.suppress(OSError):
+            self._send(runs)
+
+    def _send(self, runs: list[bytes]) -> None:
+        qos = self._qos
         while not self._stopped.is_set():
             for run in runs:
                 self._socket.sendall(run)
@@ -161,13 +169,15 @@ def _answers(rows: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]", head: int,
 
 def rate(port: int, qos: int, seconds: float, readers: int = 1) -> float:
     """Messages per second that come out, to all readers together."""
-    made = [Reader(subscribed(port, f"reader-{n}", qos), qos) for n in range(readers)]
+    # A topic of its own: what is left of an earlier run must not come in between.
+    topic = b"bench/topic/%04d" % (readers + qos)
+    made = [Reader(subscribed(port, f"reader-{n}", qos, topic), qos) for n in range(readers)]
     watch = selectors.DefaultSelector()
     for reader in made:
         watch.register(reader.socket, selectors.EVENT_READ, reader)
-    sender = Sender(port, qos) if readers == 1 else None
+    sender = Sender(port, qos, topic) if readers == 1 else None
     single = connected(port, "sender") if sender is None else None
-    message = encode_publish(V311, Publish(TOPIC, qos << 1, 1 if qos else 0, b"", BODY))
+    message = encode_publish(V311, Publish(topic, qos << 1, 1 if qos else 0, b"", BODY))
     if sender is not None:
         sender.start()
     warm = time.monotonic() + 1

@@ -112,9 +112,7 @@ def up(
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
-        ),
+        typer.Option(help="Port of console, REST, metrics; 0 for none.", show_default="15672"),
     ] = None,
     amqp_port: Annotated[
         int | None,

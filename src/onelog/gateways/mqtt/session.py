@@ -80,6 +80,8 @@ class MqttSession(FramedSession):
         self._seen_ms = clients.now_ms()
         self._is_alive = False
         self._is_late = False
+        """Whether what arrives waits: for its turn, or until it is known who the client is."""
+        self._is_held = False
         self._answers: deque[_Answer] = deque()
         self._received: set[int] = set()
         """Packet ids of QoS 2 that the client has not released, in a session that is not durable.
@@ -120,6 +122,11 @@ class MqttSession(FramedSession):
                 else:
                     self._handle(head, at, end)
                 if connection.closing:
+                    return
+                if self._is_late:
+                    reader.give_back(end)
+                    self._is_held = True
+                    connection.hold()
                     return
                 if monotonic() > ends:
                     reader.give_back(end)
@@ -242,8 +249,37 @@ class MqttSession(FramedSession):
             self.connection.write(answer)
             self.connection.close()
             return
-        self._who = Principal(connect.user or "", "mqtt", self.connection.remote_address)
-        self._welcome(greeting, connect)
+        self._is_late = True  # What follows waits until it is known who that is.
+        told = partial(self._logged_in, greeting, connect)
+        logins, where = self._clients.broker.logins, self.connection.remote_address
+        if connect.user is None and connect.password is None and not logins.is_needed:
+            told(Principal("", "mqtt", where))
+        else:
+            password = (connect.password or b"").decode("utf-8", "replace")
+            logins.log_in(connect.user or "", password, "mqtt", where, told)
+
+    def _logged_in(
+        self, greeting: Greeting, connect: packets.Connect, found: Principal | OnelogError
+    ) -> None:
+        """It is known who that is, or that it is nobody."""
+        self._is_late = False
+        if self.connection.closing:
+            return
+        if isinstance(found, OnelogError):
+            reason = Reason.BAD_USER_OR_PASSWORD
+            self.connection.write(packets.encode_connack(self._level, False, reason, {}))
+            self.connection.end()
+            return
+        self._who = found
+        try:
+            self._welcome(greeting, connect)
+        except Exception:
+            # Nobody is called from here who would close the connection.
+            log.exception("%s is closed: its session failed", self.connection)
+            self.connection.abort()
+        if self._is_held:
+            self._is_held = False
+            self._next_turn()
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
