@@ -266,7 +266,10 @@ class BrokerServer:
 
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
-        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+        limits = Limits(
+            write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity,
+            proxied=self.config.net.proxy_protocol,
+        )  # fmt: skip
 
         def admitted(connection: Connection) -> Session:
             is_local = is_here(connection.remote[0], connection.local[0])
@@ -475,7 +478,9 @@ async def running_nameserver(
 ) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    limits = Limits(capacity=capacity or checked_capacity(loaded))
+    limits = Limits(
+        capacity=capacity or checked_capacity(loaded), proxied=config.net.proxy_protocol
+    )
     server = await serve_nameserver(
         config.nameserver,
         tls=config.tls,
