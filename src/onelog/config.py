@@ -415,6 +415,9 @@ class NetConfig:
     unsent_bytes_max: int = setting(
         4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
     )
+    proxy_protocol: bool = setting(
+        False, "believe load balancers that name a client's address (HAProxy's PROXY prefix)"
+    )
     frame_timeout_ms: int = setting(
         60_000, "time within which a request must arrive whole", 1_000, DAY_MS
     )

@@ -289,7 +289,8 @@ class BrokerServer:
     @property
     def _limits(self) -> Limits:
         bytes_max = self.config.broker.write_buffer_bytes_max
-        return Limits(write_bytes_max=bytes_max, capacity=self._capacity)
+        proxied = self.config.net.proxy_protocol
+        return Limits(write_bytes_max=bytes_max, capacity=self._capacity, proxied=proxied)
 
     async def _serve_websocket(self, websocket: WebSocket, make_session: MakeSession) -> None:
         await websockets.serve(websocket, make_session, self._outbox, self._limits)
@@ -512,7 +513,9 @@ async def running_nameserver(
 ) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    limits = Limits(capacity=capacity or checked_capacity(loaded))
+    limits = Limits(
+        capacity=capacity or checked_capacity(loaded), proxied=config.net.proxy_protocol
+    )
     server = await serve_nameserver(
         config.nameserver,
         tls=config.tls,

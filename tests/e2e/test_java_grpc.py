@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
 
 CLIENT = "5.1.0"
 UPDATE_AND_CREATE_TOPIC = 17
+UPDATE_BROKER_CONFIG = 25
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 TYPES = ("normal", "fifo", "delay", "transaction")
 
@@ -25,6 +26,7 @@ class Served(NamedTuple):
 
     endpoints: str
     broker_address: str
+    is_rocketmq: bool
 
 
 @pytest.fixture(params=["onelog", "rocketmq"])
@@ -35,16 +37,19 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             "broker__transaction_check_interval_ms": 1_000,
         }
         async with grpc_broker(tmp_path, **settings) as server:
-            yield Served(address(server), server.address)
+            yield Served(address(server), server.address, False)
     else:
         peer = await in_thread(lambda: ProxyPeer(tmp_path / "peer").__enter__())
         try:
-            yield Served(peer.endpoints, peer.broker_address)
+            yield Served(peer.endpoints, peer.broker_address, True)
         finally:
             await in_thread(lambda: peer.__exit__(None, None, None))
 
 
 def prepare(served: Served) -> None:
+    changes = b"recallMessageEnable=true\ntransactionTimeOut=3000\ntransactionCheckInterval=2000\n"
+    if served.is_rocketmq:
+        assert call(served.broker_address, UPDATE_BROKER_CONFIG, {}, changes).code == 0
     for kind in TYPES:
         topic = f"java-{kind}"
         ext = {

@@ -115,7 +115,7 @@ def simple_consumer(
         made.shutdown()
 
 
-class Listener(rocketmq.MessageListener):
+class Listener(rocketmq.MessageListener):  # type: ignore[misc]
     """Remembers what it got."""
 
     def __init__(self, count: int, fail_times: int = 0) -> None:

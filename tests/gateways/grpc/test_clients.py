@@ -84,7 +84,7 @@ async def test_a_timed_message_comes_then_and_one_that_is_recalled_never(tmp_pat
         await in_thread(work)
 
 
-class Checker(rocketmq.TransactionChecker):
+class Checker(rocketmq.TransactionChecker):  # type: ignore[misc]
     """Commits what it is asked about."""
 
     def __init__(self) -> None:

@@ -46,7 +46,8 @@ class Echo:
 
     def answers(self) -> dict[int, bytes]:
         """What each stream was sent as data; and trailers were read, too."""
-        at, found, decoder = 0, {}, Decoder()
+        at, decoder = 0, Decoder()
+        found: dict[int, bytes] = {}
         out = bytes(self.out)
         while at < len(out):
             high, low, kind, _, number = struct.unpack_from(">HBBBI", out, at)

@@ -6,7 +6,9 @@ a stream. What goes wrong is raised, and becomes the status in an answer, as the
 """
 
 import asyncio
+import base64
 import logging
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from onelog.config import GrpcConfig, Loaded
 from onelog.core.access import Principal
-from onelog.errors import FlushTimeoutError, OnelogError
+from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.grpc.answers import OK, RefusedError, status_of
 from onelog.gateways.grpc.clients import Clients, GrpcClient
@@ -125,6 +127,12 @@ class Call:
 
 
 Handler = Callable[[Call, Any], Any]
+
+_SIGNED = re.compile(
+    r"MQv2-HMAC-SHA1 +Credential=([^,/ ]+)[^,]*, *SignedHeaders=x-mq-date-time, *"
+    r"Signature=([0-9a-fA-F]{40})"
+)
+"""How a call is signed: the HMAC of its time, by the secret of a user."""
 
 _UNITS_MS = {b"H": 3_600_000, b"M": 60_000, b"S": 1_000, b"m": 1, b"u": 0.001, b"n": 0.000_001}
 
@@ -243,7 +251,25 @@ class GrpcSession(FramedSession):
         if not call.client_id:
             call.fail(RefusedError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty"))
             return
+        if not self.gateway.broker.users.is_open:
+            try:
+                call.who = self._signer(call)
+            except NotAuthenticatedError as error:
+                call.fail(error)
+                return
         call.guard(lambda: method.handle(call, request))
+
+    def _signer(self, call: Call) -> Principal:
+        """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
+        logins, address = self.gateway.broker.logins, self.connection.remote_address
+        signed = _SIGNED.fullmatch(call.header(b"authorization"))
+        if signed is None:
+            if logins.is_needed:
+                raise NotAuthenticatedError("requests have to be signed by a user")
+            return self.who
+        given = base64.b64encode(bytes.fromhex(signed[2])).decode()
+        content = call.header(b"x-mq-date-time").encode()
+        return logins.signed(signed[1], given, lambda: content, "grpc", address)
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""
