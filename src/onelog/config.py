@@ -173,6 +173,20 @@ class BrokerConfig:
     timer_delay_max_ms: int = setting(
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True
     )
+    pop_retry_percent: int = setting(
+        20, "how many POP requests of a hundred look for messages that came back first", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_retry_percent: int = setting(
+        0, "the same for topics with priorities: 0 makes them the lowest, 100 the highest", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_ascending: bool = setting(
+        True, "whether a higher queue of a topic with priorities is a higher priority", live=True
+    )
+    pop_separate_retry: bool = setting(
+        False, "let messages that came back to POP keep their queue, and its priority", live=True
+    )
     compaction_interval_ms: int = setting(
         15_000, "how often queues are looked for that are to be compacted", 10, DAY_MS
     )
@@ -323,6 +337,27 @@ class AmqpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcConfig:
+    """RocketMQ's gRPC protocol; limits are its proxy's. It listens where the broker does."""
+
+    port: int = setting(
+        8081, "port of RocketMQ's gRPC clients; 0 for none, -1 for a free one", -1, 65_535
+    )
+    poll_min_ms: int = setting(
+        5_000, "shortest time that a receive waits for messages", 0, 600_000, live=True
+    )
+    poll_max_ms: int = setting(
+        20_000, "longest time that a receive waits for messages", 1, 600_000, live=True
+    )
+    invisible_min_ms: int = setting(
+        10_000, "shortest time that a receiver has a message to itself", 1, DAY_MS, live=True
+    )
+    invisible_ms: int = setting(
+        60_000, "time of a lease that the broker itself renews", 100, DAY_MS, live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StompConfig:
     """STOMP, for clients of ActiveMQ and RabbitMQ. It listens where the broker does."""
 
@@ -379,6 +414,9 @@ class NetConfig:
     )
     unsent_bytes_max: int = setting(
         4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
+    )
+    proxy_protocol: bool = setting(
+        False, "believe load balancers that name a client's address (HAProxy's PROXY prefix)"
     )
     frame_timeout_ms: int = setting(
         60_000, "time within which a request must arrive whole", 1_000, DAY_MS
@@ -453,6 +491,7 @@ class Config:
     http: HttpConfig = HttpConfig()
     amqp: AmqpConfig = AmqpConfig()
     stomp: StompConfig = StompConfig()
+    grpc: GrpcConfig = GrpcConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

@@ -71,6 +71,7 @@ ALWAYS: dict[str, Value] = {
     "amqp.port": 0,
     "stomp.port": 0,
     "mqtt.port": 0,
+    "grpc.port": 0,
 }
 
 _Found = tuple[str, Path, str, str, tuple[str, int] | None, int]

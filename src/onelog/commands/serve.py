@@ -112,9 +112,7 @@ def up(
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
-        ),
+        typer.Option(help="Port of console, REST, metrics; 0 for none.", show_default="15672"),
     ] = None,
     amqp_port: Annotated[
         int | None,
@@ -123,6 +121,10 @@ def up(
     stomp_port: Annotated[
         int | None,
         typer.Option(help="Port of STOMP's clients; 0 for none.", show_default="61613"),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RocketMQ's gRPC clients; 0 for none.", show_default="8081"),
     ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
@@ -147,11 +149,12 @@ def up(
         "http.port": http_port,
         "amqp.port": amqp_port,
         "stomp.port": stomp_port,
+        "grpc.port": grpc_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port"):
+    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port", "grpc.port"):
         if flags[name] is not None:
             extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:

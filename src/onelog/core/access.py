@@ -11,7 +11,7 @@ from onelog.errors import NotPermittedError
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
 have to find out what they work with. The retry topics of a group come with the group."""
-Kind = Literal["topic", "group", "broker", "vhost", "exchange", "queue"]
+Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost"]
 Resource = tuple[Kind, str]
 """What something is done to, and its name."""
 

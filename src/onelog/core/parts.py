@@ -418,7 +418,7 @@ class Parts:
             stop()
         yield from self.tables.opening()
         yield from self.lease_tables.opening()
-        self.batch_producers.open()
+        yield from self.batch_producers.opening()
         self.topics.add_system()
         self.groups.add_system()
         config = self.config
@@ -436,7 +436,7 @@ class Parts:
             self.tables.snapshot(wait=True)
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
-        self.batch_producers.open()
+        yield from self.batch_producers.opening()
         self.compaction.open()
         self.coordinator.open()
         self.sessions.open()

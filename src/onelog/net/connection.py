@@ -47,6 +47,8 @@ class Limits:
     write_pause_bytes: int = 1 << 20
     write_bytes_max: int = 16 << 20
     capacity: Capacity | None = None
+    proxied: bool = False
+    """Whether a connection may begin with the prefix of a load balancer."""
 
 
 class Session(Protocol):
@@ -241,6 +243,8 @@ class Connection(asyncio.Protocol):
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
         """Whom a session tells that bytes wait for the rest of their frame."""
+        self.origin: tuple[str, int] | None = None
+        """Where it comes from, if somebody passes it on."""
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
@@ -392,7 +396,7 @@ class Connection(asyncio.Protocol):
         """The socket is ready, TLS included."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
-        self.remote = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.remote = self.origin or (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
         self._session: Session = self._make_session(self)

@@ -138,6 +138,30 @@ def test_messages_expire_after_a_restart_too(yard: Yard) -> None:
     assert yard.drain() == [b"b"]
 
 
+def test_who_waits_for_the_head_to_expire_does_not_read_it_again(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = yard.queue(arguments={"x-message-ttl": 60_000})
+    yard.put_all(b"a")
+    reads: list[object] = []
+    read = yard.works._supply.read
+
+    def noted(*at: Any, **how: Any) -> Any:
+        reads.append(at)
+        return read(*at, **how)
+
+    monkeypatch.setattr(yard.works._supply, "read", noted)
+    for number in range(5):
+        yard.put_all(b"%d" % number)
+    assert reads == []
+    yard.get(no_ack=True)
+    yard.put_all(b"more", expiration="100")
+    assert len(reads) <= 2
+    yard.advance(60_100)
+    yard.settle()
+    assert queue.ready == 0
+
+
 def test_very_many_expire_some_at_a_time(yard: Yard) -> None:
     queue = yard.queue(arguments={"x-message-ttl": 1_000})
     yard.put_all(*numbered(3_000))

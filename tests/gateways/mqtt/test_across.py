@@ -12,10 +12,10 @@ import onelog
 from onelog.client import Message
 from onelog.embedded_broker import EmbeddedBroker
 from onelog.wire.mqtt.codes import Packet
-from onelog.wire.mqtt.properties import Property
+from onelog.wire.mqtt.properties import Properties, Property
 from tests.gateways.mqtt.raw import properties_of, v5
 
-KEPT = {Property.SESSION_EXPIRY: 1_000}
+KEPT: Properties = {Property.SESSION_EXPIRY: 1_000}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,10 @@ def test_topics_of_mqtt_flow_into_a_topic_that_others_read(mq: EmbeddedBroker) -
     assert "sensors/+/temperature" in bind(mq)
     with v5(mq.mqtt_port) as client:
         client.connect("thermometer")
-        about = {Property.USER_PROPERTY: [("unit", "C")], Property.CONTENT_TYPE: "text/plain"}
+        about: Properties = {
+            Property.USER_PROPERTY: [("unit", "C")],
+            Property.CONTENT_TYPE: "text/plain",
+        }
         client.publish("sensors/7/temperature", b"21.5", 1, 1, about=about)
         assert client.expect(Packet.PUBACK).reason == 0
         client.publish("sensors/7/humidity", b"40", 1, 2)
@@ -52,10 +55,9 @@ def test_topics_of_mqtt_flow_into_a_topic_that_others_read(mq: EmbeddedBroker) -
     assert headers["mqtt.topic"] == b"sensors/7/temperature"
     assert headers["unit"] == b"C"
     assert headers["content-type"] == b"text/plain"
-    with mq.pull_consumer("readers", topics=["sensors"]) as reader:
-        found: list[Message] = []
-        while not found:
-            found += reader.poll(1_000)
+    with mq.pull_consumer("readers", start="first") as reader:
+        reader.subscribe("sensors")
+        found = reader.poll(20)
         assert found[0].body == b"21.5"
         assert found[0].properties["mqtt.topic"] == "sensors/7/temperature"
     bind(mq, "sensors/+/temperature", "sensors", "--remove")
@@ -98,7 +100,7 @@ def test_both_ways_at_once_make_no_circle(mq: EmbeddedBroker) -> None:
         client.publish("circle/x", b"2", 1, 2)
         with mq.producer("shop") as sender:
             sender.send(Message("circle", b"3"))
-        found = set()
+        found: set[bytes] = set()
         while len(found) < 3:
             head, body = client.read()
             if head >> 4 == Packet.PUBLISH:

@@ -35,7 +35,6 @@ class Routing:
         self, access: Access, topology: Topology, publishing: Publishing, random: Random
     ) -> None:
         self._access = access
-        self._guarded = not access.is_open
         self._topology = topology
         self._publishing = publishing
         self._random = random
@@ -48,7 +47,7 @@ class Routing:
         self.owner_gone = publishing.owner_gone
 
     def _check(self, who: Principal, action: Action, kind: Kind, vhost: str, name: str) -> None:
-        if self._guarded:
+        if not self._access.is_open:
             self._access.check(who, action, (kind, join_key(vhost, name)))
 
     # -- vhosts --------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class Routing:
     def _check_binding(
         self, who: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
     ) -> None:
-        if self._guarded:
+        if not self._access.is_open:
             self._check(who, "consume", "exchange", vhost, source)
             if kind == "topic":
                 self._access.check(who, "publish", ("topic", destination))
@@ -228,7 +227,7 @@ class Routing:
         deliver_at_ms: int | None = None,
     ) -> int:
         """Publish a message of AMQP; see `Publishing.publish`."""
-        if self._guarded:
+        if not self._access.is_open:
             self._check(who, "publish", "exchange", vhost, exchange)
         return self._publish(
             who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms

@@ -107,11 +107,11 @@ class WorkQueue:
 
     __slots__ = (
         "__weakref__", "_accounted", "_cold_ok", "_coming", "_coming_bytes", "_is_busy",
-        "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings", "_top_first",
-        "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms", "durable",
-        "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name", "owner",
-        "passed", "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms",
-        "vhost",
+        "_is_head_known", "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings",
+        "_top_first", "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms",
+        "durable", "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name",
+        "owner", "passed", "published", "redelivered", "rota", "shelves", "terms", "topic",
+        "used_ms", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -144,7 +144,7 @@ class WorkQueue:
         self._only: Shelf | None = None
         self._top_first: list[Shelf] = []
         self.is_pending = self.is_deleted = False
-        self._is_busy = self._is_reading = self._cold_ok = False
+        self._is_busy = self._is_reading = self._is_head_known = self._cold_ok = False
         self._next_place = self._coming = self._coming_bytes = self._accounted = 0
         self._turn_ms = surroundings.clock.now_ms()
         self.due_ms: int | None = None
@@ -322,15 +322,14 @@ class WorkQueue:
                 more |= self._trim()
                 if self._may_expire and not more:
                     more = self._expire()
+            self._cold_ok = False
         except ColdError as cold:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.place_name, error)
             self._surroundings.later(_TROUBLE_MS, self.wake)
-        else:
-            self._cold_ok = False
-        if not self._is_reading:
-            self._is_busy = False
+        finally:
+            self._is_busy = self._is_reading
         if not self.topic:
             self._account()
         return more and not self.is_deleted
@@ -431,6 +430,7 @@ class WorkQueue:
 
     def _take(self, count: int, bytes_max: int = TURN_BYTES_MAX) -> tuple[Shelf, list[Delivery]]:
         """The next messages, all of one shelf."""
+        self._is_head_known = False
         shelf = self._only
         if shelf is not None:
             return shelf, shelf.take(count, bytes_max, cold_ok=self._cold_ok) if count > 0 else []
@@ -472,25 +472,25 @@ class WorkQueue:
         if len(places) > SOME_MAX:
             self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
             places = places[:SOME_MAX]
-        only, last, count, total = self._only, None, 0, 0
-        for place in places:
-            shelf = only or self.shelf_of(place)
-            handover = shelf.release(place)
-            if handover is None:
-                continue
-            total += 1
-            if shelf.in_log and not shelf.is_dirty:  # type: ignore[union-attr]
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
-            consumer = handover.consumer
-            if consumer is not last:
-                if last is not None:
-                    last.took_back(count)
-                last, count = consumer, 0
-            count += 1
-        if last is not None:
-            last.took_back(count)
-        self.acked += total
+        only = self._only
+        if only is not None:
+            self._done(only, only.release(places))
+        else:
+            by_shelf: dict[int, list[int]] = {}
+            for place in places:
+                by_shelf.setdefault(place & _LEVEL_MASK, []).append(place)
+            for some in by_shelf.values():
+                shelf = self.shelf_of(some[0])
+                self._done(shelf, shelf.release(some))
         self._freed()
+
+    def _done(self, shelf: Shelf, released: dict[Handover, int]) -> None:
+        for handover, count in released.items():
+            self.acked += count
+            if handover.consumer is not None:
+                handover.consumer.took_back(count)
+        if released and shelf.in_log:
+            self._surroundings.changed(shelf)  # type: ignore[arg-type]
 
     def _freed(self) -> None:
         """There may be room for more."""
@@ -506,6 +506,7 @@ class WorkQueue:
             places = places[:SOME_MAX]
         dead: list[int] = []
         limit = self.terms.delivery_limit
+        self._is_head_known = False
         for place in places:
             shelf = self.shelf_of(place)
             if limit is not None and counted and self._times(shelf, place) + 1 > limit:
@@ -630,6 +631,8 @@ class WorkQueue:
         True if there is more of it.
         """
         now_ms = self._surroundings.clock.now_ms()
+        if self._is_head_known and self.due_ms is not None and self.due_ms > now_ms:
+            return False
         next_ms: int | None = None
         is_empty = True
         for shelf in self.shelves:
@@ -651,6 +654,7 @@ class WorkQueue:
         if is_empty and self.terms.message_ttl_ms is None:
             self._may_expire = False
         self._surroundings.expire_at(self, next_ms)
+        self._is_head_known = True
         return False
 
     def overdue(self, now_ms: int, default_ms: int) -> Iterator[Consumer]:

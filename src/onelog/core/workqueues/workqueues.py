@@ -64,6 +64,7 @@ QUEUES_MAX = 200_000
 _ROUND_QUEUES = 64
 """Queues that have their turn before anything else has its own."""
 _SEEN_AT_ONCE = 1_000
+_TROUBLE_MS = 1_000
 _HEAD_TICK_MS = 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
@@ -180,7 +181,7 @@ class WorkQueues:
                 if shelf.settle(self._supply):
                     self.shelves.changed(shelf)
                 shelves.append(shelf)
-                self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+                self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         elif not queue.topic:
             shelves = [MemoryShelf() for _ in range(queue.levels + 1)]
         queue.furnish(shelves)
@@ -340,6 +341,8 @@ class WorkQueues:
         return count
 
     def _delete(self, queue: WorkQueue, reason: str, *, has_topic: bool = True) -> None:
+        if queue.topic:
+            self._forget_topic(queue, has_topic)
         del self._queues[queue.vhost, queue.name]
         self._routing.remove_queue(queue.vhost, queue.name)
         owned = self._owned.get(queue.owner)
@@ -348,8 +351,6 @@ class WorkQueues:
             if not owned:
                 del self._owned[queue.owner]
         self._pending.pop(queue, None)
-        if queue.topic:
-            self._forget_topic(queue, has_topic)
         queue.end()
         self.expire_at(queue, None)
         for consumer in queue.consumers:
@@ -360,16 +361,25 @@ class WorkQueues:
             listener(queue, reason)
 
     def _forget_topic(self, queue: WorkQueue, has_topic: bool) -> None:
-        """A durable queue goes: so do its topic, and what is known of it."""
+        """A durable queue goes: so do its topic, and what is known of it. An error changes nothing.
+
+        Whoever hears that the topic is gone must not find the queue any more.
+        """
         del self._of_topic[queue.topic]
         removal = self.declared.removal(queue.vhost, queue.name)
+        try:
+            if has_topic and self._topics.get(queue.topic) is not None:
+                self._admin.delete_topic(SELF, queue.topic, [removal])
+            else:
+                self._tables.write([removal])
+        except OnelogError:
+            if self.declared.has(queue.vhost, queue.name):
+                self._of_topic[queue.topic] = queue
+                raise
+            log.exception("the messages of %s are still there", queue.place_name)
         logged = [shelf for shelf in queue.shelves if isinstance(shelf, LogShelf)]
         for shelf in logged:
-            self._writer.watched.pop((shelf.topic, shelf.queue_id), None)
-        if has_topic and self._topics.get(queue.topic) is not None:
-            self._admin.delete_topic(SELF, queue.topic, [removal])
-        else:
-            self._tables.write([removal])
+            self._writer.watch((shelf.topic, shelf.queue_id), None)
         self.shelves.forget(logged)
 
     def purge(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
@@ -406,7 +416,7 @@ class WorkQueues:
             shelf = self.shelves.get(queue.topic, queue_id)
             shelf.settle(self._supply)
             shelves.append(shelf)
-            self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+            self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         queue.furnish(shelves)
 
     def _vhost_deleted(self, vhost: str) -> None:
@@ -696,6 +706,7 @@ class WorkQueues:
                 self._delete(queue, "expired")
             except OnelogError as error:
                 log.error("%s is not deleted yet: %s", queue.place_name, error)
+                self._ends.add(queue, now_ms + _TROUBLE_MS)
 
     def ack_records(self, acks: Iterable[tuple[WorkQueue, Sequence[int]]]) -> list[NewMessage]:
         """Records that say that messages are done, for an append with others; see `Routing.commit`.
@@ -729,6 +740,8 @@ class WorkQueues:
             for shelf in queue.shelves:
                 if isinstance(shelf, LogShelf) and shelf.wants_record:
                     self.shelves.changed(shelf)
+            if queue.rota.all and queue.ready:
+                queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.
         return bool(self._unseen)
 
     # -- for retention -------------------------------------------------------------------------

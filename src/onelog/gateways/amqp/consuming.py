@@ -185,6 +185,11 @@ class Consuming:
         if isinstance(consumer, Consumer):
             self.session.paused.discard(consumer)
         if consumer is not None and self.session.can("consumer_cancel_notify"):
+            # After the answer to who deleted the queue: that may be the same client.
+            self.channel.gateway.call_soon(self._tell_gone, tag)
+
+    def _tell_gone(self, tag: str) -> None:
+        if not self.channel.is_closing:
             self.channel.reply("basic.cancel", tag, True)
 
     def named(self, name: str) -> str:

@@ -197,9 +197,12 @@ class AmqpSession(FramedSession):
                 number = event[0]
                 channel = channels.get(number)
                 if channel is not None and self.state == State.OPEN:
-                    if event[1] == _PUBLISH and not self._has_published:
-                        self._published()
-                    channel.handle(event)
+                    if event[1] == _PUBLISH:
+                        if not self._has_published:
+                            self._published()
+                        channel.publish(event)
+                    else:
+                        channel.handle(event)
                 else:
                     self._handle(event)
                 if self.connection.closing or self.connection.held:
@@ -316,7 +319,7 @@ class AmqpSession(FramedSession):
         if method != _CHANNEL_OPEN:
             text = f"expected 'channel.open' on channel {number}, got '{NAMES[method]}'"
             raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
-        if number > self.channel_max:
+        if len(self.channels) >= self.channel_max:
             raise not_allowed(
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({self.channel_max})"
@@ -400,7 +403,9 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        self.connection.close()
+        # Some clients would take the end of the socket for an error: it is for them to close it.
+        self.state = State.DEAF
+        self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}

@@ -220,11 +220,12 @@ class Client:
     def put(self, body: bytes, form: int, priority: int) -> None:
         """A message that is routed to `Live`."""
         clients = self._clients
-        letter = clients.letters.of(body, form)
+        letters = clients.letters
+        letter = letters.last if body is letters.body else letters.of(body, form)
         grant = self.subscriptions.grant(letter.topic, letter.publisher)
         # What the session's queue gets as well comes from there.
-        if grant is not None and not (grant.qos and self.is_durable):
-            self.outgoing.offer(letter, grant, clients.now_ms())
+        if grant is not None and not (self.is_durable and grant.qos):
+            self.outgoing.offer(letter, grant, 0 if letter.is_plain else clients.now_ms())
 
     def _delivered(self, consumer: Consumer, deliveries: list[tuple[Any, ...]]) -> None:
         clients = self._clients
@@ -252,15 +253,6 @@ class Client:
         self._consumers = {
             name: each for name, each in self._consumers.items() if each is not consumer
         }
-
-    def pause(self, is_congested: bool) -> None:
-        """The connection is full, or no more."""
-        self.outgoing.is_congested = is_congested
-        for consumer in self._consumers.values():
-            if is_congested:
-                consumer.pause()
-            else:
-                consumer.resume()
 
     def go_on(self) -> None:
         """Send what waits, as far as the window and the connection let it."""

@@ -23,8 +23,8 @@ class Letter:
     """A message, and its encodings."""
 
     __slots__ = (
-        "_halves", "body", "expires_ms", "flags", "payload", "properties", "publisher", "qos",
-        "topic",
+        "_halves", "_plain", "body", "expires_ms", "flags", "is_plain", "payload",
+        "properties", "publisher", "qos", "topic",
     )  # fmt: skip
 
     def __init__(self, body: bytes | memoryview) -> None:
@@ -38,7 +38,18 @@ class Letter:
         self.payload = content.payload
         expiry_s = mqtt.expiry_s(content.properties)
         self.expires_ms = None if expiry_s is None else content.time_ms + expiry_s * 1_000
+        self.is_plain = expiry_s is None and not self.flags & mqtt.REPLAYED
+        """Whether it looks the same to all who have the same QoS and no wishes of their own."""
+        self._plain: dict[int, Halves] = {}
         self._halves: dict[tuple[int, int, tuple[int, ...]], Halves] = {}
+
+    def plain(self, level: int, qos: int) -> Halves:
+        """The PUBLISH for all of these."""
+        halves = self._plain.get(level << 2 | qos)
+        if halves is None:
+            halves = self._encoded(level, qos << 1, (), self.topic, 0, 0)
+            self._plain[level << 2 | qos] = halves
+        return halves
 
     def halves(self, level: int, flags: int, ids: tuple[int, ...], now_ms: int) -> Halves:
         """The PUBLISH with these flags, for who has these subscription identifiers."""
@@ -88,15 +99,16 @@ class Letters:
     """Makes letters of record bodies; the last one is kept, for others who get it."""
 
     def __init__(self) -> None:
-        self._body: bytes | memoryview = b""
-        self._letter: Letter | None = None
+        self.body: bytes | memoryview = mqtt.encode(0, 0, b"", b"", b"", b"")
+        self.last = Letter(self.body)
+        """What the last body was made into."""
 
     def of(self, body: bytes | memoryview, form: int) -> Letter:
         """The letter with a record's body of this form."""
-        if body is self._body and self._letter is not None:
-            return self._letter
+        if body is self.body:
+            return self.last
         letter = Letter(body if form in (_MQTT_FORM, Form.MQTT) else _converted(body))
-        self._body, self._letter = body, letter
+        self.body, self.last = body, letter
         return letter
 
 

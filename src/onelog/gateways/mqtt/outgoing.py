@@ -41,6 +41,15 @@ class Queue(Protocol):
         """Call back when acknowledgements are in the log."""
 
 
+class Wire(Protocol):
+    """A connection, as far as it is used here."""
+
+    congested: bool
+
+    def write(self, data: bytes) -> None:
+        """Send it at the end of the tick."""
+
+
 class Sent(NamedTuple):
     """A message that the client has not answered for."""
 
@@ -60,21 +69,23 @@ class Grant(NamedTuple):
     qos: int
     keeps_retain: bool
     ids: tuple[int, ...]
+    is_plain: bool = True
+    """Whether nothing of it shows in a packet but the QoS."""
 
 
 class Outgoing:
     """The messages on their way to one connected client."""
 
     __slots__ = (
-        "_acks", "_alias_max", "_aliases", "_bytes_max", "_held", "_held_bytes",
-        "_last_id", "_level", "_on_released", "dropped", "in_flight", "is_congested", "send",
+        "_acks", "_alias_max", "_aliases", "_bytes_max", "_connection", "_held", "_held_bytes",
+        "_is_plain", "_last_id", "_level", "_on_released", "dropped", "in_flight", "send",
         "window",
     )  # fmt: skip
 
     def __init__(
         self,
         level: int,
-        send: Callable[[bytes], None],
+        connection: Wire,
         window: int,
         bytes_max: int,
         alias_max: int,
@@ -83,7 +94,8 @@ class Outgoing:
         """`on_released` records that the client has the message with an id, at a place; False if
         there is nothing to wait for."""
         self._level = level
-        self.send = send
+        self._connection = connection
+        self.send = connection.write
         self.window = window
         self._bytes_max = bytes_max
         self._alias_max = alias_max
@@ -94,23 +106,28 @@ class Outgoing:
         self._held_bytes = 0
         self._acks: dict[Queue, list[int]] = {}
         self._last_id = 0
-        self.is_congested = False
+        self._is_plain = not bytes_max and not alias_max
+        """Whether packets are the same for all who have no wishes of their own."""
         self.dropped = 0
 
     # -- to the client -------------------------------------------------------------------------
 
     def offer(self, letter: Letter, grant: Grant, now_ms: int) -> None:
         """A message for a session without a queue, or one that is not worth keeping."""
-        if min(letter.qos, grant.qos) == 0:
-            if self.is_congested:
+        connection = self._connection
+        if grant.qos == 0 or letter.qos == 0:
+            if connection.congested:
                 self.dropped += 1
+                return
+            if self._is_plain and grant.is_plain and letter.is_plain:
+                connection.write(letter.plain(self._level, 0)[0])
                 return
             halves = self._halves(letter, 0, grant, now_ms)
             if halves is not None:
                 if self._alias_max:
                     halves = self._aliased(letter, halves, grant.ids, now_ms)
                 self.send(halves[0])
-        elif self._held or self.is_congested or len(self.in_flight) >= self.window:
+        elif self._held or connection.congested or len(self.in_flight) >= self.window:
             self._hold(letter, grant, None, 0, False, False)
         else:
             self._deliver(letter, grant, None, 0, False, False, now_ms)
@@ -143,7 +160,7 @@ class Outgoing:
         is_late = letter.expires_ms is not None and letter.expires_ms <= now_ms
         if grant is None or is_late:
             self.acknowledge(queue, place)
-        elif self._held or len(self.in_flight) >= self.window or (is_own and self._is_used(place)):
+        elif not self.has_room or (is_own and self._is_used(place)):
             self._hold(letter, grant, queue, place, again, is_own)
         else:
             self._deliver(letter, grant, queue, place, again, is_own, now_ms)
@@ -162,6 +179,14 @@ class Outgoing:
         now_ms: int,
     ) -> None:
         qos = min(letter.qos, grant.qos)
+        if qos and self._is_plain and grant.is_plain and letter.is_plain:
+            same = letter.plain(self._level, qos)
+            packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
+            self.in_flight[packet_id] = tuple.__new__(
+                Sent, (letter, qos, same, queue, place, not is_own)
+            )
+            self._send(packet_id, same, again)
+            return
         halves = self._halves(letter, qos, grant, now_ms)
         aliased = halves
         if self._alias_max and halves is not None:
@@ -214,7 +239,7 @@ class Outgoing:
     def go_on(self, now_ms: int) -> None:
         """Send what waits, as far as the window lets it."""
         held = self._held
-        while held and not self.is_congested and len(self.in_flight) < self.window:
+        while held and not self._connection.congested and len(self.in_flight) < self.window:
             letter, grant, queue, place, again, is_own = held[0]
             if is_own and self._is_used(place):
                 break
@@ -230,7 +255,9 @@ class Outgoing:
     @property
     def has_room(self) -> bool:
         """Whether more may come from what can wait elsewhere."""
-        return not self._held and not self.is_congested and len(self.in_flight) < self.window
+        return (
+            not self._held and not self._connection.congested and len(self.in_flight) < self.window
+        )
 
     # -- from the client -----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from onelog.core.access import Principal
@@ -47,6 +48,8 @@ END_MS_MAX = 2_000
 ANSWERS_MAX = 10_000
 """Messages of a client that may wait for the disk; more stay unread."""
 SPANS_MAX = 1_000
+TURN_SECONDS = 0.005
+"""How long a connection's packets are handled before others have their turn."""
 KNOWN_MAX = 1_000
 """Topics, and properties, that a connection remembers to be right."""
 SUBSCRIPTIONS_MAX = 10_000
@@ -76,6 +79,9 @@ class MqttSession(FramedSession):
         self._silence_ms = 0
         self._seen_ms = clients.now_ms()
         self._is_alive = False
+        self._is_late = False
+        """Whether what arrives waits: for its turn, or until it is known who the client is."""
+        self._is_held = False
         self._answers: deque[_Answer] = deque()
         self._received: set[int] = set()
         """Packet ids of QoS 2 that the client has not released, in a session that is not durable.
@@ -91,37 +97,69 @@ class MqttSession(FramedSession):
 
     def _handle_read(self) -> None:
         self._is_alive = True
-        reader, connection = self._reader, self.connection
+        if self._is_late:
+            return
         try:
-            while len(self._answers) < ANSWERS_MAX and not connection.congested:
-                spans = reader.spans(SPANS_MAX)
-                if not spans:
-                    break
-                for head, at, end in spans:
-                    if head >> 4 == 3 and self._client is not None:
-                        self._publish(head, at, end)
-                    else:
-                        self._handle(head, at, end)
-                    if connection.closing:
-                        return
-                client = self._client
-                if client is not None:
-                    client.go_on()
+            self._handle_some()
         except PacketError as error:
             self._refuse(error)
+
+    def _handle_some(self) -> None:
+        """Handle packets for a few milliseconds; the rest waits for the next tick."""
+        reader, connection = self._reader, self.connection
+        ends = monotonic() + TURN_SECONDS
+        while len(self._answers) < ANSWERS_MAX and not connection.congested:
+            spans = reader.spans(SPANS_MAX)
+            if not spans:
+                return
+            for head, at, end in spans:
+                if head >> 4 == 3 and self._client is not None:
+                    self._publish(head, at, end)
+                elif head == 0x40 and end - at == 2 and self._client is not None:
+                    # A PUBACK as nearly all are.
+                    data = reader.data
+                    self._client.outgoing.got_puback(data[at] << 8 | data[at + 1])
+                else:
+                    self._handle(head, at, end)
+                if connection.closing:
+                    return
+                if self._is_late:
+                    reader.give_back(end)
+                    self._is_held = True
+                    connection.hold()
+                    return
+                if monotonic() > ends:
+                    reader.give_back(end)
+                    self._put_off()
+                    return
+            if self._client is not None:
+                self._client.go_on()
+
+    def _put_off(self) -> None:
+        """Go on in the next tick; nothing more is read until then."""
+        if self._client is not None:
+            self._client.go_on()
+        self._is_late = True
+        self.connection.hold()
+        self._clients.later(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_late = False
+        if self.connection.closing:
+            return
+        try:
+            super().writable()
+        except Exception:
+            log.exception("%s is closed: its session failed", self.connection)
+            self.connection.abort()
+        if not self._is_late:
+            self.connection.read_on()
 
     def writable(self) -> None:
         """The peer reads again."""
         super().writable()
-        if self._client is not None and not self.connection.congested:
-            self._client.pause(False)
+        if self._client is not None:
             self._client.go_on()
-
-    def send(self, data: bytes) -> None:
-        """Send a packet; what is too much for the client stays where it is."""
-        self.connection.write(data)
-        if self.connection.congested and self._client is not None:
-            self._client.pause(True)
 
     def connection_lost(self) -> None:
         """The connection is gone, without a goodbye."""
@@ -211,8 +249,37 @@ class MqttSession(FramedSession):
             self.connection.write(answer)
             self.connection.close()
             return
-        self._who = Principal(connect.user or "", "mqtt", self.connection.remote_address)
-        self._welcome(greeting, connect)
+        self._is_late = True  # What follows waits until it is known who that is.
+        told = partial(self._logged_in, greeting, connect)
+        logins, where = self._clients.broker.logins, self.connection.remote_address
+        if connect.user is None and connect.password is None and not logins.is_needed:
+            told(Principal("", "mqtt", where))
+        else:
+            password = (connect.password or b"").decode("utf-8", "replace")
+            logins.log_in(connect.user or "", password, "mqtt", where, told)
+
+    def _logged_in(
+        self, greeting: Greeting, connect: packets.Connect, found: Principal | OnelogError
+    ) -> None:
+        """It is known who that is, or that it is nobody."""
+        self._is_late = False
+        if self.connection.closing:
+            return
+        if isinstance(found, OnelogError):
+            reason = Reason.BAD_USER_OR_PASSWORD
+            self.connection.write(packets.encode_connack(self._level, False, reason, {}))
+            self.connection.end()
+            return
+        self._who = found
+        try:
+            self._welcome(greeting, connect)
+        except Exception:
+            # Nobody is called from here who would close the connection.
+            log.exception("%s is closed: its session failed", self.connection)
+            self.connection.abort()
+        if self._is_held:
+            self._is_held = False
+            self._next_turn()
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
@@ -228,7 +295,7 @@ class MqttSession(FramedSession):
             self._receive_max = config.receive_maximum
         self._tells_reasons = about.get(Property.REQUEST_PROBLEM_INFORMATION, 1) == 1
         outgoing = Outgoing(
-            self._level, self.send,
+            self._level, self.connection,
             min(about.get(Property.RECEIVE_MAXIMUM, 65_535), config.in_flight_max),
             about.get(Property.MAXIMUM_PACKET_SIZE, 0),
             min(about.get(Property.TOPIC_ALIAS_MAXIMUM, 0), config.topic_alias_maximum),

@@ -30,7 +30,8 @@ class Subscribed(NamedTuple):
     def grant(self) -> Grant:
         """What it grants by itself."""
         ids = (self.identifier,) if self.identifier else ()
-        return Grant(self.qos, bool(self.options & RETAIN_AS_PUBLISHED), ids)
+        keeps = bool(self.options & RETAIN_AS_PUBLISHED)
+        return Grant(self.qos, keeps, ids, not keeps and not ids)
 
 
 class Subscriptions:
@@ -84,4 +85,4 @@ class Subscriptions:
             return None
         ids = tuple(each.identifier for each in found if each.identifier)
         keeps = any(each.options & RETAIN_AS_PUBLISHED for each in found)
-        return Grant(max(each.qos for each in found), keeps, ids)
+        return Grant(max(each.qos for each in found), keeps, ids, not keeps and not ids)
