@@ -253,8 +253,8 @@ def main() -> None:
                 for row, value in results.items():
                     found.setdefault(row, {}).setdefault(name, []).append(value)
                     print(f"{name}: {row}: {value:,.1f}", flush=True)
-    for fact, value in machine_facts().items():
-        print(f"- {fact}: {value}")
+    for name, fact in machine_facts().items():
+        print(f"- {name}: {fact}")
     for row, by_name in found.items():
         print(
             f"| {row} | " + " | ".join(f"{median(each):,.1f}" for each in by_name.values()) + " |"

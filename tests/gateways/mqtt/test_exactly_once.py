@@ -172,7 +172,7 @@ def test_a_kill_between_the_packets_of_a_receiver(broker: OnelogMqtt, receiver_s
 _STEPS = st.lists(st.sampled_from(["send", "out", "in", "in", "out", "kill"]), max_size=25)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(steps=_STEPS, number=st.integers(0, 1 << 40))
 def test_any_order_of_packets_and_kills(broker: OnelogMqtt, steps: list[str], number: int) -> None:
     exchange = Exchange(broker, f"any-{number}")

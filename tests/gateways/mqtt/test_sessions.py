@@ -3,16 +3,17 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import onelog
 from onelog.wire.mqtt.codes import V5, V311, Packet, Reason
 from onelog.wire.mqtt.packets import Will
-from onelog.wire.mqtt.properties import Property
+from onelog.wire.mqtt.properties import Properties, Property
 from tests.gateways.mqtt.raw import Raw, payloads, properties_of, v5
 
-KEPT = {Property.SESSION_EXPIRY: 1_000}
+KEPT: Properties = {Property.SESSION_EXPIRY: 1_000}
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +22,12 @@ def port() -> Iterator[int]:
         yield mq.mqtt_port
 
 
-def publish(port: int, topic: str, *contents: bytes, qos: int = 1, **options: bool) -> None:
+def publish(port: int, topic: str, *contents: bytes, qos: int = 1, retain: bool = False) -> None:
     """Send messages, and wait until they are taken."""
     with Raw(port) as sender:
         sender.connect("publisher")
         for number, content in enumerate(contents, 1):
-            sender.publish(topic, content, qos, number, **options)
+            sender.publish(topic, content, qos, number, retain=retain)
             if qos == 1:
                 sender.expect(Packet.PUBACK)
             else:
@@ -49,7 +50,7 @@ def test_the_last_connection_has_the_client_id(port: int) -> None:
 @pytest.mark.parametrize("level", [V311, V5])
 def test_messages_wait_for_a_client_that_is_away(port: int, level: int) -> None:
     name = f"away-{level}"
-    kept = {"properties": KEPT} if level == V5 else {}
+    kept: dict[str, Any] = {"properties": KEPT} if level == V5 else {}
     with Raw(port, level) as client:
         assert client.connect(name, clean=False, **kept).packet_id == 0
         client.subscribe((f"{name}/#", 1))

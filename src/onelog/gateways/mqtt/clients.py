@@ -20,7 +20,7 @@ from onelog.core.durable.writer import OnStored
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.sessions.sessions import FOREVER_S, Kept
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
 from onelog.gateways.mqtt.filters import read_filter
@@ -236,10 +236,10 @@ class Clients:
         """The queue of a shared filter, which this client has now."""
         members = self._sharing.setdefault(name, set())
         members.add(client_id)
-        for queue in self.broker.workqueues.queues(who, DEFAULT_VHOST):
-            if queue.name == name:
-                return queue
-        return self.broker.workqueues.declare(who, DEFAULT_VHOST, name, durable=durable)
+        try:
+            return self.broker.workqueues.find(who, DEFAULT_VHOST, name)
+        except QueueNotFoundError:
+            return self.broker.workqueues.declare(who, DEFAULT_VHOST, name, durable=durable)
 
     def unshare(self, name: str, client_id: str) -> None:
         """A client does not have a shared filter any more; with the last one its queue goes."""
