@@ -70,7 +70,7 @@ class Bench:
         )
         self.mqtt.on_message = self._heard
         subscribed: list[bool] = []
-        self.mqtt.on_connect = lambda *_: self.mqtt.subscribe("from/#", 1)
+        self.mqtt.on_connect = self._subscribe
         self.mqtt.on_subscribe = lambda *_: subscribed.append(True)
         self.mqtt.connect("127.0.0.1", mq.mqtt_port)
         self.mqtt.loop_start()
@@ -92,6 +92,9 @@ class Bench:
         self.mqtt.disconnect()
         self.mqtt.loop_stop()
         disconnect()
+
+    def _subscribe(self, *_: object) -> None:
+        self.mqtt.subscribe("from/#", 1)
 
     def _heard(self, client: object, data: object, message: Any) -> None:
         pairs = dict(getattr(message.properties, "UserProperty", []))
@@ -136,7 +139,7 @@ def send_stomp(bench: Bench, key: str) -> None:
 
 
 def send_mqtt(bench: Bench, key: str) -> None:
-    properties = Properties(PacketTypes.PUBLISH)
+    properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.UserProperty = [("__key", key), *HEADERS.items()]
     sent = bench.mqtt.publish("from/mqtt", body("mqtt"), 1, properties=properties)
     sent.wait_for_publish(SECONDS)
@@ -165,7 +168,7 @@ SENDERS = {name: globals()[f"send_{name}"] for name in PROTOCOLS}
 
 
 def read_rocketmq(bench: Bench) -> dict[str, Told]:
-    found = {}
+    found: dict[str, Told] = {}
     with bench.mq.pull_consumer("readers", start="first") as consumer:
         for sender in PROTOCOLS:
             consumer.subscribe(topic(sender))
