@@ -5,7 +5,7 @@ them all. Gateways do not import each other: what two of them need is here, or i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
@@ -19,6 +19,7 @@ from onelog.message import Message
 from onelog.net.connection import Connection, Session
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocket
 from onelog.rocketmq.pop import Pop
 
 Offload = Callable[[Callable[[], None], Callable[[], None]], None]
@@ -73,6 +74,8 @@ class Standing:
     """Called with the addresses of a slave's master when the name servers tell of another one."""
     followers: Callable[[], Sequence[FollowerState]] = tuple
     """Who follows this node now."""
+    kafka_nodes: Callable[[], Mapping[int, str]] = dict
+    """Where Kafka's clients find each node of the set, once it is master."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,16 @@ class House:
     stalls: Stalls
     """How often the event loop was held."""
     standing: Standing = field(default_factory=Standing)
+    connections: Callable[[], Iterable[tuple[str, Connection]]] = tuple
+    """Who is connected now, and by which section's protocol."""
+    serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
+    """Serves a session on a WebSocket that the HTTP port has accepted, until it ends."""
+    routes: list[str] = field(default_factory=list)
+    """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
+    first client comes; each function is given the house, and returns routes of Starlette. A gateway
+    adds its own in its constructor."""
+    make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
+    """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
     lookups: int = field(init=False, default=0)
     pop: Pop = field(init=False)
     """RocketMQ's POP: its clients take messages through more than one protocol."""

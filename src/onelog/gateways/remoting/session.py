@@ -48,6 +48,7 @@ from onelog.errors import (
     ReplicasMissingError,
     ReplicaTimeoutError,
     RoleNotFoundError,
+    RoutingError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -131,6 +132,7 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     UserNotFoundError: ResponseCode.USER_NOT_EXIST,
     UserExistsError: ResponseCode.INVALID_PARAMETER,
     RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
+    RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
