@@ -74,6 +74,9 @@ for _name, _text in {
     "dlq": "Dead letters: what consumer groups gave up, resending and dropping it.",
     "delay": "Delayed and timed messages: what waits, and taking it back.",
     "cluster": "Clusters and brokers: who is there, how they are.",
+    "user": "Users: who may log in, and with which roles.",
+    "role": "Roles: what several users may do.",
+    "permission": "Permissions: what users and roles may do to which topics and groups.",
     "store": "Look into a store's files: read-only, OneLog's or RocketMQ's, also while a broker "
     "runs.",
     "lake": "Topics as lake tables: keep them fresh, and small.",

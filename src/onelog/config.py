@@ -337,8 +337,26 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Who may do what. (There are no users yet, only machines.)"""
+    """Who may do what. Without users, everybody on this machine may do everything."""
 
+    anonymous: bool = setting(
+        False, "serve other machines without users; with users: who does not log in",
+        live=True,
+    )  # fmt: skip
+    jwks: str = setting(
+        "", "file or URL of the keys that sign tokens (JWKS); empty: no tokens are taken",
+        pattern=r"\S*", example="https://login.example/keys",
+    )  # fmt: skip
+    jwt_issuer: str = setting(
+        "", "who must have issued a token (iss); empty: anybody", pattern=r"\S*",
+        example="https://login.example",
+    )  # fmt: skip
+    jwt_audience: str = setting(
+        "", "whom a token must be for (aud); empty: anybody", pattern=r"\S*", example="onelog"
+    )
+    jwt_claim: str = setting(
+        "sub", "what of a token names the user", pattern=r"\S+", example="preferred_username"
+    )
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )

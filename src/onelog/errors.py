@@ -182,6 +182,25 @@ class ListenError(OnelogError):
 class NotPermittedError(OnelogError):
     """Something that this peer may not do, or that is switched off for everybody."""
 
+    kind = ""
+    """What it would have been done to: a topic, a group, ..."""
+
+
+class NotAuthenticatedError(NotPermittedError):
+    """Somebody who has not logged in, or could not: wrong name, password, signature or token."""
+
+
+class UserNotFoundError(OnelogError):
+    """A user that does not exist."""
+
+
+class UserExistsError(OnelogError):
+    """A user that exists already."""
+
+
+class RoleNotFoundError(OnelogError):
+    """A role that does not exist."""
+
 
 class KeyNotFoundError(OnelogError):
     """A key, or a whole namespace of them, that the key-value configuration does not have."""

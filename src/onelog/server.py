@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.durable.tables import exhausted
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.capacity import Capacity, checked_capacity, make_capacity
-from onelog.net.connection import Limits, Outbox
+from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
@@ -41,6 +42,8 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
+STRANGERS_MAX = 1_000
+"""Whose refusal is logged once each."""
 ROLE_CHANGE_SECONDS = 0.2
 """How long clients may take to read their last answers when a node becomes master, or no master."""
 GATEWAYS = [
@@ -49,6 +52,30 @@ GATEWAYS = [
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
+
+
+class Stranger:
+    """A connection from another machine while there are no users: it is closed."""
+
+    def __init__(self, connection: Connection, warned_of: set[str]) -> None:
+        host = connection.remote[0]
+        if host not in warned_of and len(warned_of) < STRANGERS_MAX:
+            warned_of.add(host)
+            log.warning(
+                "%s was not let in: other machines are served once there are users (onelog user "
+                "create ...), or with security.anonymous=true",
+                host,
+            )
+        connection.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Nothing of it is read."""
+
+    def writable(self) -> None:
+        """Nothing is told it."""
+
+    def connection_lost(self) -> None:
+        """Nothing hung on it."""
 
 
 def void(*_: object) -> None:
@@ -82,8 +109,11 @@ class BrokerServer:
         self.tls = Tls(loaded.config.tls)
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
+        self._warned_of: set[str] = set()
         self._is_built = False
         """Whether there is a core, of a node whose role can change."""
+        self._opened = asyncio.Event()
+        """Set while the core knows everything: not while it is being opened."""
 
     async def start(self) -> None:
         """Open the store, listen, register."""
@@ -97,6 +127,8 @@ class BrokerServer:
             self.config = replace(self.config, kafka=kafka)
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
+        if is_elected:
+            self._import_all()
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(
                 Path(config.store_path).expanduser(), self.config.store, gated=is_gated
@@ -111,7 +143,8 @@ class BrokerServer:
         )
         try:
             if not is_elected:
-                self._build()
+                exhausted(self._build())
+                self._opened.set()
             await self.role.start()
             if not is_elected:
                 await self._listen_all()
@@ -124,6 +157,12 @@ class BrokerServer:
         self._tasks.append(self._loop.create_task(self._retain_forever()))
         log.info("broker %s listens on %s", config.name, self.address)
 
+    def _import_all(self) -> None:
+        """Not only when this node becomes master: clients wait then."""
+        for section, place in GATEWAYS:
+            if value_of(self.config, f"{section}.port"):
+                _imported(place)
+
     @property
     def _is_slave(self) -> bool:
         """Whether it follows another one, if there is nobody to elect a master."""
@@ -134,6 +173,7 @@ class BrokerServer:
 
         Clients have to connect again: they have to ask who is master anyway.
         """
+        self._opened.clear()
         if self._is_built:
             self._is_built = False
             self.house.standing.leaves = False
@@ -144,11 +184,15 @@ class BrokerServer:
             await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
             self.left_out.clear()
         between()
-        self._build()
+        # In steps: whoever is to be master has to keep its lease meanwhile.
+        for _ in self._build():
+            await asyncio.sleep(0)
         self._is_built = True
+        self._opened.set()
         await self._listen_all()
 
-    def _build(self) -> None:
+    def _build(self) -> Generator[None, None, None]:
+        """Make the core and its gateways, and open it in steps."""
         config = self.config.broker
         loop = self._loop
         random = Random()
@@ -168,6 +212,7 @@ class BrokerServer:
             replication=self.config.replication,
             replicas=self.role.leader,
         )
+        self.broker.logins.configure(self.config.security)
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
@@ -178,7 +223,7 @@ class BrokerServer:
             for section, place in GATEWAYS
             if value_of(self.config, f"{section}.port") and section in self._sections
         }
-        self.broker.open(ROCKETMQ, follower=self.role.is_slave)
+        yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property
     def _sections(self) -> list[str]:
@@ -219,9 +264,16 @@ class BrokerServer:
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
         limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
+
+        def admitted(connection: Connection) -> Session:
+            is_local = is_here(connection.remote[0], connection.local[0])
+            if self.broker.logins.admits(is_local):
+                return make_session(connection)
+            return Stranger(connection, self._warned_of)
+
         for kind in self._listening:
             listener = await kind.open(
-                config.host, port, make_session, clock=self._clock, outbox=self._outbox,
+                config.host, port, admitted, clock=self._clock, outbox=self._outbox,
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
@@ -298,6 +350,7 @@ class BrokerServer:
         self.house.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
+        self.broker.logins.configure(self.config.security)
         for gateway in self.gateways.values():
             gateway.refresh(self.house.loaded)
 
@@ -311,9 +364,11 @@ class BrokerServer:
     async def retain(self, *, manual: bool = False) -> RetentionRound:
         """One round of retention, beside everything else; see `Retention.run`."""
         async with self._retaining:
+            await self._opened.wait()
             times = self.broker.topics.retention_ms()
             sizes = self.broker.topics.retention_bytes()
             reach = await asyncio.to_thread(self.store.retention.reach, times)
+            await self._opened.wait()
             self.broker.prepare_retention(reach)
             done = await _in_steps(self.store.retention.steps(times, sizes, manual=manual))
             for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():

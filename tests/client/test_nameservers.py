@@ -11,8 +11,8 @@ from onelog.client.producer.producer import AsyncProducer
 from onelog.config import NameserverConfig, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.nameserver.server import serve_nameserver
-from onelog.server import running_broker
+from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.server import BrokerServer, running_broker
 from tests.client.mutable_proxy import proxied
 from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL
@@ -33,21 +33,31 @@ class Pauses:
         self._last = now
 
 
+async def three_nameservers(folder: Path) -> list[NameServer]:
+    return [
+        await serve_nameserver(NameserverConfig(port=0, kv_path=str(folder / f"{n}.json")))
+        for n in range(3)
+    ]
+
+
+async def create(broker: BrokerServer, topic: str, names: NameServer) -> None:
+    broker.broker.admin.create_topic(SELF, TopicConfig(topic, 1, 1))
+    routes = names.registry.routes
+    await eventually(
+        lambda: routes.route(topic) is not None, "a new topic is known", PAUSE_SECONDS_MAX
+    )
+
+
 async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one_is_killed(
     tmp_path: Path,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        servers = [
-            await serve_nameserver(NameserverConfig(port=0, kv_path=str(tmp_path / f"{n}.json")))
-            for n in range(3)
-        ]
+        servers = await three_nameservers(tmp_path)
         for server in servers[1:]:
             stack.push_async_callback(server.close)
         half_dead = await stack.enter_async_context(proxied(servers[1].address[1]))
-        where = ";".join(
-            [f"127.0.0.1:{servers[0].address[1]}", half_dead.address,
-             f"127.0.0.1:{servers[2].address[1]}"]
-        )  # fmt: skip
+        first, last = (f"127.0.0.1:{each.address[1]}" for each in (servers[0], servers[2]))
+        where = ";".join([first, half_dead.address, last])
         overrides = {
             **SMALL, "broker.store_path": str(tmp_path / "store"), "broker.nameservers": where,
             "broker.register_timeout_ms": 60_000,
@@ -78,13 +88,6 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
                 sent.add(body)
             sends.note()
 
-        async def create(topic: str) -> None:
-            broker.broker.admin.create_topic(SELF, TopicConfig(topic, 1, 1))
-            routes = servers[2].registry.routes
-            await eventually(
-                lambda: routes.route(topic) is not None, "a new topic is known", PAUSE_SECONDS_MAX
-            )
-
         await send("orders", 0)
         await eventually(lambda: len(got) == 1, "the first message came")
         half_dead.is_mute = True
@@ -94,7 +97,7 @@ async def test_clients_go_on_when_of_three_name_servers_one_is_half_dead_and_one
         for number in range(1, 21):
             # An old topic, one that is new to this client, and one that is new to the broker.
             await send("orders", number)
-            await create(f"late{number}")
+            await create(broker, f"late{number}", servers[2])
             await send(f"late{number}", number)
             await producer.instance.routes.refresh("orders")
             await asyncio.sleep(0.02)

@@ -90,7 +90,7 @@ def test_it_writes_nothing_and_says_who_does(
     with pytest.raises(NotMasterError, match=r"10\.0\.0\.6"):
         follower.topic("new")
     follower.broker.master_is("")
-    with pytest.raises(NotMasterError, match="not known"):
+    with pytest.raises(NotMasterError, match="there is none now"):
         follower.broker.delete_before(SELF, "orders", 0, 1)
     follower.advance(600_000)
     follower.close()

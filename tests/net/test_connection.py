@@ -180,6 +180,28 @@ async def test_all_connections_are_flushed_by_one_call_or_by_hand() -> None:
     assert [wire.writes for wire in wires] == [[b"x"]] * 3
 
 
+async def test_a_socket_that_is_gone_keeps_nobody_else_from_being_flushed() -> None:
+    """uvloop raises for a socket that it has closed, of which it does not always tell."""
+
+    class Gone(Wire):
+        def write(self, data: Any) -> None:
+            raise RuntimeError("unable to perform operation on it; the handler is closed")
+
+    outbox = Outbox(asyncio.get_running_loop())
+    wires = [Wire(), Gone(), Wire()]
+    lost: list[Connection] = []
+    connections = [Connection(Echo, outbox, Limits(), lost.append) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+        connection.write(b"x")
+    outbox.flush()
+    assert [wire.writes for wire in wires] == [[b"x"], [], [b"x"]]
+    await asyncio.sleep(0)
+    assert lost == [connections[1]]
+    connections[1].connection_lost(None)
+    assert lost == [connections[1]]
+
+
 async def test_much_is_not_held_back_until_the_tick_ends() -> None:
     connection, wire, _ = connected()
     connection.write(bytes(FLUSH_BYTES))

@@ -257,6 +257,7 @@ async def test_what_people_ask_of_a_set_is_done(live: LiveSet) -> None:
         await live.sends()
 
         live.start(master)
+        await live.in_sync(0, 1, 2)  # It is counted only if it is there.
         live.start(3)
         ended = await live.onelog("cluster", "join", "3", "--json")
         assert ended.document["replicas"] == 4

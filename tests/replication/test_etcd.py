@@ -89,6 +89,17 @@ async def test_keys_go_with_their_lease(etcd: Etcd) -> None:
     assert await etcd.transact({}, {"master": Put(b"me", lease.number)}) == 0
 
 
+async def test_a_connection_is_good_for_more_after_a_refusal(etcd: Etcd) -> None:
+    """Refusals end with trailers, which belong to no other answer."""
+    lease = (await etcd.grant_lease(5_000)).number
+    await etcd.revoke_lease(lease)
+    for _ in range(3):
+        with pytest.raises(RegistryError, match="lease not found"):
+            await etcd.revoke_lease(lease)
+        assert await etcd.transact({}, {"state": Put(b"late", lease)}) == 0
+        assert (await etcd.read_all()).entries == {}
+
+
 async def test_changes_are_told(etcd: Etcd) -> None:
     changes: list[None] = []
     etcd.watch(lambda: changes.append(None))

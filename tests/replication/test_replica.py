@@ -1,5 +1,6 @@
 """A node's roles on real stores: in which order they change, and what is acknowledged meanwhile."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -276,6 +277,18 @@ def test_a_hand_over_to_one_that_does_not_catch_up_is_given_up(make: Make) -> No
     assert world.core.told[-1] == "write again"
 
 
+def test_nobody_waits_for_a_hand_over_to_one_that_has_not_been_heard_of_for_long(
+    make: Make,
+) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    world.run(CONFIG.lag_ms + 200)
+    said: list[str] = []
+    world.replica.prepare_hand_over(1, said.append)
+    assert said == ["node 1 does not keep up"]
+    assert "refuse" not in world.core.told
+
+
 def test_a_role_that_cannot_be_taken_is_tried_again_and_the_node_says_that_it_is_unfit(
     make: Make,
 ) -> None:
@@ -288,6 +301,29 @@ def test_a_role_that_cannot_be_taken_is_tried_again_and_the_node_says_that_it_is
     world.trouble = None
     world.run(AGAIN_MS)
     assert not world.core.follows
+    assert world.replica.progress().fit
+
+
+def test_a_master_says_that_it_is_unfit_as_soon_as_its_disk_takes_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make(0)
+    world.replica.become(master_of(1), in_sync(0))
+    allocate, full = os.posix_fallocate, True
+
+    def refuse(fd: int, at: int, size: int) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        allocate(fd, at, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    # Each to a topic of its own, whose queue wants room.
+    for number in range(2):
+        with pytest.raises(StoreFullError):
+            world.store.append([message(b"%d" % number, f"new-{number}")])
+        assert not world.replica.progress().fit
+    full = False
+    world.store.append([message(b"1", "new-1")])
     assert world.replica.progress().fit
 
 

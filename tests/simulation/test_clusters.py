@@ -86,4 +86,6 @@ def test_each_bug_that_is_put_in_is_found_within_a_hundred_seeds(bug: str) -> No
     run = start(1, "--to", 100, "--steps", STEPS, "--bug", bug, "--lines", 20)
     (text,) = ended([run])
     print(text)
+    # A program that could not even start ends with 1, too.
     assert run.returncode == 1, "it was not found"
+    assert "failed at step" in text

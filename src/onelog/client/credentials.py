@@ -1,8 +1,7 @@
 """Who a client is: an access key, and a signature that proves the secret belonging to it.
 
-A signed request carries its own fields and three more: AccessKey, SecurityToken (if there is one)
-and Signature, which is the HMAC-SHA1, in base64, of the values of all the other fields in the order
-of their names, followed by the body. The secret itself never travels.
+What is signed, and where the signature goes, is in `wire.remoting.signature`. The secret itself
+never travels.
 
 Invariant: what is signed is what is sent. A request is signed last, when nothing will be added.
 """
@@ -15,11 +14,14 @@ from pathlib import Path
 
 from onelog.errors import ConfigError
 from onelog.message import Buffer
+from onelog.wire.remoting.signature import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    signed_content,
+)
 
 SECRET_BYTES_MAX = 64 << 10
-ACCESS_KEY = "AccessKey"
-SECURITY_TOKEN = "SecurityToken"
-SIGNATURE = "Signature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Credentials:
         signed[ACCESS_KEY] = self.access_key
         if self.security_token:
             signed[SECURITY_TOKEN] = self.security_token
-        values = "".join([signed[name] for name in sorted(signed)]).encode()
-        digest = hmac.digest(self.secret_key.encode(), values + body, "sha1")
+        digest = hmac.digest(self.secret_key.encode(), signed_content(signed, body), "sha1")
         signed[SIGNATURE] = base64.b64encode(digest).decode("ascii")
         return signed
 

@@ -135,8 +135,9 @@ async def join(
         await members.wait_for(node, lambda text: typer.echo(text, err=True))
         view = await members.view()
         assert view.state is not None
-        count = replicas or max(view.state.replicas, len(view.nodes))
         state = view.state
+        # A member that is away for a moment is one all the same.
+        count = replicas or max(state.replicas, len(view.nodes.keys() | set(state.in_sync)))
         if count != state.replicas:
             state = await members.set_replicas(count)
         document = {

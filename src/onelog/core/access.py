@@ -1,7 +1,7 @@
 """Who asks, and whether they may.
 
-Everything that is done for a peer is done for a `Principal`. Nobody has to prove yet who they are,
-so everybody may do everything; who is to decide otherwise hands another `Access` to the broker.
+Everything that is done for a peer is done for a `Principal`. Without users everybody may do
+everything; `core.users` decides once there are some.
 """
 
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ from onelog.errors import NotPermittedError
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
 have to find out what they work with. The retry topics of a group come with the group."""
-Kind = Literal["topic", "group", "broker", "vhost", "exchange", "queue"]
+Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost"]
 Resource = tuple[Kind, str]
 """What something is done to, and its name."""
 
@@ -41,6 +41,8 @@ class Access:
     def check(self, who: Principal, action: Action, resource: Resource) -> None:
         """`NotPermittedError` if they may not."""
         if not self.is_open and not self.may(who, action, resource):
-            raise NotPermittedError(
+            error = NotPermittedError(
                 f"{who.name or who.address} may not {action} {resource[0]} {resource[1]}"
             )
+            error.kind = resource[0]
+            raise error

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from onelog.clock import Clock
-from onelog.core.access import Access, Principal
+from onelog.core.access import Access, Kind, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
@@ -44,6 +44,9 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 OFFSET_MAX = (1 << 63) - 1
+
+
+_Named = TypeVar("_Named", TopicConfig, GroupConfig)
 
 
 class QueueStats(NamedTuple):
@@ -186,7 +189,7 @@ class Admin:
 
         The broker's own topics, and light queues, have queues without having settings.
         """
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         kept = (OWN_PREFIX, self.topic_table.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         return [
             topic
@@ -205,10 +208,16 @@ class Admin:
         """Whether a name is one of the broker's own."""
         return self.topic_table.is_system(topic)
 
+    def _seen(self, who: Principal, kind: Kind, found: list[_Named]) -> list[_Named]:
+        """Those that they may know of."""
+        if self.access.is_open:
+            return found
+        return [each for each in found if self.access.may(who, "describe", (kind, each.name))]
+
     def topics(self, who: Principal) -> tuple[DataVersion, list[TopicConfig]]:
         """Every topic, in the order of creation, and the version of the whole set."""
         self.access.check(who, "describe", ("broker", self.name))
-        return self.topic_table.version, self.topic_table.all()
+        return self.topic_table.version, self._seen(who, "topic", self.topic_table.all())
 
     def topic_stats(self, who: Principal, topic: str) -> TopicStats:
         """Every queue of a topic, the empty ones too."""
@@ -235,7 +244,7 @@ class Admin:
 
     def unread(self, who: Principal, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
         """Of messages that retention just deleted, how many each group had not read yet."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         lost: dict[str, int] = {}
         for (topic, queue_id), count in deleted.items():
             start = self.store.min_offset(topic, queue_id)
@@ -266,7 +275,7 @@ class Admin:
     def groups(self, who: Principal) -> tuple[DataVersion, list[GroupConfig]]:
         """Every consumer group, in the order of creation, and the version of the whole set."""
         self.access.check(who, "describe", ("broker", self.name))
-        return self.group_table.version, self.group_table.all()
+        return self.group_table.version, self._seen(who, "group", self.group_table.all())
 
     def topics_of_group(self, who: Principal, group: str) -> list[str]:
         """The topics in which a group has a position."""
@@ -280,12 +289,12 @@ class Admin:
 
     def producers(self, who: Principal) -> dict[str, list[Member]]:
         """The live members of every producer group, in the order they came."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return {group: self.members.producers(group) for group in self.members.producer_groups()}
 
     def request_modes(self, who: Principal) -> dict[tuple[str, str], RequestMode]:
         """How groups consume topics, by topic and group, where that is not the default."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return self.modes.all()
 
     def set_request_mode(self, who: Principal, group: str, topic: str, mode: RequestMode) -> None:
@@ -339,7 +348,7 @@ class Admin:
         self, who: Principal, *, ordered_only: bool = False
     ) -> list[ConsumeStats]:
         """How far every group is, one entry per group and topic."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         found = []
         topics = self.offsets.topics_by_group()
         for group in self.group_table.all():
@@ -493,7 +502,7 @@ class Admin:
         self, who: Principal
     ) -> tuple[DataVersion, dict[tuple[str, str], dict[int, int]]]:
         """The positions of all groups, by group and topic, and the version of the whole set."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         return self.versions[self.offsets.name], self.offsets.all()
 
     # -- messages ------------------------------------------------------------------------------
@@ -523,7 +532,7 @@ class Admin:
 
     def count_timed(self, who: Principal, on_counted: OnCounted) -> None:
         """Call back with how many timed messages of each topic wait."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         self.timers.count_by_topic(on_counted)
 
     def find_given_up(self, who: Principal, message_id: str) -> Message:

@@ -348,8 +348,10 @@ class Broker(Parts):
                 self._check_consumer(who, cursor.group, cursor.topic)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
-    def suggested_broker(self, group: str, fetched: Fetched, far_bytes: int) -> int:
+    def suggested_broker(self, who: Principal, group: str, fetched: Fetched, far_bytes: int) -> int:
         """The id of that broker of the set which a group should read from next."""
+        if self._guarded:
+            self.access.check(who, "consume", ("group", group))
         return self.fetches.suggested_broker(group, fetched, far_bytes)
 
     def settled(
@@ -773,6 +775,11 @@ class Broker(Parts):
         """The declared queues that the log has to be kept for, however old it is."""
         self.access.check(who, "describe", ("broker", self.config.name))
         return self.keeping.pins()
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether another broker writes the log."""
+        return self.follows
 
     @property
     def log_end(self) -> int:

@@ -8,7 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,7 +32,14 @@ from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
-from onelog.core.durable.tables import LEASES_TOPIC, Change, Table, Tables, Versions
+from onelog.core.durable.tables import (
+    LEASES_TOPIC,
+    Change,
+    Table,
+    Tables,
+    Versions,
+    exhausted,
+)
 from onelog.core.durable.waiting import Key, Waiting
 from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
@@ -60,6 +67,8 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.logins import Logins
+from onelog.core.users.users import Users
 from onelog.core.workqueues.keeping import Keeping
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
@@ -142,14 +151,13 @@ class Parts:
         """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
-        self.access = access or Access()
+        self.users = Users()
+        self.access = access or self.users
         self._guarded = not self.access.is_open
         self._wire_writing(call_soon, post, offload, replicas)
-        self.versions = Versions(clock)
-        self.topics = Topics(self.tables, self.versions, naming, config)
-        self.placements = Placements(self.tables, self.topics)
-        self.marked = MarkedTopics(self.tables, self.topics)
-        self.groups = Groups(self.tables, self.versions, naming, config)
+        self.users.use(self.tables)
+        self.logins = Logins(self.users, clock, self._schedule, offload, post)
+        self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.starts = QueueStarts(self.tables, store, self.topics)
@@ -165,6 +173,10 @@ class Parts:
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
         self._wire_workqueues(random, call_soon, store_host)
+        self.users.on_change.append(self._users_changed)
+
+    def _users_changed(self) -> None:
+        self._guarded = self.routing.guarded = not self.access.is_open
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -192,6 +204,13 @@ class Parts:
             store, self.writer, store.folder / "config", clock, offload,
             restates=replication.is_on,
         )  # fmt: skip
+
+    def _wire_catalog(self) -> None:
+        self.versions = Versions(self._clock)
+        self.topics = Topics(self.tables, self.versions, self.naming, self.config)
+        self.placements = Placements(self.tables, self.topics)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
     def _wire_publisher(self, random: Random) -> None:
         self.publisher = Publisher(
@@ -341,13 +360,19 @@ class Parts:
         it is asked to write is `master`'s to write. Whoever is to be master has a log that is
         confirmed to its end.
         """
+        exhausted(self.opening(predecessor, follower=follower, master=master))
+
+    def opening(
+        self, predecessor: Predecessor | None = None, *, follower: bool = False, master: str = ""
+    ) -> Generator[None, None, None]:
+        """`open` in steps, for a node that has to keep its lease meanwhile."""
         self._add_tables()
         if follower:
-            self._open_follower(master)
+            yield from self._open_follower(master)
         else:
             assert self.store.confirmed == self.store.log_end
             self.store.drop_partial()  # What waits for more to go by is entered now.
-            self._open_master(predecessor)
+            yield from self._open_master(predecessor)
 
     def _add_tables(self) -> None:
         kept: tuple[Table, ...] = (
@@ -362,7 +387,7 @@ class Parts:
         self.lease_tables.add(self.leases)
         self.lease_tables.add(self.workqueues.shelves)
 
-    def _open_follower(self, master: str) -> None:
+    def _open_follower(self, master: str) -> Generator[None, None, None]:
         self.follows = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
@@ -371,8 +396,8 @@ class Parts:
         self.timers.forget_files()
         for stop in self._stops:
             stop()
-        self.tables.open()
-        self.lease_tables.open()
+        yield from self.tables.opening()
+        yield from self.lease_tables.opening()
         self.batch_producers.open()
         self.topics.add_system()
         self.groups.add_system()
@@ -383,8 +408,8 @@ class Parts:
         self._every(SAMPLE_MS, self.lease_tables.snapshot_if_due, "writing a snapshot of leases")
         self._keep_what_is_needed()
 
-    def _open_master(self, predecessor: Predecessor | None) -> None:
-        if self.tables.open():
+    def _open_master(self, predecessor: Predecessor | None) -> Generator[None, None, None]:
+        if (yield from self.tables.opening()):
             predecessor = None  # What it left was taken over long ago.
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
@@ -399,13 +424,13 @@ class Parts:
         self.topics.add_system()
         self.groups.add_system()
         self.delay.open()
-        self.timers.open()
         self.transactions.open()
-        self.lease_tables.open()
+        yield from self.lease_tables.opening()
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
         self.workqueues.open()
+        self.timers.open()  # What is due may be for queues, which have to be there.
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")

@@ -163,6 +163,10 @@ class Outbox:
             self._loop.call_soon(self.flush)
         self._waiting.append(connection)
 
+    def after(self, call: Callable[[], None]) -> None:
+        """Have something done in the next tick."""
+        self._loop.call_soon(call)
+
     def flush(self) -> None:
         """Write out everything now."""
         waiting, self._waiting = self._waiting, []
@@ -315,12 +319,20 @@ class Connection(asyncio.Protocol):
             return
         out, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif size <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join(out))
-        else:
-            self._transport.writelines(out)
+        try:
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size <= JOIN_BYTES_MAX:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
+        except RuntimeError as error:
+            # uvloop's word for a socket that it has closed, of which it may tell later, or never.
+            # Others are to be flushed after this one.
+            log.info("%s is gone: %s", self, error)
+            self.closing = True
+            self._outbox.after(lambda: self.connection_lost(None))
+            return
         if not self.congested:
             self._active = True
         elif (waiting := self._transport.get_write_buffer_size()) > self._limits.write_bytes_max:
@@ -406,6 +418,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone."""
         self.closing = True
+        if self._session is _GONE:
+            return
         self._out.clear()
         self._keep_unsent(0)
         if self.unread is not None:

@@ -313,9 +313,18 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
     return b"".join(chunks)
 
 
+async def _read_trailers(reader: asyncio.StreamReader) -> None:
+    """What comes after the last chunk, up to the empty line."""
+    while (await reader.readuntil(b"\r\n")) != b"\r\n":
+        pass
+
+
 async def _read_chunk(reader: asyncio.StreamReader) -> bytes:
     """The next chunk; the last one is empty."""
     size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
     if size > ANSWER_BYTES_MAX:
         raise ValueError(f"a chunk of {size} bytes")
+    if size == 0:
+        await _read_trailers(reader)
+        return b""
     return (await reader.readexactly(size + 2))[:-2]

@@ -21,7 +21,7 @@ from onelog.jobs import Job
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
 from onelog.replication.epochs import Epochs
-from onelog.replication.follower import Follower
+from onelog.replication.follower import Follower, MasterName
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Link, Session
 from onelog.replication.node import MasterLine, listen_for_followers, parsed
@@ -64,6 +64,11 @@ class FixedRole:
         self._clock = MonotonicClock()
         self._listener: BulkListener | None = None
         self._line = MasterLine(self._master_connected)
+        self._master_name = MasterName(
+            self._clock,
+            self.config.replication.lag_ms,
+            lambda address: self._core.master_is(address),
+        )
         self._tasks: list[asyncio.Task[None]] = []
         if self.is_slave:
             self._be_slave()
@@ -128,15 +133,20 @@ class FixedRole:
                 self._line.to(config.replication.master)
             elif not config.broker.nameservers:
                 log.warning("a slave needs replication.master, or broker.nameservers to be told it")
-            self._tasks.append(loop.create_task(self._tick_forever(self.follower.tick)))
+            self._tasks.append(loop.create_task(self._tick_forever(self._tick_slave)))
             self._tasks.append(loop.create_task(self._copy_files_forever()))
+
+    def _tick_slave(self) -> None:
+        assert self.follower is not None
+        self.follower.tick()
+        self._master_name.tick(self.follower)
 
     def found_master(self, address: str, followers_address: str) -> None:
         """Name servers say where a slave's master is."""
         if self.follower is None:
             return
         self.master = address
-        self._core.master_is(address)
+        self._master_name.is_at(address)
         if not self.config.replication.master:
             self._line.to(followers_address)
 

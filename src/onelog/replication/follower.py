@@ -139,6 +139,38 @@ class Follower:
 
 
 @dataclass(eq=False)
+class MasterName:
+    """What a follower's core is told of its master: one that is not there is not named.
+
+    Then the follower does what it can for it.
+    """
+
+    clock: Clock
+    gone_ms: int
+    """How long a master may be out of reach before it counts as gone."""
+    _tell: Callable[[str], None]
+    _address: str = ""
+    _told: str = ""
+    _attached_ms: int = 0
+
+    def is_at(self, address: str) -> None:
+        """The master is there."""
+        self._address = self._told = address
+        self._attached_ms = self.clock.now_ms()
+        self._tell(address)
+
+    def tick(self, follower: Follower) -> None:
+        """Is it still there?"""
+        now = self.clock.now_ms()
+        if follower.is_attached:
+            self._attached_ms = now
+        address = "" if now - self._attached_ms > self.gone_ms else self._address
+        if address != self._told:
+            self._told = address
+            self._tell(address)
+
+
+@dataclass(eq=False)
 class MasterSession(ABC):
     """One connection to the master."""
 

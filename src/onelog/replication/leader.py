@@ -121,6 +121,10 @@ class Leader:
         """Up to where a follower has the log; -1 if it has not told."""
         return self._acked.get(node_id, -1)
 
+    def keeps_up(self, node_id: int) -> bool:
+        """Whether a follower was not behind for longer than it may be."""
+        return node_id in self._fit(self.clock.now_ms())
+
     def available(self, needed: int) -> bool:
         """Whether so many nodes are in sync, the master included, and as many as the mode needs."""
         return not self.fenced and self.in_sync >= max(needed, self.needed)

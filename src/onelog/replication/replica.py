@@ -26,7 +26,7 @@ from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
 from onelog.replication.election import InSync, Progress, Role
 from onelog.replication.epochs import Epochs
-from onelog.replication.follower import Follower
+from onelog.replication.follower import Follower, MasterName
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Buffer, Link, Session, Touched
 from onelog.replication.registry import Lag
@@ -136,8 +136,10 @@ class Replica:
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
         self._busy = self._closed = self._is_open = False
-        self._led_since_ms = self._attached_ms = 0
-        self._named = ""
+        self._led_since_ms = 0
+        self._master = MasterName(
+            self.clock, self.config.lag_ms, lambda address: self.around.core.master_is(address)
+        )
         self._job = Job("looking after replicas")
 
     # -- roles ---------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ class Replica:
         self.store.follow()
 
     def _follow(self, role: Role) -> None:
-        self._name_master(role.address)
+        self._master.is_at(role.address)
         if role.ha_address:
             self.store.set_gated(True)
             if not self.is_intact:
@@ -284,22 +286,6 @@ class Replica:
                 cut=self._cut, with_epochs=bool(self.config.etcd),
             )  # fmt: skip
             self.around.dial(role.ha_address)
-
-    def _name_master(self, address: str) -> None:
-        self._named = address
-        self._attached_ms = self.clock.now_ms()
-        self.around.core.master_is(address)
-
-    def _look_for_master(self, follower: Follower) -> None:
-        """A master that is not there is not named: then a follower does what it can for it."""
-        now = self.clock.now_ms()
-        if follower.is_attached:
-            self._attached_ms = now
-        gone = now - self._attached_ms > self.config.lag_ms
-        address = "" if gone else self.role.address
-        if address != self._named:
-            self._named = address
-            self.around.core.master_is(address)
 
     def _drop_doubtful(self) -> None:
         """What was not on disk for certain may be torn where no checksum tells: have it again."""
@@ -356,6 +342,9 @@ class Replica:
         if leader is None or not self.leads:
             ready("this node is not the master yet")
             return
+        if not leader.keeps_up(target):
+            ready(f"node {target} does not keep up")  # To wait for it would be for nothing.
+            return
         try:
             self.around.core.flush()
         except OnelogError as error:
@@ -396,7 +385,7 @@ class Replica:
                 self.leader.tick()
             elif self.follower is not None and not self._busy:
                 self.follower.tick()
-                self._look_for_master(self.follower)
+                self._master.tick(self.follower)
         self.schedule(TICK_MS, self._tick)
 
 

@@ -21,6 +21,8 @@ from onelog.errors import (
     PropertiesTooLargeError,
     StoreBusyError,
     StoreError,
+    StoreFailedError,
+    StoreFullError,
 )
 from onelog.message import (
     PROPERTIES_BYTES_MAX,
@@ -85,6 +87,8 @@ class StoreWriter(StoreReader):
         self._refusal: StoreError | None = None
         self._hindrance: StoreError | None = None
         """Why writes are refused for the moment, until it is tried again."""
+        self._failure: tuple[StoreError, int] | None = None
+        """The last append that the disk did not take, and where the log ended then."""
         self._late: dict[ConsumeQueue, bytes] = {}
         self._dirty: set[ConsumeQueue] = set()
         # End of the log that queues and index know of, its last record, and when it was stored:
@@ -94,7 +98,10 @@ class StoreWriter(StoreReader):
 
     @property
     def refusal(self) -> StoreError | None:
-        """Why nothing can be written now, as far as is known."""
+        """Why nothing can be written now, as far as is known: nothing was since it was tried."""
+        if self._refusal is None and self._failure is not None:
+            error, end = self._failure
+            return error if end == self.log.end else None
         return self._refusal
 
     def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
@@ -164,8 +171,8 @@ class StoreWriter(StoreReader):
                     queue.reserve(1)
                 offsets.append(offset)
             appended = self.log.append(messages, offsets, store_ms)
-        except BaseException:
-            self._release(queues, offsets)
+        except BaseException as error:
+            self._failed(error, queues, offsets)
             raise
         self.last_append_ms = store_ms
         self._enter(messages, queues, appended, store_ms)
@@ -242,8 +249,8 @@ class StoreWriter(StoreReader):
             placed = None
             if len(queues) == len(runs):
                 placed = self.log.append_runs(runs, firsts, store_ms)
-        except BaseException:
-            self._release(queues, firsts)
+        except BaseException as error:
+            self._failed(error, queues, firsts)
             raise
         if placed is None:
             self._release(queues, firsts)
@@ -390,8 +397,8 @@ class StoreWriter(StoreReader):
                 offsets.append(offset)
                 entered.append(targets)
             appended = self.log.append(records, offsets, store_ms)
-        except BaseException:
-            self._release(reserved, firsts)
+        except BaseException as error:
+            self._failed(error, reserved, firsts)
             raise
         self.last_append_ms = store_ms
         packed_of: dict[AnyQueue, list[bytes]] = {}
@@ -409,6 +416,14 @@ class StoreWriter(StoreReader):
         keys = [pending_of([*map(_without_lost_keys, records)], appended, store_ms)]
         self._hold_or_enter(appended[-1].log_offset, store_ms, entries, keys)
         return appended
+
+    def _failed(
+        self, error: BaseException, queues: Sequence[AnyQueue], offsets: Sequence[int]
+    ) -> None:
+        """Undo an append; if it is the disk that failed, remember where the log ended then."""
+        self._release(queues, offsets)
+        if isinstance(error, (StoreFullError, StoreFailedError)):
+            self._failure = (error, int(self.log.end))
 
     def _release(self, queues: Sequence[AnyQueue], offsets: Sequence[int]) -> None:
         """Give back what was reserved for an append that failed, and no more than that."""

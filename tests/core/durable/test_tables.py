@@ -1,3 +1,4 @@
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.core.access import SELF
-from onelog.core.durable.tables import Tables, Versions, in_parts
+from onelog.core.durable.tables import PART_ENTRIES, Tables, Versions, in_parts
 from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
 from onelog.names import TABLES_FILE, TABLES_TOPIC
@@ -95,6 +96,22 @@ def test_a_snapshot_and_the_records_after_it_make_the_state(desk: Desk) -> None:
     desk.open()
     assert desk.words.words == {"a": 2, "c": 3}
     assert desk.snapshot["next_offset"] == 1
+
+
+def test_much_is_opened_in_small_steps(desk: Desk) -> None:
+    """Whoever becomes master keeps its lease meanwhile: nothing may hold the loop for long."""
+    desk.tables.write([("words", f"s{number}", number) for number in range(2_000)])
+    desk.tables.snapshot(wait=True)
+    for number in range(1_000):
+        desk.tables.write([("words", f"r{number}", number)])
+    before = dict(desk.words.words)
+    desk.store.close()
+    desk.open()
+    desk.words.words.clear()
+    sizes = [0, *(len(desk.words.words) for _ in desk.tables.opening())]
+    assert max(after - earlier for earlier, after in itertools.pairwise(sizes)) <= PART_ENTRIES
+    assert len(sizes) > 8
+    assert desk.words.words == before
 
 
 class ManyWords(Words):

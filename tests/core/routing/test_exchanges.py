@@ -2,22 +2,26 @@
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from onelog.core.access import SELF
+from onelog.core.access import SELF, Access, Action, Principal, Resource
+from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.errors import (
     AccessRefusedError,
     ExchangeNotFoundError,
+    NotPermittedError,
     PreconditionFailedError,
     QueueNotFoundError,
     TopicNotFoundError,
     VhostNotFoundError,
 )
+from onelog.record.forms.amqp_fields import NO_PROPERTIES
 from tests.core.replicas import Follower, Master
-from tests.core.routing.queues import Routed
+from tests.core.routing.queues import GUEST, Routed
 
 
 def test_the_default_exchange_leads_to_the_queue_of_the_key(routed: Routed) -> None:
@@ -408,3 +412,47 @@ def test_a_replica_knows_the_same_exchanges(tmp_path: Path) -> None:
     assert promoted.publish("", "kept", b"y") == 1
     assert promoted.bodies("kept") == [b"x", b"y"]
     follower.close()
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+class Listed(Access):
+    """Lets a few do what is listed."""
+
+    is_open = False
+
+    def __init__(self, *allowed: tuple[str, str, str]) -> None:
+        self.allowed = set(allowed)
+        self.asked: list[tuple[str, str, str]] = []
+
+    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+        self.asked.append((action, *resource))
+        return who == SELF or (action, *resource) in self.allowed
+
+
+def test_every_verb_is_asked_about(routed: Routed) -> None:
+    routed.memory_queue("q")
+    access = Listed(("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"))
+    routing = Routing(
+        access, routed.world.broker.topology, routed.world.broker.publishing, Random()
+    )
+    raw, told = NO_PROPERTIES, routed.on_stored
+    assert routing.publish(GUEST, "/", "amq.topic", "k", raw, b"", told) == 0
+    for refused in (
+        lambda: routing.publish(GUEST, "/", "", "q", raw, b"", told),
+        lambda: routing.publish_record(GUEST, "/", "", "q", b"", 0, told),
+        lambda: routing.stage(GUEST, "me", "", "/", "", "q", raw, b""),
+        lambda: routing.declare_exchange(GUEST, "/", "e", "direct"),
+        lambda: routing.delete_exchange(GUEST, "/", "e"),
+        lambda: routing.exchange(GUEST, "/", "amq.direct"),
+        lambda: routing.bind(GUEST, "/", "amq.topic", "queue", "q", "#"),
+        lambda: routing.unbind(GUEST, "/", "amq.topic", "queue", "q", "#"),
+        lambda: routing.declare_vhost(GUEST, "v"),
+        lambda: routing.delete_vhost(GUEST, "v"),
+    ):
+        with pytest.raises(NotPermittedError):
+            refused()
+    assert ("publish", "exchange", "amq.default") in access.asked
+    assert len(routing.bindings(GUEST, "/")) == 1
+    assert routed.routing.bindings(SELF, "/", "amq.topic") == []

@@ -91,9 +91,11 @@ async def run(nameservers: str, topic: str, keys: int, folder: Path, pop: bool) 
 
     async def listener(message: ReceivedMessage) -> None:
         at = now_ns()
+        # What comes again by way of the retry topic has its place there, though POP names its own.
+        offset = -1 if message.raw.reconsume_times else message.offset
         seen.add(
             "receive", **parsed(message.body), begin=at, end=at, queue=message.queue.queue_id,
-            offset=message.offset,
+            offset=offset,
         )  # fmt: skip
 
     async with (

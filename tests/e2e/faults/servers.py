@@ -112,6 +112,7 @@ class Broker(Server):
             "replication.etcd": f"{net.address(ETCD)}:{ETCD_PORT}",
             "replication.replicas": len(BROKERS),
             "replication.ack": "majority",
+            "security.anonymous": "true",
             **SETTINGS,
             **settings,
         }

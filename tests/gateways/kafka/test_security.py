@@ -1,9 +1,29 @@
-"""There are no ACLs and no users: requests about them are answered legally, and change nothing."""
+"""Without users, requests about them and their ACLs change nothing; with them, they do."""
 
+import asyncio
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+
+from onelog.core.access import SELF, Principal
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.users.passwords import prove
+from onelog.core.users.permissions import Rule
+from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
-from tests.gateways.kafka.live import kafka
+from tests.gateways.kafka.live import SECONDS, address, kafka
 from tests.gateways.kafka.raw import raw
 
 
@@ -28,4 +48,175 @@ async def test_there_are_no_users_and_none_can_be_made(tmp_path: Path) -> None:
             )
         made = {"upsertions": [{"name": "ann", "mechanism": 1}], "deletions": [{"name": "ann"}]}
         (told,) = (await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, made))["results"]
-        assert (told["user"], told["error_code"]) == ("ann", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        assert (told["user"], told["error_code"]) == ("ann", ErrorCode.INVALID_REQUEST)
+
+
+# -- with users ----------------------------------------------------------------------------------
+
+
+def users_of(server: BrokerServer) -> None:
+    users = server.broker.users
+    users.create_user(SELF, "ann", prove("secret"), ("admin",))
+    users.create_user(SELF, "bob", prove("b"))
+    rules = (Rule(("publish", "consume"), "topic", "or", "prefix"), Rule(("consume",), "group"))
+    users.set_rules(SELF, "bob", rules)
+    server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+    server.broker.admin.create_topic(SELF, TopicConfig("hidden", 1, 1))
+
+
+def login(name: str, password: str, mechanism: str = "PLAIN") -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": name,
+        "sasl.password": password,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_user_logs_in_and_does_what_he_may(tmp_path: Path, mechanism: str) -> None:
+    async with kafka(tmp_path) as server:
+        users_of(server)
+        how = {**login("bob", "b", mechanism), "bootstrap.servers": address(server)}
+
+        def work() -> tuple[list[object], bytes | None, object, set[str]]:
+            producer = Producer(how)
+            told: list[object] = []
+            producer.produce("orders", b"1", on_delivery=lambda error, _: told.append(error))
+            producer.flush(SECONDS)
+            consumer = Consumer({**how, "group.id": "g", "auto.offset.reset": "earliest"})
+            consumer.subscribe(["orders"])
+            read = consumer.poll(SECONDS)
+            consumer.close()
+            admin = AdminClient(how)
+            seen = admin.list_topics(timeout=SECONDS).topics
+            asked = admin.list_topics("hidden", timeout=SECONDS).topics["hidden"].error
+            return told, read.value() if read else None, asked, set(seen)
+
+        told, value, asked, seen = await asyncio.to_thread(work)
+        assert (told, value) == ([None], b"1")
+        assert "orders" in seen
+        assert "hidden" not in seen
+        assert isinstance(asked, KafkaError)
+        assert asked.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize(("name", "password"), [("bob", "guess"), ("eve", "b")])
+async def test_who_cannot_log_in_is_told_so(
+    tmp_path: Path, mechanism: str, name: str, password: str
+) -> None:
+    async with kafka(tmp_path) as server:
+        users_of(server)
+        told: list[KafkaError] = []
+        how = {
+            **login(name, password, mechanism), "bootstrap.servers": address(server),
+            "error_cb": told.append, "log_level": 0,
+        }  # fmt: skip
+        producer = Producer(how)
+        for _ in range(200):
+            await asyncio.to_thread(producer.poll, 0.1)
+            if told:
+                break
+        assert told[0].code() == KafkaError._AUTHENTICATION
+        assert server.broker.logins.failed
+
+
+async def test_who_does_not_log_in_learns_the_versions_only(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        users_of(server)
+        assert (await client.ask(ApiKey.API_VERSIONS, 2))["error_code"] == 0
+        with pytest.raises((EOFError, ConnectionError, asyncio.IncompleteReadError)):
+            await client.ask(ApiKey.METADATA, 12, {"topics": None})
+
+
+async def test_mechanisms_are_told_and_others_refused(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        users_of(server)
+        told = await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+        assert told["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert told["mechanisms"] == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        told = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"x"})
+        assert told["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+        for garbage in (b"", b"\0\0", b"\0\xff\0x", b"\0" * 9, b"x" * 70_000):
+            told = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": garbage})
+            assert told["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
+            if garbage == b"\0\0":
+                break
+
+
+async def test_acls_are_permissions_of_users(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        users_of(server)
+        how = {**login("ann", "secret"), "bootstrap.servers": address(server)}
+        allow, write = AclPermissionType.ALLOW, AclOperation.WRITE
+        literal = ResourcePatternType.LITERAL
+        acl = AclBinding(ResourceType.TOPIC, "news", literal, "User:eve", "*", write, allow)
+        anything: Any = None
+        every = AclBindingFilter(
+            ResourceType.ANY, anything, ResourcePatternType.ANY, "User:eve", anything,
+            AclOperation.ANY, AclPermissionType.ANY,
+        )  # fmt: skip
+
+        def work() -> None:
+            admin = AdminClient(how)
+            for made in admin.create_acls([acl]).values():
+                made.result(SECONDS)
+            assert admin.describe_acls(every).result(SECONDS) == [acl]
+            eve = Principal("eve", "test")
+            assert server.broker.users.may(eve, "publish", ("topic", "news"))
+            for gone in admin.delete_acls([every]).values():
+                assert gone.result(SECONDS) == [acl]
+            assert admin.describe_acls(every).result(SECONDS) == []
+            assert not server.broker.users.may(eve, "publish", ("topic", "news"))
+
+        await asyncio.to_thread(work)
+
+
+async def test_only_administrators_see_and_change_acls(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        users_of(server)
+        await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+        told = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0b"})
+        assert told["error_code"] == 0
+        every = {
+            "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+            "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+        }  # fmt: skip
+        told = await client.ask(ApiKey.DESCRIBE_ACLS, 3, every)
+        assert told["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        acl = {
+            "resource_type": 2, "resource_name": "*", "resource_pattern_type": 3,
+            "principal": "User:bob", "host": "*", "operation": 2, "permission_type": 3,
+        }  # fmt: skip
+        (told,) = (await client.ask(ApiKey.CREATE_ACLS, 3, {"creations": [acl]}))["results"]
+        assert told["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def described(admin: AdminClient, name: str) -> Future[Any]:
+    found = admin.describe_user_scram_credentials([name])
+    assert isinstance(found, dict)
+    return found[name]
+
+
+async def test_passwords_of_scram_can_be_given_by_kafkas_tools(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        users_of(server)
+        how = {**login("ann", "secret"), "bootstrap.servers": address(server)}
+
+        def work() -> None:
+            admin = AdminClient(how)
+            info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
+            change = UserScramCredentialUpsertion("eve", info, b"new password")
+            for made in admin.alter_user_scram_credentials([change]).values():
+                made.result(SECONDS)
+            found = described(admin, "eve").result(SECONDS)
+            assert [each.iterations for each in found.scram_credential_infos] == [4_096]
+            eve = {**how, **login("eve", "new password", "SCRAM-SHA-256")}
+            assert "orders" not in AdminClient(eve).list_topics(timeout=SECONDS).topics
+            gone = UserScramCredentialDeletion("eve", ScramMechanism.SCRAM_SHA_256)
+            for each in admin.alter_user_scram_credentials([gone]).values():
+                each.result(SECONDS)
+            with pytest.raises(KafkaException):
+                described(admin, "eve").result(SECONDS)
+
+        await asyncio.to_thread(work)

@@ -338,7 +338,8 @@ async def test_a_question_that_a_worker_cannot_answer_gets_its_error(tmp_path: P
         assert server.house.lookups == 0
         answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=10**6)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "outside" in str(answer.remark)
+        assert "no message is at log offset 1000000" in str(answer.remark)
+        await one.send("orders", b"something to be looked for")
         with mock.patch.object(server.store, "message_at", side_effect=KeyError("a bug")):
             answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError")

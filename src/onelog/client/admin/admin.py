@@ -21,6 +21,7 @@ from onelog.client.admin.groups import Groups, Positions, SyncGroups, SyncPositi
 from onelog.client.admin.messages import Messages, SyncMessages
 from onelog.client.admin.topics import SyncTopics, Topics
 from onelog.client.admin.traces import SyncTraces, Traces
+from onelog.client.admin.users import SyncUsers, Users
 from onelog.client.connection.nodes import TIMEOUT_MS, Nodes
 from onelog.client.options import client_settings
 from onelog.client.synchronous import SyncClient
@@ -35,8 +36,8 @@ T = TypeVar("T")
 class AsyncAdmin:
     """A client of one or more clusters that share their name servers.
 
-    Its parts are `clusters`, `topics`, `groups`, `positions`, `messages`, `dead_letters`, `traces`
-    and `delays`.
+    Its parts are `clusters`, `topics`, `groups`, `positions`, `messages`, `dead_letters`, `traces`,
+    `delays` and `users`.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -53,6 +54,7 @@ class AsyncAdmin:
         self.delays = Delays(
             nodes, self.clusters, self.topics, self.positions, self.messages, SystemClock()
         )
+        self.users = Users(nodes, self.clusters)
 
     @staticmethod
     def connect(
@@ -101,6 +103,7 @@ class Admin(SyncClient[AsyncAdmin]):
         self.dead_letters = SyncDeadLetters(core.dead_letters, self)
         self.traces = SyncTraces(core.traces, self)
         self.delays = SyncDelays(core.delays, self)
+        self.users = SyncUsers(core.users, self)
 
     @staticmethod
     def connect(

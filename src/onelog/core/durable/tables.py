@@ -24,6 +24,7 @@ entries are recorded again (`restate_some`); a snapshot counts only if its last 
 the log, and without it the records say everything.
 """
 
+import itertools
 import logging
 import os
 import threading
@@ -53,10 +54,12 @@ SNAPSHOT_FORMAT = 1
 PART_ENTRIES = 500
 """Entries of a large table that are looked at together: a few milliseconds."""
 _RECORD_BYTES_MAX = 256 * 1024
-_REPLAY_BYTES = 1 << 20
+_REPLAY_RECORDS, _REPLAY_BYTES = 200, 256 * 1024
+"""What is applied in one step."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+_Result = TypeVar("_Result")
 Part = dict[str, Any] | list[bytes] | None
 """Entries of a table; or one of them in JSON, with its key, in pieces."""
 _Text = tuple[list[bytes], int, int]
@@ -83,6 +86,16 @@ class Table(Protocol):
         them or not. None is a pause: there was much to look at.
         """
         ...
+
+
+def exhausted(steps: Generator[None, None, _Result]) -> _Result:
+    """Go through all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: _Result = ended.value
+            return result
 
 
 def in_parts(table: Mapping[_Key, _Value]) -> Iterator[list[tuple[_Key, _Value]]]:
@@ -173,6 +186,10 @@ class Tables:
 
     def open(self) -> bool:
         """Bring every table back to its last recorded state. False if this store never had any."""
+        return exhausted(self.opening())
+
+    def opening(self) -> Generator[None, None, bool]:
+        """`open` in steps of some milliseconds: there may be much to apply, and more to do."""
         end = self._applied = self._store.max_offset(self.topic, 0)
         snapshot = self._load_snapshot()
         if snapshot is not None and self.restates and not self._is_of_this_log(snapshot):
@@ -181,10 +198,14 @@ class Tables:
             )
             snapshot = None
         if snapshot is None:
-            self._replay(self._store.min_offset(self.topic, 0) if self.restates else 0)
+            begin = self._store.min_offset(self.topic, 0) if self.restates else 0
+            yield from self._replaying(begin)
             return end > 0
         for name, entries in snapshot.tables.items():
-            self.apply([(name, key, value) for key, value in entries.items()])
+            items = iter(entries.items())
+            while some := list(itertools.islice(items, PART_ENTRIES)):
+                self.apply([(name, key, value) for key, value in some])
+                yield
         self._covered = min(snapshot.next_offset, end)
         if snapshot.next_offset > end:
             log.warning(
@@ -194,7 +215,7 @@ class Tables:
             )
             self.snapshot(wait=True)
         else:
-            self._replay(snapshot.next_offset)
+            yield from self._replaying(snapshot.next_offset)
         return True
 
     def _load_snapshot(self) -> _Snapshot | None:
@@ -233,11 +254,11 @@ class Tables:
         """Apply the records that have come since the last time, to the log of a follower."""
         end = self._store.max_offset(self.topic, 0)
         if end > self._applied:
-            self._replay(self._applied)
+            exhausted(self._replaying(self._applied))
             self._applied = end
 
-    def _replay(self, offset: int) -> None:
-        """Apply the records from `offset` on."""
+    def _replaying(self, offset: int) -> Generator[None, None, None]:
+        """Apply the records from `offset` on, some at a time."""
         start = self._store.min_offset(self.topic, 0)
         if start > offset:
             log.error(
@@ -249,7 +270,7 @@ class Tables:
             offset = start
         end = self._store.max_offset(self.topic, 0)
         while offset < end:
-            read = self._store.read_now(self.topic, 0, offset, 1_000, _REPLAY_BYTES)
+            read = self._store.read_now(self.topic, 0, offset, _REPLAY_RECORDS, _REPLAY_BYTES)
             if not read.slices:
                 if read.next_offset <= offset:
                     raise StoreCorruptError(f"table record {offset} of {end} cannot be read")
@@ -263,6 +284,7 @@ class Tables:
                 for message in decode_messages(part):
                     self._apply_record(message.body, message.queue_offset)
             offset = read.next_offset
+            yield
 
     def _apply_record(self, body: memoryview, offset: int) -> None:
         try:

@@ -442,7 +442,10 @@ class Coordinator:
             found[name] = Listed(name, CONSUMER, CONSUMER, each.state)
         for name, each in self.shares.groups.items():
             found[name] = Listed(name, SHARE, SHARE, "Stable" if each.members else "Empty")
-        return list(found.values())
+        if self.access.is_open:
+            return list(found.values())
+        may = self.access.may
+        return [each for name, each in found.items() if may(who, "describe", ("group", name))]
 
     def delete(self, who: Principal, group: str) -> None:
         """Forget a group that has no members, and where it was."""

@@ -42,6 +42,7 @@ from onelog.errors import (
     RebalanceInProgressError,
     ReplicasMissingError,
     RequestRefusedError,
+    RoleNotFoundError,
     RoutingError,
     StaleMemberEpochError,
     StoreCorruptError,
@@ -55,6 +56,8 @@ from onelog.errors import (
     UnknownMemberError,
     UnreleasedInstanceError,
     UnsupportedAssignorError,
+    UserExistsError,
+    UserNotFoundError,
     WireError,
 )
 from onelog.gateways import code_of
@@ -79,6 +82,9 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     BrokerBusyError: ErrorCode.REQUEST_TIMED_OUT,
     InvalidRequestError: ErrorCode.INVALID_REQUEST,
     NotPermittedError: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    UserNotFoundError: ErrorCode.RESOURCE_NOT_FOUND,
+    UserExistsError: ErrorCode.INVALID_REQUEST,
+    RoleNotFoundError: ErrorCode.INVALID_REQUEST,
     PeerClosedError: ErrorCode.REQUEST_TIMED_OUT,
     PeerTimeoutError: ErrorCode.REQUEST_TIMED_OUT,
     RequestRefusedError: ErrorCode.REQUEST_TIMED_OUT,
@@ -135,8 +141,16 @@ _SINCE: dict[ErrorCode, tuple[ErrorCode, dict[ApiKey, int]]] = {
 """Codes that only some versions of some APIs know, and what others are told instead."""
 
 
+_NOT_PERMITTED = {
+    "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+}
+
+
 def error_code(error: OnelogError) -> ErrorCode:
     """The code that tells a client of this error."""
+    if isinstance(error, NotPermittedError) and error.kind in _NOT_PERMITTED:
+        return _NOT_PERMITTED[error.kind]
     return code_of(error, ERROR_CODES, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -1,60 +1,285 @@
-"""Requests about who may do what, and about passwords. Nobody is asked who they are here.
+"""Requests about who may do what, and about passwords: Kafka's ACLs are permissions of users.
 
-Those about ACLs are refused as Kafka does where no authorizer is configured. There are no users,
-and none can be made.
+    Kafka                              here
+    READ, WRITE                        consume, publish
+    ALTER, ALTER_CONFIGS               alter
+    DESCRIBE, DESCRIBE_CONFIGS         describe
+    ALL, CLUSTER_ACTION                admin
+    CLUSTER, TRANSACTIONAL_ID          broker, transaction
+
+An ACL for somebody who is not there makes a user without a password. While there are no users,
+ACLs are refused as Kafka does where no authorizer is configured.
 """
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from onelog.core.users.passwords import DIGESTS, ITERATIONS_MAX, Proofs, scram_keys
+from onelog.core.users.permissions import ANY, Rule
+from onelog.core.users.users import User
+from onelog.errors import InvalidRequestError, OnelogError, UserNotFoundError
+from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 _REFUSED: Fields = {
     "error_code": ErrorCode.SECURITY_DISABLED,
-    "error_message": "there are no ACLs here: whoever reaches the port may read and write",
+    "error_message": "there are no users yet: make the first one with `onelog user create`",
 }
+_KINDS = {2: "topic", 3: "group", 4: "broker", 5: "transaction"}
+_ACTIONS = {
+    2: "admin", 3: "consume", 4: "publish", 5: "create", 6: "delete", 7: "alter", 8: "describe",
+    9: "admin", 10: "describe", 11: "alter", 12: "publish",
+}  # fmt: skip
+_OPERATIONS = {
+    "admin": 2, "consume": 3, "publish": 4, "create": 5, "delete": 6, "alter": 7, "describe": 8,
+}  # fmt: skip
+_ANY, _MATCH, _LITERAL, _PREFIXED = 1, 2, 3, 4
+_DENY, _ALLOW = 2, 3
+_CLUSTER = "kafka-cluster"
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+class Acl(NamedTuple):
+    """One of Kafka's, in its numbers."""
+
+    kind: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    def fields(self) -> Fields:
+        """Who may, or may not, do what from where."""
+        return {
+            "principal": self.principal, "host": self.host, "operation": self.operation,
+            "permission_type": self.permission,
+        }  # fmt: skip
+
+    @property
+    def thing(self) -> tuple[int, str, int]:
+        """What it is about."""
+        return self.kind, self.name, self.pattern
+
+
+def _acls(user: User) -> Iterator[Acl]:
+    """Those that a user's permissions are; what Kafka has no word for is left out."""
+    numbers = {name: number for number, name in _KINDS.items()}
+    for rule in user.rules:
+        pattern = _PREFIXED if rule.match == "prefix" else _LITERAL
+        if rule.match == "pattern" and rule.name != ANY:
+            continue
+        kinds = [numbers[rule.kind]] if rule.kind in numbers else []
+        for kind in numbers.values() if rule.kind == ANY else kinds:
+            name = _CLUSTER if kind == numbers["broker"] else rule.name
+            permission = _DENY if rule.effect == "deny" else _ALLOW
+            for host in rule.hosts or ("*",):
+                for action in rule.actions:
+                    operation = _OPERATIONS[action]
+                    yield Acl(kind, name, pattern, f"User:{user.name}", host, operation, permission)
+
+
+def _rule(fields: Fields) -> tuple[str, Rule]:
+    """The user and the permission that an ACL is."""
+    kind = _KINDS.get(fields["resource_type"])
+    action = _ACTIONS.get(fields["operation"])
+    prefix, _, name = fields["principal"].partition(":")
+    if kind is None or action is None or prefix != "User" or name in ("", ANY):
+        raise InvalidRequestError(
+            "an ACL is about a topic, a group, the cluster or a transactional id, and for one user "
+            f"(User:name): {fields['principal']}"
+        )
+    match = "prefix" if fields["resource_pattern_type"] == _PREFIXED else "literal"
+    resource = ANY if kind == "broker" else fields["resource_name"]
+    effect = "deny" if fields["permission_type"] == _DENY else "allow"
+    hosts = () if fields["host"] == "*" else (fields["host"],)
+    return name, Rule((action,), kind, resource, match, effect, hosts)  # type: ignore[arg-type]
+
+
+def _is_wanted(acl: Acl, wanted: Fields) -> bool:
+    """Whether a filter means it."""
+    kind, pattern = wanted["resource_type_filter"], wanted["pattern_type_filter"]
+    name = wanted["resource_name_filter"]
+    if pattern == _MATCH and name is not None:
+        is_named = (
+            name.startswith(acl.name) if acl.pattern == _PREFIXED else acl.name in (name, ANY)
+        )
+    else:
+        is_named = name in (None, acl.name) and pattern in (_ANY, _MATCH, acl.pattern)
+    return (
+        is_named
+        and kind in (_ANY, acl.kind)
+        and wanted["principal_filter"] in (None, acl.principal)
+        and wanted["host_filter"] in (None, acl.host)
+        and wanted["operation"] in (_ANY, acl.operation)
+        and wanted["permission_type"] in (_ANY, acl.permission)
+    )
 
 
 def describe_acls(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_ACLS."""
-    return dict(_REFUSED)
+    users = session.broker.users
+    if users.is_open:
+        return dict(_REFUSED)
+    by_thing: dict[tuple[int, str, int], list[Fields]] = {}
+    for user in users.all_users(session.principal):
+        for acl in _acls(user):
+            if _is_wanted(acl, request.fields):
+                by_thing.setdefault(acl.thing, []).append(acl.fields())
+    resources = [
+        {"resource_type": kind, "resource_name": name, "pattern_type": pattern, "acls": acls}
+        for (kind, name, pattern), acls in by_thing.items()
+    ]
+    return {"error_code": 0, "error_message": None, "resources": resources}
+
+
+def _outcome(error: OnelogError | None) -> Fields:
+    if error is None:
+        return {"error_code": 0, "error_message": None}
+    return {"error_code": error_code(error), "error_message": str(error)}
 
 
 def create_acls(session: KafkaSession, request: Request) -> Fields:
     """CREATE_ACLS: an answer for each."""
-    return {"results": [_REFUSED for _ in request.fields["creations"]]}
+    users, who = session.broker.users, session.principal
+    creations = request.fields["creations"]
+    if users.is_open:
+        return {"results": [_REFUSED for _ in creations]}
+    told = []
+    for each in creations:
+        try:
+            session.require_administrator()
+            name, rule = _rule(each)
+            try:
+                rules = users.rules(who, name)
+            except UserNotFoundError:
+                users.create_user(who, name, Proofs())
+                rules = ()
+            if rule not in rules:
+                users.set_rules(who, name, (*rules, rule))
+        except OnelogError as error:
+            told.append(_outcome(error))
+        else:
+            told.append(_outcome(None))
+    return {"results": told}
 
 
 def delete_acls(session: KafkaSession, request: Request) -> Fields:
     """DELETE_ACLS: an answer for each filter."""
-    return {"filter_results": [_REFUSED for _ in request.fields["filters"]]}
+    users = session.broker.users
+    filters = request.fields["filters"]
+    if users.is_open:
+        return {"filter_results": [_REFUSED for _ in filters]}
+    told = []
+    for each in filters:
+        try:
+            session.require_administrator()
+            matching = [acl for user in users.all_users(session.principal)
+                        for acl in _deleted(session, user, each)]  # fmt: skip
+        except OnelogError as error:
+            told.append({**_outcome(error), "matching_acls": []})
+            continue
+        gone = [
+            {
+                **_outcome(None), **acl.fields(), "resource_type": acl.kind,
+                "resource_name": acl.name, "pattern_type": acl.pattern,
+            }
+            for acl in matching
+        ]  # fmt: skip
+        told.append({**_outcome(None), "matching_acls": gone})
+    return {"filter_results": told}
+
+
+def _deleted(session: KafkaSession, user: User, wanted: Fields) -> list[Acl]:
+    """Take what a filter means from a user's permissions."""
+    gone: list[Acl] = []
+    left: list[Rule] = []
+    for rule in user.rules:
+        kept = []
+        for action in rule.actions:
+            single = replace(rule, actions=(action,))
+            acls = list(_acls(replace(user, rules=(single,))))
+            if acls and all(_is_wanted(acl, wanted) for acl in acls):
+                gone += acls
+            else:
+                kept.append(action)
+        if kept:
+            left.append(replace(rule, actions=tuple(kept)))
+    if gone:
+        session.broker.users.set_rules(session.principal, user.name, tuple(left))
+    return gone
 
 
 def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_USER_SCRAM_CREDENTIALS: of all users, there are none; of one, it is not known."""
-    told = [
-        {
-            "user": each["name"], "error_code": ErrorCode.RESOURCE_NOT_FOUND,
-            "error_message": "there are no users here",
-        }
-        for each in request.fields["users"] or ()
-    ]  # fmt: skip
+    """DESCRIBE_USER_SCRAM_CREDENTIALS."""
+    users = session.broker.users
+    asked = request.fields["users"]
+    names = [each["name"] for each in asked or ()]
+    known = {user.name: user for user in users.all_users(session.principal)}
+    told = []
+    for name in names or [each.name for each in known.values() if each.proofs.scram]:
+        user = known.get(name)
+        infos = [
+            {"mechanism": number, "iterations": user.proofs.scram[each].iterations}
+            for number, each in _MECHANISMS.items()
+            if user is not None and each in user.proofs.scram
+        ]
+        code, text = 0, None
+        if not infos:
+            code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no password of user {name!r}"
+        told.append(
+            {"user": name, "error_code": code, "error_message": text, "credential_infos": infos}
+        )
     return {"error_code": 0, "error_message": None, "results": told}
 
 
 def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
     """ALTER_USER_SCRAM_CREDENTIALS: an answer for each user."""
     fields = request.fields
-    names = sorted({each["name"] for each in (*fields["deletions"], *fields["upsertions"])})
-    told = [
-        {
-            "user": name, "error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            "error_message": "clients do not log in here: passwords would not be asked for",
-        }
-        for name in names
-    ]  # fmt: skip
+    changes = [*fields["deletions"], *fields["upsertions"]]
+    told = []
+    for name in sorted({each["name"] for each in changes}):
+        try:
+            session.require_administrator()
+            _alter_scram(session, name, [each for each in changes if each["name"] == name])
+        except OnelogError as error:
+            told.append({"user": name, **_outcome(error)})
+        else:
+            told.append({"user": name, "error_code": 0, "error_message": None})
     return {"results": told}
 
 
+def _alter_scram(session: KafkaSession, name: str, changes: Iterable[Fields]) -> None:
+    users, who = session.broker.users, session.principal
+    if users.is_open:
+        raise InvalidRequestError(_REFUSED["error_message"])
+    known = {user.name: user for user in users.all_users(who)}
+    scram = dict(known[name].proofs.scram) if name in known else {}
+    for each in changes:
+        mechanism = _MECHANISMS.get(each["mechanism"])
+        if mechanism is None:
+            raise InvalidRequestError(f"there is no SCRAM mechanism {each['mechanism']}")
+        if "salted_password" not in each:
+            if mechanism not in scram:
+                raise UserNotFoundError(f"user {name!r} has no password of {mechanism}")
+            del scram[mechanism]
+            continue
+        iterations = each["iterations"]
+        if not 4_096 <= iterations <= ITERATIONS_MAX:
+            raise InvalidRequestError(f"{iterations} iterations; 4096 to {ITERATIONS_MAX} may be")
+        salted, salt = bytes(each["salted_password"]), bytes(each["salt"])
+        scram[mechanism] = scram_keys(mechanism, salted, salt, iterations)
+    if name in known:
+        users.change_user(who, name, proofs=replace(known[name].proofs, scram=scram))
+    else:
+        users.create_user(who, name, Proofs(scram=scram))
+
+
+assert set(_MECHANISMS.values()) == set(DIGESTS)
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.DESCRIBE_ACLS: describe_acls,
     ApiKey.CREATE_ACLS: create_acls,

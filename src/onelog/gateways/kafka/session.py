@@ -47,6 +47,7 @@ _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _FEATURES_VERSION = 4
 """Clients before do not understand that a feature may be off."""
+_BEFORE_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _Found = TypeVar("_Found")
@@ -83,8 +84,9 @@ class Gateway:
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(house.broker)
         # Clients do not take a new address for a number that they know: each master has its own.
-        alone_id = house.loaded.config.broker.broker_id
-        self.cluster = Cluster(house.loaded.config.kafka.node_id, self._here, alone_id)
+        config = house.loaded.config.broker
+        node_id = house.loaded.config.kafka.node_id
+        self.cluster = Cluster(node_id, self._here, config.broker_id)
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
         self.spread: Spread | None = None
@@ -119,12 +121,22 @@ class KafkaSession(FramedSession):
         self.host = host
         self.principal = Principal("", "kafka", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+        self.sasl: str | None = None
+        """The mechanism by which the client logs in."""
+        self.scram: object = None
+        """An exchange that has begun."""
         self._pending: deque[Request] = deque()
         self.is_local = is_here(connection.remote[0], connection.local[0])
+
+    def log_in(self, who: Principal) -> None:
+        """The client has proved who it is."""
+        self.principal = who
 
     def require_administrator(self) -> None:
         """`NotPermittedError` if what deletes or reconfigures is not for this peer."""
         loaded = self.gateway.house.loaded.config
+        if self.principal.name:
+            return  # Users have permissions for that.
         if not self.is_local and not loaded.security.remote_admin:
             raise NotPermittedError(
                 "administration is for the broker's own machine, unless security.remote_admin is "
@@ -185,6 +197,8 @@ class KafkaSession(FramedSession):
             self._pending.append(request)
             self.answer(request, api_versions_answer(self.gateway, ErrorCode.UNSUPPORTED_VERSION))
             return
+        if not self.principal.name and key not in _BEFORE_LOGIN and self.broker.logins.is_needed:
+            raise WireError("not logged in: users log in by SASL here")
         request = Request(key, version, number, client_id, read_fields(header, frame))
         self._pending.append(request)
         try:

@@ -8,6 +8,7 @@ from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
+from onelog.gateways.remoting.admin import users as user_admin
 from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
 from onelog.gateways.remoting.nameservers.registrar import Registrar
 from onelog.gateways.remoting.sending import recall, reply, send, transactions
@@ -24,6 +25,7 @@ HANDLERS: dict[int, Handler] = {
     **topic_admin.HANDLERS,
     **group_admin.HANDLERS,
     **broker_admin.HANDLERS,
+    **user_admin.HANDLERS,
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,

@@ -34,6 +34,7 @@ from onelog.errors import (
     LeaseNotFoundError,
     MembershipError,
     MessageError,
+    NotAuthenticatedError,
     NotMasterError,
     NotPermittedError,
     NotSavedError,
@@ -45,6 +46,7 @@ from onelog.errors import (
     RecallError,
     ReplicasMissingError,
     ReplicaTimeoutError,
+    RoleNotFoundError,
     RoutingError,
     StagedPartError,
     StatisticNotFoundError,
@@ -60,6 +62,8 @@ from onelog.errors import (
     TransactionForeignError,
     TransactionLateError,
     TransactionNotFoundError,
+    UserExistsError,
+    UserNotFoundError,
     WireError,
 )
 from onelog.gateways import House, code_of
@@ -74,6 +78,7 @@ from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
+from onelog.wire.remoting.signature import ACCESS_KEY, SIGNATURE, signed_content
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +127,9 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
     MembershipError: ResponseCode.ILLEGAL_OPERATION,
     ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
+    UserNotFoundError: ResponseCode.USER_NOT_EXIST,
+    UserExistsError: ResponseCode.INVALID_PARAMETER,
+    RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
     RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
@@ -156,8 +164,10 @@ class Gateway:
         self.clock = house.clock
         self.store_host = house.store_host
         self.handlers = handlers
+        self.near_handlers: dict[int, Handler] = {}
+        """Those for peers on this machine; they hold on to it, so it is changed in place."""
         self.far_handlers: dict[int, Handler] = {}
-        """Those for peers on other machines; they hold on to it, so it is changed in place."""
+        """Those for peers on other machines; the same."""
         self.started_ms = house.clock.now_ms()
         self.routes = Routes(house.broker, house.clock.now_ms, house.tls)
         self.headers = CompactHeaders()
@@ -167,14 +177,24 @@ class Gateway:
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
+        house.broker.users.on_change.append(self._choose_handlers)
+
+    def _choose_handlers(self) -> None:
+        """While there are users, requests are signed, and users have permissions."""
+        is_open = self.loaded.config.security.remote_admin
+        near = self.handlers
+        far = near if is_open else from_afar(near, BrokerSession.refuse_from_afar)
+        if not self.broker.users.is_open:
+            signed = {code: signed_only(each, each) for code, each in near.items()}
+            far = {code: signed_only(each, far[code]) for code, each in near.items()}
+            near = signed
+        self.near_handlers.update(near)
+        self.far_handlers.update(far)
 
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
         self.loaded = loaded
-        is_open = loaded.config.security.remote_admin
-        self.far_handlers.update(
-            self.handlers if is_open else from_afar(self.handlers, BrokerSession.refuse_from_afar)
-        )
+        self._choose_handlers()
         replication = loaded.config.replication
         percent = replication.slave_reads_percent if replication.slave_reads else None
         self.far_bytes = None if percent is None else machine_memory_bytes() * percent // 100
@@ -206,10 +226,30 @@ class BrokerSession(ServerSession[Answer]):
         self.broker = gateway.broker
         self.is_local = is_here(connection.remote[0], connection.local[0])
         # Chosen once for all requests: those in a hurry need not ask who they are from.
-        self.handlers = gateway.handlers if self.is_local else gateway.far_handlers
+        self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         self.principal = Principal("", "remoting", connection.remote_address)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+
+    def authenticate(self, command: Command) -> None:
+        """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
+        ext = command.ext
+        name = ext.get(ACCESS_KEY)
+        address = self.connection.remote_address
+        if name is None:
+            if self.broker.logins.is_needed:
+                raise NotAuthenticatedError(
+                    "No accessKey is configured: requests have to be signed by a user"
+                )
+            name = ""
+            who = Principal(name, "remoting", address)
+        else:
+            who = self.broker.logins.signed(
+                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
+                "remoting", address,
+            )  # fmt: skip
+        if name != self.principal.name:
+            self.principal = who
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""
@@ -285,6 +325,16 @@ class BrokerSession(ServerSession[Answer]):
 
 
 Handler = Callable[[BrokerSession, Command], Answer | None]
+
+
+def signed_only(handler: Handler, for_others: Handler) -> Handler:
+    """The handler of a request that has to say who it is from; `for_others` is for nobody's."""
+
+    def handle(session: BrokerSession, command: Command) -> Answer | None:
+        session.authenticate(command)
+        return (handler if session.principal.name else for_others)(session, command)
+
+    return handle
 
 
 def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:

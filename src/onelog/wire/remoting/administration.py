@@ -1,6 +1,6 @@
 """What each request does: ask, work as a client, speak for a broker, or administer.
 
-What administers deletes, resets or reconfigures something that others rely on. Until there are
+What administers deletes, resets or reconfigures something that others rely on. Where there are no
 users with permissions, that is for peers on the server's own machine (`security.remote_admin` lets
 the others in); everything else is for whoever can connect.
 
@@ -64,7 +64,8 @@ _KINDS: dict[Kind, str] = {
         SET_MESSAGE_REQUEST_MODE CONSUME_MESSAGE_DIRECTLY RESUME_CHECK_HALF_MESSAGE POP_ROLLBACK
         DELETE_EXPIRED_COMMITLOG CLEAN_EXPIRED_CONSUMEQUEUE UPDATE_BROKER_CONFIG PUT_KV_CONFIG
         DELETE_KV_CONFIG WIPE_WRITE_PERM_OF_BROKER ADD_WRITE_PERM_OF_BROKER
-        UPDATE_NAMESRV_CONFIG
+        UPDATE_NAMESRV_CONFIG AUTH_CREATE_USER AUTH_UPDATE_USER AUTH_DELETE_USER AUTH_GET_USER
+        AUTH_LIST_USER AUTH_CREATE_ACL AUTH_UPDATE_ACL AUTH_DELETE_ACL AUTH_GET_ACL AUTH_LIST_ACL
     """,
 }
 

@@ -25,7 +25,8 @@ NAMES = frozenset(
         "attemptId", "extraInfo", "recallHandle", "msgId", "originMsgId", "transactionId",
         "brokerName", "brokerAddr", "haServerAddr", "cluster", "clusterName", "namespace",
         "__ZONE_NAME", "statsName", "statsKey", "query", "attempt", "expType", "expressionType",
-        "boundaryType", "topicFilterType", "dataVersion",
+        "boundaryType", "topicFilterType", "dataVersion", "username", "subject", "resource",
+        "filter", "subjectFilter", "resourceFilter", "AccessKey", "SecurityToken", "Signature",
     )
 )  # fmt: skip
 """The fields that are kept, looked up or logged by their value."""

@@ -313,7 +313,7 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
             for each in followers
         ],
         in_sync_slave_nums=sum(each.in_sync for each in followers),
-        master=not broker.follows,
+        master=not broker.is_follower,
         master_commit_log_max_offset=broker.log_end,
     )  # fmt: skip
     return Answer(body=status.encode())

@@ -1,0 +1,1 @@
+"""Who there is: users, their roles and passwords, and what they may do."""

@@ -1,0 +1,283 @@
+"""Logging in: by password, by SCRAM, by signature, by token. The same rules for every protocol.
+
+Passwords are checked in a worker, a few at a time. Who fails is answered later and later, by name
+and by address, so that guessing is slow and holds nobody else up; one that was right a moment ago
+is known again without the work.
+
+Invariant: the answer to a wrong name and to a wrong password is the same, and takes as long.
+"""
+
+import base64
+import hashlib
+import hmac
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from onelog.clock import Clock
+from onelog.config import SecurityConfig
+from onelog.core.access import Principal
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import Post
+from onelog.core.users.passwords import (
+    DIGESTS,
+    ITERATIONS,
+    Proofs,
+    ScramKeys,
+    is_proven,
+    scram_keys,
+    signature,
+)
+from onelog.core.users.tokens import Tokens
+from onelog.core.users.users import User, Users
+from onelog.errors import NotAuthenticatedError, OnelogError
+
+log = logging.getLogger(__name__)
+
+OnLoggedIn = Callable[[Principal | OnelogError], None]
+CHECKS_MAX = 64
+"""Passwords that wait to be checked; more are refused at once."""
+SLOW_MS, SLOWEST_MS = 100, 5_000
+"""What the first failure costs, and the most that one costs."""
+FAILURES_MAX = 10_000
+FORGET_MS = 600_000
+WRONG = "wrong user or password"
+
+
+@dataclass(eq=False)
+class Logins:
+    """Lets people in, or not."""
+
+    users: Users
+    _clock: Clock
+    _schedule: Schedule
+    _offload: Callable[[Callable[[], None]], None]
+    _post: Post
+    tokens: Tokens = field(default_factory=lambda: Tokens(SecurityConfig()))
+    failed: int = 0
+    """How many could not log in."""
+    succeeded: int = 0
+    _failures: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Per name and per address: how often, and when last."""
+    _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
+    _checking: int = 0
+    _token_lock: threading.Lock = field(default_factory=threading.Lock)
+    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def configure(self, config: SecurityConfig) -> None:
+        """Take over what the settings say."""
+        self.users.anonymous = config.anonymous
+        self.users.forget_answers()
+        self.tokens = Tokens(config)
+
+    # -- at the door ---------------------------------------------------------------------------
+
+    def admits(self, is_local: bool) -> bool:
+        """Whether somebody may connect at all: without users, only who is on this machine."""
+        return is_local or not self.users.is_open or self.users.anonymous
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether who has not logged in may do nothing."""
+        return not self.users.is_open and not self.users.anonymous
+
+    # -- passwords -----------------------------------------------------------------------------
+
+    def log_in(
+        self, name: str, password: str, protocol: str, address: str, then: OnLoggedIn
+    ) -> None:
+        """Is it that password? Told soon; of a wrong one, later. Where there are no users, all are
+        the same: nobody."""
+        if self.users.is_open:
+            then(Principal("", protocol, address))
+            return
+        user = self._user(name)
+        proofs = user.proofs if user else Proofs()
+        digest = hmac.digest(self._key, password.encode(errors="replace"), "sha256")
+        known = self._known.get(name)
+        if user and known and known[0] is proofs and hmac.compare_digest(known[1], digest):
+            then(self._let_in(name, protocol, address))
+            return
+        if self._checking >= CHECKS_MAX:
+            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+            return
+        self._checking += 1
+        right: list[bool] = []
+
+        def check() -> None:
+            try:
+                right.append(is_proven(password, proofs))
+            finally:
+                self._post(checked)
+
+        def checked() -> None:
+            self._checking -= 1
+            if user is not None and right == [True] and self._user(name) == user:
+                self._known[name] = (self._user(name) or user).proofs, digest
+                then(self._let_in(name, protocol, address))
+            else:
+                self.fail(name, protocol, address, then)
+
+        self._offload(check)
+
+    def _user(self, name: str) -> User | None:
+        user: User | None = self.users.users.known.get(name)
+        return None if user is None or user.disabled else user
+
+    def _let_in(self, name: str, protocol: str, address: str) -> Principal:
+        self.succeeded += 1
+        self._failures.pop(f"name {name}", None)
+        return Principal(name, protocol, address)
+
+    def fail(
+        self, name: str, protocol: str, address: str, then: OnLoggedIn, why: str = WRONG
+    ) -> None:
+        """Tell somebody that it was wrong, later the more often it was."""
+        self.failed += 1
+        now = self._clock.now_ms()
+        if len(self._failures) >= FAILURES_MAX:
+            self._failures.clear()
+        worst = 0
+        for key in (f"name {name}", f"host {address.rpartition(':')[0]}"):
+            count, last_ms = self._failures.get(key, (0, 0))
+            count = 1 if now - last_ms > FORGET_MS else count + 1
+            self._failures[key] = count, now
+            worst = max(worst, count)
+        wait_ms = min(SLOW_MS << min(worst - 1, 16), SLOWEST_MS)
+        log.warning("login of %r over %s from %s failed (%d)", name, protocol, address, worst)
+        self._schedule(wait_ms, lambda: then(NotAuthenticatedError(why)))
+
+    # -- signatures ----------------------------------------------------------------------------
+
+    def signed(
+        self, name: str, given: str, content: Callable[[], bytes], protocol: str, address: str
+    ) -> Principal:
+        """Who has signed a request; `NotAuthenticatedError` if it was not they."""
+        user = self._user(name)
+        secret = user.proofs.secret if user else ""
+        right = signature(secret or "nobody", content())
+        if not secret or not hmac.compare_digest(right, given):
+            self.failed += 1
+            raise NotAuthenticatedError(
+                f"[10015:signature-failed] wrong access key or signature (access key {name!r})"
+            )
+        return Principal(name, protocol, address)
+
+    # -- tokens and certificates ---------------------------------------------------------------
+
+    def log_in_by_token(self, token: str, protocol: str, address: str, then: OnLoggedIn) -> None:
+        """Whom does that token name? Told when a worker knows."""
+        if self._checking >= CHECKS_MAX:
+            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+            return
+        self._checking += 1
+        found: list[str | OnelogError] = []
+
+        def check() -> None:
+            try:
+                with self._token_lock:
+                    found.append(self.tokens.user_of(token))
+            except OnelogError as error:
+                found.append(error)
+            finally:
+                self._post(checked)
+
+        def checked() -> None:
+            self._checking -= 1
+            answer = found[0] if found else NotAuthenticatedError("the token cannot be checked")
+            try:
+                if isinstance(answer, OnelogError):
+                    raise answer
+                who = self.vouched_for(answer, protocol, address)
+            except OnelogError as error:
+                self.fail("token", protocol, address, then, str(error))
+            else:
+                then(who)
+
+        self._offload(check)
+
+    def vouched_for(self, name: str, protocol: str, address: str) -> Principal:
+        """Somebody whom a certificate or a token names; `NotAuthenticatedError` if unknown."""
+        if self._user(name) is None:
+            self.failed += 1
+            raise NotAuthenticatedError(f"there is no user {name!r}")
+        return self._let_in(name, protocol, address)
+
+    # -- SCRAM ---------------------------------------------------------------------------------
+
+    def scram(self, mechanism: str, protocol: str, address: str) -> "ScramExchange":
+        """Begin the exchange of RFC 5802."""
+        return ScramExchange(self, mechanism, protocol, address)
+
+    def scram_keys(self, name: str, mechanism: str) -> tuple[ScramKeys, bool]:
+        """Those of a user; and for who is none, always the same wrong ones."""
+        user = self._user(name)
+        keys = user.proofs.scram.get(mechanism) if user else None
+        if keys is not None:
+            return keys, True
+        salt = hmac.digest(self._key, name.encode(errors="replace"), "sha256")
+        return scram_keys(mechanism, salt, salt[:16], ITERATIONS), False
+
+
+class ScramExchange:
+    """A server's side of one SCRAM exchange: two messages in, two out."""
+
+    def __init__(self, logins: Logins, mechanism: str, protocol: str, address: str) -> None:
+        self._logins = logins
+        self._mechanism = mechanism
+        self._protocol, self._address = protocol, address
+        self.name = ""
+        self._first = ""
+        self._header = ""
+
+    def first(self, message: bytes) -> bytes:
+        """The answer to the client's first message: salt and iterations."""
+        try:
+            text = message.decode()
+            flag, authzid, bare = text.split(",", 2)
+            fields = _fields(bare)
+            name, nonce = fields["n"], fields["r"]
+        except (ValueError, KeyError):
+            raise NotAuthenticatedError("that is no first message of SCRAM") from None
+        if not flag.startswith(("n", "y")):
+            raise NotAuthenticatedError("channel binding is not offered")
+        self._header = f"{flag},{authzid},"
+        self.name = name.replace("=2C", ",").replace("=3D", "=")
+        self._keys, self._is_user = self._logins.scram_keys(self.name, self._mechanism)
+        self._nonce = nonce + secrets.token_urlsafe(18)
+        said = f"r={self._nonce},s={self._keys.salt},i={self._keys.iterations}"
+        self._first = f"{bare},{said}"
+        return said.encode()
+
+    def final(self, message: bytes) -> tuple[bytes, Principal]:
+        """The answer to the client's proof, and who it is; `NotAuthenticatedError` if wrong."""
+        digest = DIGESTS[self._mechanism]
+        try:
+            text = message.decode()
+            without, _, proof64 = text.rpartition(",p=")
+            fields = _fields(without)
+            proof = base64.b64decode(proof64, validate=True)
+            stored_key = base64.b64decode(self._keys.stored_key)
+            header = base64.b64decode(fields["c"], validate=True).decode()
+            is_same = fields["r"] == self._nonce and header == self._header
+        except (ValueError, KeyError):
+            raise NotAuthenticatedError("that is no final message of SCRAM") from None
+        signed = f"{self._first},{without}".encode()
+        key_mask = hmac.digest(stored_key, signed, digest)
+        if len(proof) != len(key_mask):
+            raise NotAuthenticatedError(WRONG)
+        client_key = bytes(one ^ other for one, other in zip(proof, key_mask, strict=True))
+        is_right = hmac.compare_digest(hashlib.new(digest, client_key).digest(), stored_key)
+        if not (is_right and is_same and self._is_user):
+            raise NotAuthenticatedError(WRONG)
+        server_key = base64.b64decode(self._keys.server_key)
+        verifier = base64.b64encode(hmac.digest(server_key, signed, digest))
+        who = self._logins.vouched_for(self.name, self._protocol, self._address)
+        return b"v=" + verifier, who
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,302 @@
+"""Users and roles, and what they may do: the broker's `Access` once there is a user.
+
+    tables   "users": {name: User}, "roles": {name: Role}
+
+While there is no user, everybody may do everything (servers let only their own machine in then, see
+`Logins`). From the first user on, whoever has not logged in may do nothing, unless the setting
+`security.anonymous` lets them: then they have the rules of the role `anonymous`, and everything if
+there is no such role. The role `admin` always exists, and may do everything.
+
+Invariant: what is answered follows from the tables as they are now; answers are remembered until
+one of them changes.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from onelog.core.access import SELF, Access, Action, Principal, Resource
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.users.passwords import Proofs
+from onelog.core.users.permissions import EVERYTHING, RULES_MAX, Rule, decide
+from onelog.errors import InvalidRequestError, RoleNotFoundError, UserExistsError, UserNotFoundError
+from onelog.names import check_name
+
+log = logging.getLogger(__name__)
+
+ADMIN_ROLE = "admin"
+ANONYMOUS_ROLE = "anonymous"
+USERS_MAX = 100_000
+_REMEMBERED_MAX = 100_000
+_FREE = {("publish", "group"), ("publish", "broker"), ("describe", "broker")}
+"""What every user may: senders' own names, and to begin what each message is asked about anyway."""
+_NOT_FREE = ("users", "names")
+"""What of the broker only those may see who may describe all of it: who there is, and what."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who can log in."""
+
+    name: str
+    proofs: Proofs = field(default_factory=Proofs, repr=False)
+    roles: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    tags: tuple[str, ...] = ()
+    """RabbitMQ's words for what a user is; they mean nothing here."""
+    disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What several users may do."""
+
+    name: str
+    rules: tuple[Rule, ...] = ()
+
+
+class _Table:
+    """One table of named things."""
+
+    def __init__(self, name: str, kind: type[Any], changed: Callable[[], None]) -> None:
+        self.name = name
+        self._kind = kind
+        self._changed = changed
+        self.known: dict[str, Any] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self.known.pop(key, None)
+        else:
+            self.known[key] = msgspec.convert(value, self._kind)
+        self._changed()
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """All of them."""
+        for part in in_parts(self.known):
+            yield {name: msgspec.to_builtins(each) for name, each in part}
+
+
+class Users(Access):
+    """All users and roles of one broker."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.anonymous = False
+        """Whether who has not logged in may do something once there are users."""
+        self.on_change: list[Callable[[], None]] = []
+        self._tables: Tables | None = None
+        self.users = _Table("users", User, self._forget)
+        self.roles = _Table("roles", Role, self._forget)
+        self._answers: dict[tuple[str, str, Action, Resource], bool] = {}
+        self.refused = 0
+        """How often somebody was not allowed something."""
+
+    def use(self, tables: Tables) -> None:
+        """Keep users in these tables."""
+        self._tables = tables
+        tables.add(self.users)
+        tables.add(self.roles)
+
+    def forget_answers(self) -> None:
+        """Decide everything anew."""
+        self._answers.clear()
+
+    def _forget(self) -> None:
+        self._answers.clear()
+        self.is_open = not self.users.known
+        for listener in self.on_change:
+            listener()
+
+    # -- may they ------------------------------------------------------------------------------
+
+    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """Whether they may."""
+        if who is SELF or self.is_open:
+            return True
+        host = who.address.rpartition(":")[0]
+        key = who.name, host, action, resource
+        answer = self._answers.get(key)
+        if answer is None:
+            if len(self._answers) >= _REMEMBERED_MAX:
+                self._answers.clear()
+            answer = self._answers[key] = self._decide(who.name, action, resource, host)
+        if not answer:
+            self.refused += 1
+        return answer
+
+    def _decide(self, name: str, action: Action, resource: Resource, host: str) -> bool:
+        rules = self._rules(name)
+        if rules is None:
+            return False
+        if name and (action, resource[0]) in _FREE and resource[1] not in _NOT_FREE:
+            return True
+        return decide(rules, action, resource, host)
+
+    def _rules(self, name: str) -> tuple[Rule, ...] | None:
+        """Those of a user, or of who has not logged in; None if they may not even ask."""
+        if not name:
+            role: Role | None = self.roles.known.get(ANONYMOUS_ROLE)
+            return (role.rules if role else (EVERYTHING,)) if self.anonymous else None
+        user: User | None = self.users.known.get(name)
+        if user is None or user.disabled:
+            return None
+        found = list(user.rules)
+        for each in user.roles:
+            if each == ADMIN_ROLE:
+                found.append(EVERYTHING)
+            elif (role := self.roles.known.get(each)) is not None:
+                found += role.rules
+        return tuple(found)
+
+    def is_admin(self, who: Principal) -> bool:
+        """Whether they may change what others may do."""
+        return self.may(who, "alter", ("broker", "users"))
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def _write(self, who: Principal, changes: list[Change], said: str) -> None:
+        assert self._tables is not None
+        self._tables.write(changes)
+        log.info("%s (%s, %s): %s", who.name or "anonymous", who.protocol, who.address, said)
+
+    def _put_user(self, who: Principal, user: User, said: str) -> None:
+        self._write(who, [(self.users.name, user.name, msgspec.to_builtins(user))], said)
+
+    def user(self, who: Principal, name: str) -> User:
+        """A user; `UserNotFoundError` if there is none."""
+        self.check(who, "describe", ("broker", "users"))
+        found: User | None = self.users.known.get(name)
+        if found is None:
+            raise UserNotFoundError(f"there is no user {name!r}")
+        return found
+
+    def all_users(self, who: Principal) -> list[User]:
+        """All users, by name."""
+        self.check(who, "describe", ("broker", "users"))
+        return sorted(self.users.known.values(), key=lambda each: each.name)
+
+    def all_roles(self, who: Principal) -> list[Role]:
+        """All roles, by name, with the one that always exists."""
+        self.check(who, "describe", ("broker", "users"))
+        roles = {ADMIN_ROLE: Role(ADMIN_ROLE, (EVERYTHING,)), **self.roles.known}
+        return sorted(roles.values(), key=lambda each: each.name)
+
+    def create_user(
+        self, who: Principal, name: str, proofs: Proofs, roles: tuple[str, ...] = (),
+        tags: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Make a user; the first one must be an administrator, or nobody would be one."""
+        self.check(who, "alter", ("broker", "users"))
+        check_name(name, "user", InvalidRequestError)
+        if name in self.users.known:
+            raise UserExistsError(f"there is a user {name!r} already")
+        if len(self.users.known) >= USERS_MAX:
+            raise InvalidRequestError(f"there are {USERS_MAX} users already, which is the limit")
+        if self.is_open and ADMIN_ROLE not in roles:
+            raise InvalidRequestError(
+                f"the first user must have the role {ADMIN_ROLE}: from then on nobody may do "
+                "anything without a permission"
+            )
+        self._check_roles(roles)
+        self._put_user(who, User(name, proofs, roles, tags=tags), f"user {name} created")
+
+    def _check_roles(self, roles: tuple[str, ...]) -> None:
+        for each in roles:
+            if each != ADMIN_ROLE and each not in self.roles.known:
+                raise RoleNotFoundError(f"there is no role {each!r}")
+
+    def change_user(
+        self, who: Principal, name: str, *, proofs: Proofs | None = None,
+        roles: tuple[str, ...] | None = None, tags: tuple[str, ...] | None = None,
+        disabled: bool | None = None,
+    ) -> None:  # fmt: skip
+        """Give a user another password, other roles; or let him in no more."""
+        self.check(who, "alter", ("broker", "users"))
+        user = self.user(SELF, name)
+        if roles is not None:
+            self._check_roles(roles)
+        changed = replace(
+            user,
+            proofs=user.proofs if proofs is None else proofs,
+            roles=user.roles if roles is None else roles,
+            tags=user.tags if tags is None else tags,
+            disabled=user.disabled if disabled is None else disabled,
+        )
+        self._require_admin_left(changed)
+        self._put_user(who, changed, f"user {name} changed")
+
+    def _require_admin_left(self, changed: User) -> None:
+        """Somebody must be left who can change users, unless no user is left."""
+        others = [each for each in self.users.known.values() if each.name != changed.name]
+        is_admin = any(
+            ADMIN_ROLE in each.roles and not each.disabled for each in (*others, changed)
+        )
+        if not is_admin and (others or changed.roles or changed.disabled):
+            raise InvalidRequestError(
+                f"{changed.name} is the last user with the role {ADMIN_ROLE}: give it to another "
+                "one first"
+            )
+
+    def delete_user(self, who: Principal, name: str) -> None:
+        """Forget a user. With the last one, everything is open again."""
+        self.check(who, "alter", ("broker", "users"))
+        user = self.user(SELF, name)
+        if len(self.users.known) > 1:
+            self._require_admin_left(replace(user, roles=(), disabled=True))
+        self._write(who, [(self.users.name, name, None)], f"user {name} deleted")
+
+    def put_role(self, who: Principal, role: Role) -> None:
+        """Make a role, or change what it may do."""
+        self.check(who, "alter", ("broker", "users"))
+        check_name(role.name, "role", InvalidRequestError)
+        if role.name == ADMIN_ROLE:
+            raise InvalidRequestError(f"the role {ADMIN_ROLE} may do everything; make another one")
+        _check_rules(role.rules)
+        value = msgspec.to_builtins(role)
+        self._write(who, [(self.roles.name, role.name, value)], f"role {role.name} changed")
+
+    def delete_role(self, who: Principal, name: str) -> None:
+        """Forget a role; users who have it have it no more."""
+        self.check(who, "alter", ("broker", "users"))
+        if name not in self.roles.known:
+            raise RoleNotFoundError(f"there is no role {name!r}")
+        changes: list[Change] = [(self.roles.name, name, None)]
+        for user in self.users.known.values():
+            if name in user.roles:
+                left = replace(user, roles=tuple(each for each in user.roles if each != name))
+                changes.append((self.users.name, user.name, msgspec.to_builtins(left)))
+        self._write(who, changes, f"role {name} deleted")
+
+    def set_rules(self, who: Principal, holder: str, rules: tuple[Rule, ...]) -> None:
+        """What a user ("name"), or a role ("role:name"), may do, beside what its roles may."""
+        self.check(who, "alter", ("broker", "users"))
+        _check_rules(rules)
+        kind, _, name = holder.rpartition(":")
+        if kind == "role":
+            if name not in self.roles.known:
+                raise RoleNotFoundError(f"there is no role {name!r}: onelog role create {name}")
+            self.put_role(who, Role(name, rules))
+        else:
+            user = replace(self.user(SELF, holder), rules=rules)
+            self._put_user(who, user, f"permissions of user {holder} changed")
+
+    def rules(self, who: Principal, holder: str) -> tuple[Rule, ...]:
+        """The permissions of a user or of a role, as `set_rules` takes them."""
+        self.check(who, "describe", ("broker", "users"))
+        kind, _, name = holder.rpartition(":")
+        if kind != "role":
+            return self.user(SELF, holder).rules
+        role: Role | None = self.roles.known.get(name)
+        if role is None:
+            raise RoleNotFoundError(f"there is no role {name!r}")
+        return role.rules
+
+
+def _check_rules(rules: tuple[Rule, ...]) -> None:
+    if len(rules) > RULES_MAX:
+        raise InvalidRequestError(f"{len(rules)} permissions; the limit is {RULES_MAX}")
