@@ -91,6 +91,10 @@ class EmptyMessageError(MessageError):
     """A message without a body."""
 
 
+class MessageTypeError(MessageError):
+    """A message of another type than its topic was made for."""
+
+
 class TopicNotFoundError(OnelogError):
     """A topic that does not exist here and may not be created by using it."""
 

@@ -103,9 +103,7 @@ class Follower(World):
     """A world that is sent a log."""
 
     @classmethod
-    def at(
-        cls, folder: Path, store: StoreConfig = STORE, clock: ManualClock | None = None
-    ) -> Self:
+    def at(cls, folder: Path, store: StoreConfig = STORE, clock: ManualClock | None = None) -> Self:
         config = ReplicationConfig(ack="majority", replicas=3)
         return cls(
             folder, store, clock=clock or ManualClock(), replication=config, gated=True,

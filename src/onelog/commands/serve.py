@@ -106,6 +106,28 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    mqtt_port: Annotated[
+        int | None,
+        typer.Option(help="Port of MQTT's clients; 0 for none.", show_default="1883"),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
+        ),
+    ] = None,
+    amqp_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672"),
+    ] = None,
+    stomp_port: Annotated[
+        int | None,
+        typer.Option(help="Port of STOMP's clients; 0 for none.", show_default="61613"),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RocketMQ's gRPC clients; 0 for none.", show_default="8081"),
+    ] = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -125,12 +147,18 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "mqtt.port": mqtt_port,
+        "http.port": http_port,
+        "amqp.port": amqp_port,
+        "stomp.port": stomp_port,
+        "grpc.port": grpc_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    if kafka_port is not None:
-        extra += ["--set", f"kafka.port={kafka_port}"]
+    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port", "grpc.port"):
+        if flags[name] is not None:
+            extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:

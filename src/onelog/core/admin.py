@@ -27,7 +27,7 @@ from onelog.core.membership.assignment import RequestMode, RequestModes
 from onelog.core.membership.members import Member, Members
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import OnCounted, Timers
-from onelog.core.stats import Statistic, Stats, Totals
+from onelog.core.stats import Counter, Statistic, Stats, Totals
 from onelog.core.transactions.checkback import CheckBack
 from onelog.errors import (
     GroupNotFoundError,
@@ -38,6 +38,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import Message
+from onelog.metrics import Histogram
 from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, TIMER_TOPIC, check_name
 from onelog.store.message_store import MessageStore
 
@@ -141,6 +142,17 @@ class State(NamedTuple):
     mismatches_total: int
     damaged_sizes: list[int]
     """What recovery had to leave out of the log."""
+
+
+class Measures(NamedTuple):
+    """What is measured all the time: how long things took, and counts since the start."""
+
+    append_seconds: Histogram
+    confirm_seconds: Histogram
+    flush_seconds: Histogram
+    topic_put: Counter
+    group_get: Counter
+    sent_back: Counter
 
 
 @dataclass(slots=True, eq=False)
@@ -559,6 +571,21 @@ class Admin:
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end, members.mismatched_groups(),
             members.mismatches_total, [each.size for each in self.store.damage],
         )  # fmt: skip
+
+    def measures(self, who: Principal) -> Measures:
+        """What is measured all the time, to be read and not changed."""
+        self.access.check(who, "describe", ("broker", "names"))
+        writer, stats = self.writer, self.stats
+        return Measures(
+            writer.append_seconds, writer.confirm_seconds, self.store.flush_seconds,
+            stats.topic_put, stats.group_get, stats.sent_back,
+        )  # fmt: skip
+
+    def refusal(self, who: Principal) -> str:
+        """Why messages are refused now; empty if they are not."""
+        self.access.check(who, "describe", ("broker", self.name))
+        found = self.store.refusal
+        return "" if found is None else str(found)
 
     def log_state(self, who: Principal) -> LogState:
         """How the log is on its disk."""

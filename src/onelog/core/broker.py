@@ -73,6 +73,11 @@ class Broker(Parts):
         """How long positions of Kafka groups without members are kept."""
         self.coordinator.uses.retention_ms = retention_ms
 
+    def writes_refused(self) -> str:
+        """Why nothing can be published for now; empty if it can."""
+        refusal = self.store.refusal
+        return "" if refusal is None else str(refusal)
+
     # -- sending -------------------------------------------------------------------------------
 
     def publish(

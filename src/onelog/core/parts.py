@@ -53,12 +53,17 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.outflows import Outflows
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sessions.packet_ids import PacketIds
+from onelog.core.sessions.retained import Retained
+from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
@@ -166,12 +171,24 @@ class Parts:
         self.warming = Warming(store, offload, post)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
+        self._wire_the_rest(random, call_soon, offload, store_host)
+
+    def _wire_the_rest(
+        self,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
+        store_host: bytes,
+    ) -> None:
         self._wire_transactions(store_host)
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+        self.sessions = Sessions(self.tables, self._clock)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
         self._wire_workqueues(random, call_soon, store_host)
         self.users.on_change.append(self._users_changed)
 
@@ -334,6 +351,10 @@ class Parts:
             self._clock, host, self.store.config.body_bytes_max,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules = Schedules(
+            self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
+        )
+        self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
 
     def _wire_workqueues(
         self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
@@ -380,11 +401,13 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
-            *self.topology.tables, self.workqueues.declared,
+            *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
+            self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.packet_ids)
         self.lease_tables.add(self.workqueues.shelves)
 
     def _open_follower(self, master: str) -> Generator[None, None, None]:
@@ -419,6 +442,7 @@ class Parts:
         self.batch_producers.open()
         self.compaction.open()
         self.coordinator.open()
+        self.sessions.open()
         self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()
@@ -431,6 +455,8 @@ class Parts:
         self.leases.open()
         self.workqueues.open()
         self.timers.open()  # What is due may be for queues, which have to be there.
+        self.schedules.open()
+        self.outflows.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
@@ -505,13 +531,14 @@ class Parts:
         """What ends all that would be written by itself."""
         return (
             self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
-            self.prepared_batches.close, self.in_place.stop,
+            self.prepared_batches.close, self.in_place.stop, self.schedules.close,
         )  # fmt: skip
 
     @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.compaction.close, self.delay.close, self.schedules.close,
+            self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
             self.transactions.remember, self.workqueues.close, self.leases.close,
             self.lease_tables.close,

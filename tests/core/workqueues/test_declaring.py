@@ -149,6 +149,20 @@ def test_a_queue_that_nobody_uses_expires(yard: Yard) -> None:
     assert taker.cancelled == ""
 
 
+def test_a_queue_that_cannot_be_deleted_now_is_still_there(yard: Yard) -> None:
+    yard.queue(arguments={"x-expires": 1_000})
+    yard.put_all(b"a")
+    yard.broker.refuse_writes("another is the master")
+    with pytest.raises(OnelogError):
+        yard.works.delete(SELF, "/", "q")
+    yard.advance(1_500)
+    yard.broker.refuse_writes(None)
+    assert yard.drain() == [b"a"]
+    yard.advance(2_500)
+    with pytest.raises(QueueNotFoundError):
+        yard.find()
+
+
 def test_when_it_expires_can_be_changed(yard: Yard) -> None:
     queue = yard.queue(durable=False, arguments={"x-expires": 1_000})
     queue.set_expires(None)

@@ -66,6 +66,10 @@ class DeclaredQueues:
             vhost, name = split_key(key)
             yield topic_of(vhost, name), partial(_is_stream, value)
 
+    def has(self, vhost: str, name: str) -> bool:
+        """Whether there is such a queue."""
+        return join_key(vhost, name) in self._known
+
     def change(
         self, vhost: str, name: str, auto_delete: bool, arguments: Mapping[str, Any]
     ) -> Change:

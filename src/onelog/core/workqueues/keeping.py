@@ -128,6 +128,7 @@ class Keeping:
         found = []
         while some := shelf.take(count, MOVED_BYTES_MAX, cold_ok=True):
             found += some
+        done = [each[PLACE] for each in found]
         copies = [
             NewMessage(
                 shelf.topic, shelf.queue_id, each[BODY], sys_flag=each[FORM],
@@ -137,9 +138,7 @@ class Keeping:
         ]  # fmt: skip
         try:
             with self._writer.head_room():
-                self._writer.write_now(
-                    copies, self._shelves.records(shelf, [each[PLACE] for each in found])
-                )
+                self._writer.write_now(copies, self._shelves.records(shelf, done))
         except BaseException:
             shelf.give_back(found, counted=False)
             raise

@@ -21,12 +21,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery, facts_of
+from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery
 from onelog.core.workqueues.memory_shelf import Handover
-from onelog.core.workqueues.supply import AS_STORED, LogSupply, Stretch
+from onelog.core.workqueues.supply import LogSupply, Stretch
 from onelog.message import NewMessage
 from onelog.names import join_key, split_key
-from onelog.record.forms import FORM_MASK
 
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
@@ -140,29 +139,38 @@ class LogShelf:
 
         How many that are, and whether one of them says itself when it expires.
         """
+        assert self.supply is not None
         if offset != self.end:
             self.measure(offset)
-        begin, any_expires = offset, False
-        hot, is_wanted, bits = self.hot, self.is_wanted, self._bits
-        hot_bytes_max = self._hot_bytes_max
-        following = self._offset(hot[-1][PLACE]) + 1 if hot else self.next
-        for message in messages:
-            body, form, count = message[2], message[5] & FORM_MASK, message[11]
-            if type(body) is not bytes:
-                body = bytes(body)
-            size, expires = facts_of(body, form)
-            any_expires |= expires
-            self.ready_bytes += size
-            if (
-                is_wanted and offset == following and count == 1 and form in AS_STORED
-                and len(hot) < HOT_MAX and self._hot_bytes < hot_bytes_max
-            ):  # fmt: skip
-                hot.append((offset << bits | self._level, 0, body, form, now_ms, size))
-                self._heat(len(body))
-                following = offset + 1
-            offset += count
-        self.end = offset
-        return offset - begin, any_expires
+        entries = self.supply.entries(messages)
+        self.end = offset + entries.total
+        self.ready_bytes += entries.size
+        if self.is_wanted and entries.are_plain:
+            hot = self.hot
+            if offset == (self._offset(hot[-1][PLACE]) + 1 if hot else self.next):
+                parts, size = entries.parts, entries.body_bytes
+                if len(hot) + len(parts) > HOT_MAX or self._hot_bytes + size > self._hot_bytes_max:
+                    parts, size = self._some(parts)
+                bits, level = self._bits, self._level
+                hot.extend([
+                    (at << bits | level, 0, body, form, now_ms, payload)
+                    for at, (body, form, payload) in enumerate(parts, offset)
+                ])  # fmt: skip
+                self._heat(size)
+        return entries.total, entries.expires
+
+    def _some(
+        self, parts: list[tuple[bytes, int, int]]
+    ) -> tuple[list[tuple[bytes, int, int]], int]:
+        """The first of these messages that can be kept at hand, and their bytes."""
+        room, size = self._hot_bytes_max - self._hot_bytes, 0
+        found = []
+        for part in parts[: max(0, HOT_MAX - len(self.hot))]:
+            if size >= room:
+                break
+            size += len(part[0])
+            found.append(part)
+        return found, size
 
     def cool(self) -> None:
         """Nobody wants messages now."""
@@ -308,21 +316,28 @@ class LogShelf:
                 size += each[5]
         self.unacked_bytes += size
 
-    def release(self, place: int) -> Handover | None:
-        """A message is out no more, and is done. None if it was not out."""
-        offset = place >> self._bits
-        held = self.out.pop(offset, None)
-        if held is None:
-            return None
-        self.unacked_bytes -= held[0]
-        done = self._done
-        if done and done[-1][1] == offset:
-            done[-1][1] = offset + 1
-        else:
-            done.append([offset, offset + 1])
-        if self.times:
-            self.times.pop(offset, None)
-        return held[1]
+    def release(self, places: Iterable[int]) -> dict[Handover, int]:
+        """Messages are out no more, and are done; how many of which hand-over were."""
+        found: dict[Handover, int] = {}
+        pop, bits, done, times, size = self.out.pop, self._bits, self._done, self.times, 0
+        last = done[-1] if done else [-1, -1]
+        for place in places:
+            offset = place >> bits
+            held = pop(offset, None)
+            if held is None:
+                continue
+            payload, handover = held
+            size += payload
+            if last[1] == offset:
+                last[1] = offset + 1
+            else:
+                last = [offset, offset + 1]
+                done.append(last)
+            if times:
+                times.pop(offset, None)
+            found[handover] = found.get(handover, 0) + 1
+        self.unacked_bytes -= size
+        return found
 
     def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out, read once more; `ColdError` if they have to be waited for."""
@@ -393,8 +408,7 @@ class LogShelf:
         """
         if not again:
             return
-        self.hot.clear()
-        self._hot_bytes = 0
+        self._drop_hot()
         for number, (times, size) in enumerate(again, offset):
             heapq.heappush(self.returned, number)
             self.returned_bytes[number] = size

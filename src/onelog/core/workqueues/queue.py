@@ -27,6 +27,7 @@ from onelog.core.workqueues.deliveries import (
 )
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
+from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage
@@ -109,7 +110,8 @@ class WorkQueue:
         "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings", "_top_first",
         "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms", "durable",
         "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name", "owner",
-        "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms", "vhost",
+        "passed", "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms",
+        "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -135,8 +137,9 @@ class WorkQueue:
         self.exclusive = exclusive
         self.auto_delete = auto_delete
         self.arguments = dict(arguments or {})
-        self.owner = owner
+        self.owner = owner if exclusive else None
         self.rota = Rota(single=terms.single_active)
+        self.passed = PassedOver()
         self.shelves: list[Shelf] = []
         self._only: Shelf | None = None
         self._top_first: list[Shelf] = []
@@ -319,15 +322,14 @@ class WorkQueue:
                 more |= self._trim()
                 if self._may_expire and not more:
                     more = self._expire()
+            self._cold_ok = False
         except ColdError as cold:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.place_name, error)
             self._surroundings.later(_TROUBLE_MS, self.wake)
-        else:
-            self._cold_ok = False
-        if not self._is_reading:
-            self._is_busy = False
+        finally:
+            self._is_busy = self._is_reading
         if not self.topic:
             self._account()
         return more and not self.is_deleted
@@ -353,6 +355,8 @@ class WorkQueue:
     def _deliver(self) -> bool:
         budget = TURN_MAX
         rota = self.rota
+        if rota.selects or self.passed:
+            return self._deliver_chosen()
         while budget > 0 and not self.is_deleted:
             takers = rota.takers()
             if not takers:
@@ -382,6 +386,47 @@ class WorkQueue:
                 for consumer, some in dealt:
                     self._give(consumer, shelf, some)
         return self.ready > 0
+
+    def _deliver_chosen(self) -> bool:
+        """The same, where some consumers want some messages only."""
+        passed, rota, now_ms = self.passed, self.rota, self._surroundings.clock.now_ms()
+        for each, taker in passed.offers():
+            if taker.room > 0 and taker.is_open:
+                self._hand_on(each, taker, now_ms)
+        budget = TURN_MAX
+        while budget > 0 and not self.is_deleted and rota.takers():
+            shelf, found = self._take(min(budget, passed.room, UNACKED_MAX - self.unacked))
+            if not found:
+                return False
+            budget -= len(found)
+            if self._may_expire:
+                found = self._without_expired(shelf, found)
+            for delivery in found:
+                wanting = [each for each in rota.in_turn() if wants(each, delivery)]
+                consumer = next((each for each in wanting if each.room > 0), None)
+                if consumer is not None:
+                    rota.served(consumer)
+                    self._give(consumer, shelf, [delivery])
+                else:
+                    each = Passed(shelf, delivery, now_ms, wanting)
+                    shelf.hold([delivery], each.handover)
+                    passed.add(each)
+        return self.ready > 0 and passed.room > 0 and bool(rota.takers())
+
+    def _hand_on(self, passed: Passed, consumer: Consumer, now_ms: int) -> None:
+        """Give a message to a consumer that was passed over before."""
+        self.passed.remove(passed)
+        delivery = passed.delivery
+        due_ms = self._due_ms(delivery)
+        if due_ms is not None and due_ms <= now_ms:
+            self._bury_held([delivery[PLACE]], "expired")
+            return
+        passed.handover.consumer, passed.handover.given_ms = consumer, now_ms
+        consumer.given(1)
+        if consumer.no_ack:
+            self.ack([delivery[PLACE]])
+        self.delivered += 1
+        consumer.on_deliver(consumer, [delivery])
 
     def _take(self, count: int, bytes_max: int = TURN_BYTES_MAX) -> tuple[Shelf, list[Delivery]]:
         """The next messages, all of one shelf."""
@@ -426,31 +471,31 @@ class WorkQueue:
         if len(places) > SOME_MAX:
             self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
             places = places[:SOME_MAX]
-        only, last, count, total = self._only, None, 0, 0
-        for place in places:
-            shelf = only or self.shelf_of(place)
-            handover = shelf.release(place)
-            if handover is None:
-                continue
-            total += 1
-            if shelf.in_log and not shelf.is_dirty:  # type: ignore[union-attr]
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
-            consumer = handover.consumer
-            if consumer is not last:
-                if last is not None:
-                    last.took_back(count)
-                last, count = consumer, 0
-            count += 1
-        if last is not None:
-            last.took_back(count)
-        self.acked += total
+        only = self._only
+        if only is not None:
+            self._done(only, only.release(places))
+        else:
+            by_shelf: dict[int, list[int]] = {}
+            for place in places:
+                by_shelf.setdefault(place & _LEVEL_MASK, []).append(place)
+            for some in by_shelf.values():
+                shelf = self.shelf_of(some[0])
+                self._done(shelf, shelf.release(some))
         self._freed()
+
+    def _done(self, shelf: Shelf, released: dict[Handover, int]) -> None:
+        for handover, count in released.items():
+            self.acked += count
+            if handover.consumer is not None:
+                handover.consumer.took_back(count)
+        if released and shelf.in_log:
+            self._surroundings.changed(shelf)  # type: ignore[arg-type]
 
     def _freed(self) -> None:
         """There may be room for more."""
         if not self.topic:
             self._account()
-        if not self.is_pending and self.rota.all and self.ready:
+        if not self.is_pending and self.rota.all and (self.ready or self.passed):
             self._surroundings.pend(self)
 
     def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
@@ -637,6 +682,8 @@ class WorkQueue:
 
     def get(self) -> tuple[Shelf, Delivery] | None:
         """The next message for somebody who asks for one; `ColdError` if it is on disk only."""
+        if self.passed:
+            self.requeue(self.passed.taken(), counted=False)
         while True:
             shelf, found = self._take(1)
             self._cold_ok = False
@@ -669,6 +716,7 @@ class WorkQueue:
         if self.terms.single_active:
             consumer.is_active = not self.rota.all
         self.rota.add(consumer)
+        self.passed.came(consumer)
         self.had_consumers = True
         for shelf in self.shelves:
             if isinstance(shelf, LogShelf):
@@ -680,7 +728,10 @@ class WorkQueue:
         if not self.rota.remove(consumer):
             return False
         consumer.close()
+        self.passed.went(consumer)
         if not self.rota.all:
+            if self.passed:
+                self.requeue(self.passed.taken(), counted=False)
             self.used()
             for shelf in self.shelves:
                 shelf.cool()
@@ -689,7 +740,9 @@ class WorkQueue:
 
     def purge(self) -> int:
         """Drop what is ready; how many messages that were."""
-        count = 0
+        count = len(self.passed)
+        if self.passed:
+            self.ack(self.passed.taken())
         for shelf in self.shelves:
             count += shelf.purge()
             if isinstance(shelf, LogShelf):
@@ -707,17 +760,19 @@ class WorkQueue:
 
     def browse(self, skip: int = 0, count: int = 100) -> list[Delivery]:
         """Messages that are ready, from one on, without taking them; it may wait for the disk."""
-        found: list[Delivery] = []
+        found = [each.delivery for each in self.passed][skip : skip + count]
+        skip -= len(self.passed)
         for shelf in self._top_first:
-            found += shelf.browse(max(0, skip), count - len(found))
-            skip -= shelf.ready
             if len(found) >= count:
                 break
+            found += shelf.browse(max(0, skip), count - len(found))
+            skip -= shelf.ready
         return found
 
     def end(self) -> None:
         """It is deleted."""
         self.is_deleted = True
+        self.passed.taken()
         if not self.topic:
             for shelf in self.shelves:
                 shelf.purge()
