@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onelog.core.access import SELF, Access, Action, Principal, Resource
+from onelog.core.routing import topology
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.errors import (
@@ -311,6 +312,19 @@ def test_bindings_are_listed_from_and_to(routed: Routed) -> None:
     assert left.arguments == {"level": 2}
 
 
+def test_an_exchange_that_looks_at_each_binding_has_few(
+    routed: Routed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "BINDINGS_LOOKED_AT_MAX", 3)
+    routed.memory_queue("q")
+    for number in range(3):
+        routed.bind("amq.headers", "q", n=number)
+        routed.bind("amq.topic", "q", f"k{number}")
+    routed.bind("amq.topic", "q", "one more")
+    with pytest.raises(PreconditionFailedError, match="limit"):
+        routed.bind("amq.headers", "q", n=4)
+
+
 def test_routes_are_found_anew_when_something_changes(routed: Routed) -> None:
     first, second = routed.memory_queue("a"), routed.memory_queue("b")
     routed.routing.declare_exchange(SELF, "/", "e", "direct")
@@ -349,11 +363,11 @@ def test_vhosts_know_nothing_of_each_other(routed: Routed) -> None:
         routing.delete_vhost(SELF, "/")
 
 
-def described(topology: Topology) -> list[Any]:
+def described(known: Topology) -> list[Any]:
     return [
         (vhost.name, vhost.description, vhost.tags, each.name, each.kind, each.auto_delete,
          each.internal, each.arguments, list(each.bindings.values()))
-        for vhost in topology.vhosts.values()
+        for vhost in known.vhosts.values()
         for each in vhost.exchanges.values()
         if each.durable
     ]  # fmt: skip

@@ -302,6 +302,8 @@ def _unit(seed: bytes, text: bytes) -> float:
     return ((mixed ^ mixed >> 16) + 0.5) / 4_294_967_296
 
 
+FOUND = (Direct, Topic)
+"""Those that find bindings without a look at each of them."""
 MATCHERS: dict[str, Callable[[Table, Random], Matcher]] = {
     "direct": lambda arguments, random: Direct(),
     "fanout": lambda arguments, random: Fanout(),
