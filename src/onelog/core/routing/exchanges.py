@@ -226,7 +226,6 @@ class ConsistentHash:
         assert known <= dict(PROPERTIES).keys()
         self.by_key = self._header is None and self._property is None
         self._weights: dict[tuple[str, ...], tuple[Destination, int]] = {}
-        self._points: list[tuple[int, Destination]] = []
 
     @staticmethod
     def _weight(binding: Binding) -> int:
