@@ -22,6 +22,7 @@ SETTINGS = {
     "broker.vip_port": 0,
     "kafka.port": 0,
     "http.port": 0,
+    "mqtt.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 64 << 20,
     "store.queue_file_entries": 1_000,

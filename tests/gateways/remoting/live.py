@@ -37,6 +37,7 @@ SMALL: dict[str, Value] = {
     "broker.vip_port": 0,
     "kafka.port": 0,
     "http.port": 0,
+    "mqtt.port": 0,
     "broker.nameservers": "",
 }
 
