@@ -41,6 +41,7 @@ SMALL: dict[str, Value] = {
     "stomp.port": 0,
     "mqtt.port": 0,
     "grpc.port": 0,
+    "mqtt.port": 0,
     "broker.nameservers": "",
 }
 
