@@ -256,3 +256,31 @@ def test_bodies_are_bytes(onelog_stomp: EmbeddedBroker) -> None:
         client.done(client.connection.send, "/queue/bytes", body)
         heard: object = client.get().body
         assert heard == body
+
+
+def test_a_selector_with_a_prefetch_waits_for_room(onelog_stomp: EmbeddedBroker) -> None:
+    with connected(onelog_stomp.stomp_address) as client:
+        red = {"selector": "color = 'red'", "prefetch-count": "1"}
+        client.subscribe("/queue/s", "red", "client-individual", **red)
+        for number in range(6):
+            client.send("/queue/s", str(number), color="blue" if number % 2 else "red")
+        found = []
+        for _ in range(3):
+            heard = client.get()
+            assert client.messages.empty()
+            found.append(heard.body)
+            client.ack(heard)
+        assert found == ["0", "2", "4"]
+        client.subscribe("/queue/s", "rest")
+        assert client.bodies(3) == ["1", "3", "5"]
+
+
+def test_what_nobody_wanted_is_there_when_nobody_is(onelog_stomp: EmbeddedBroker) -> None:
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/s", "none", selector="color = 'green'")
+        for number in range(3):
+            client.send("/queue/s", str(number), color="red")
+        assert client.is_quiet()
+        client.connection.unsubscribe("none")
+        client.subscribe("/queue/s", "all")
+        assert client.bodies(3) == ["0", "1", "2"]

@@ -206,3 +206,20 @@ def test_stomp_over_websocket() -> None:
             heard = socket.recv(30)
             assert isinstance(heard, bytes)
             assert heard.endswith(b"\n\n\xff\xfe\0")
+
+
+def test_who_there_are_users_for_logs_in(onelog_stomp: EmbeddedBroker) -> None:
+    with onelog_stomp.admin() as admin:
+        admin.users.create("ann", "secret", is_admin=True)
+    for passcode, command in (("wrong", "ERROR"), ("secret", "CONNECTED")):
+        with Bare(onelog_stomp.stomp_address) as bare:
+            # What comes before the answer is handled after it.
+            bare.say(
+                f"CONNECT\naccept-version:1.2\nhost:/\nlogin:ann\npasscode:{passcode}\n\n\0"
+                "SEND\ndestination:/queue/a\nreceipt:1\n\n\0".encode()
+            )
+            assert bare.hear().command == command
+            if command == "CONNECTED":
+                assert bare.hear().headers["receipt-id"] == "1"
+            else:
+                assert bare.is_closed()
