@@ -26,7 +26,6 @@ SETTINGS = {
     "stomp.port": 0,
     "mqtt.port": 0,
     "grpc.port": 0,
-    "mqtt.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 64 << 20,
     "store.queue_file_entries": 1_000,

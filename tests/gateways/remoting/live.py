@@ -41,7 +41,6 @@ SMALL: dict[str, Value] = {
     "stomp.port": 0,
     "mqtt.port": 0,
     "grpc.port": 0,
-    "mqtt.port": 0,
     "broker.nameservers": "",
 }
 
