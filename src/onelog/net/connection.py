@@ -230,8 +230,9 @@ class Connection(asyncio.Protocol):
         self._idle_since_ms = -1
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self.held = False
+        """Whether nothing is to be read from it, for a reason of its session's."""
         self.closing = False
-        self._held = False
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
@@ -300,17 +301,6 @@ class Connection(asyncio.Protocol):
         self._out_bytes += sum(map(len, buffers))
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
-
-    def hold(self) -> None:
-        """Read nothing more from the peer until `read_on`: the session has enough to do."""
-        self._held = True
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def read_on(self) -> None:
-        """Read from the peer again, unless something else is in the way."""
-        self._held = False
-        self._read_on()
 
     def close(self) -> None:
         """Close once everything that was written so far is sent."""
@@ -401,8 +391,16 @@ class Connection(asyncio.Protocol):
             self._guard(self._session.data_received, data)
             self._read_on()
 
+    def hold(self, held: bool) -> None:
+        """Read nothing until told otherwise."""
+        self.held = held
+        if not held:
+            self._read_on()
+        elif not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def _read_on(self) -> None:
-        if not (self.congested or self._held or self._late or self._transport.is_closing()):
+        if not (self.congested or self.held or self._late or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
