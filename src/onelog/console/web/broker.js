@@ -33,13 +33,13 @@ export async function cluster(view, context) {
 }
 
 export async function lake(view, context) {
-  const found = await get("/v1/connections", { limit: 1000, q: "spark" }, context.signal);
-  const names = context.overview()?.ports.rocketmq ? `${location.hostname}:9876` : "";
+  const [found, around] = await Promise.all([get("/v1/connections", { limit: 1000, q: "spark" }, context.signal), get("/v1/cluster", {}, context.signal)]);
+  const names = around.nameservers.join(";");
   const line = (text, code) => [h("p", null, text), h("pre", { class: "body" }, code)];
   replace(view, head(t("Lake and Spark"), { text: t("Every topic is a table. Spark reads and writes topics, and keeps lake tables fresh.") }),
     h("div", { class: "grid" },
       card(t("Spark connections"), table(t("Spark connections"), [[t("Client"), (each) => each.client_id || "–", "wide"], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Groups"), (each) => each.groups.join(", "), "wide"]], found.items, { empty: t("No Spark is connected now.") })),
-      card(t("Begin here"), line(t("Keep a lake table of a topic:"), "onelog lake run TOPIC --to ./lake"), line(t("A topic as a table in Spark:"), `spark.read.format("onelog").option("topic", "TOPIC")${names ? `\n     .option("nameserver", "${names}")` : ""}.load()`), line(t("Ready-made jobs:"), "onelog job --help"))));
+      card(t("Begin here"), line(t("Keep a lake table of a topic:"), `onelog lake sync TOPIC --to ./lake --every 10${names ? ` --nameserver ${names}` : ""}`), line(t("A topic as a table in Spark:"), `spark.read.format("onelog")${names ? `.option("nameserver", "${names}")` : ""}\n     .option("subscribe", "TOPIC").load()`), line(t("Ready-made jobs:"), "onelog job --help"))));
 }
 
 export async function settings(view, context) {

@@ -52,11 +52,11 @@ class HttpTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Read nothing for a while."""
-        self._connection.hold()
+        self._connection.hold(True)
 
     def resume_reading(self) -> None:
         """Read again."""
-        self._connection.read_on()
+        self._connection.hold(False)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """From now on this one is told: the connection has become a WebSocket."""
@@ -83,13 +83,13 @@ class HttpSession:
         early, self._early = self._early, []
         for data in early:
             self.data_received(data)
-        self.connection.read_on()
+        self.connection.hold(False)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         if self.protocol is None:
             self._early.append(data)
-            self.connection.hold()
+            self.connection.hold(True)
             return
         before = self.protocol
         before.data_received(data)
