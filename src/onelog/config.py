@@ -324,8 +324,6 @@ class AmqpConfig:
     port: int = setting(
         5672, "port of RabbitMQ's clients; 0 for none, -1 for a free one", -1, 65_535
     )
-    user: str = setting("guest", "who may log in; guest only from this machine", pattern=r"\S+")
-    password: str = setting("guest", "their password", pattern=r".+", live=True)
     heartbeat_seconds: int = setting(
         60, "time between signs of life that clients are asked for; 0 for none", 0, 65_535,
         live=True,

@@ -252,7 +252,7 @@ async def _running(
             address,
             folder,
             f"127.0.0.1:{kafka.port}" if kafka.port else "",
-            f"amqp://{amqp.user}:{amqp.password}@127.0.0.1:{amqp.port}/" if amqp.port else "",
+            f"amqp://guest:guest@127.0.0.1:{amqp.port}/" if amqp.port else "",
             ("127.0.0.1", stomp.port) if stomp.port else None,
             config.mqtt.port,
         )

@@ -159,15 +159,10 @@ class Parts:
         self.users = Users()
         self.access = access or self.users
         self._guarded = not self.access.is_open
-        self.users.on_change.append(self._users_changed)
         self._wire_writing(call_soon, post, offload, replicas)
         self.users.use(self.tables)
         self.logins = Logins(self.users, clock, self._schedule, offload, post)
-        self.versions = Versions(clock)
-        self.topics = Topics(self.tables, self.versions, naming, config)
-        self.placements = Placements(self.tables, self.topics)
-        self.marked = MarkedTopics(self.tables, self.topics)
-        self.groups = Groups(self.tables, self.versions, naming, config)
+        self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.starts = QueueStarts(self.tables, store, self.topics)
@@ -195,9 +190,10 @@ class Parts:
         self.retained = Retained(self.tables, self.writer, self.when_durable)
         self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
         self._wire_workqueues(random, call_soon, store_host)
+        self.users.on_change.append(self._users_changed)
 
     def _users_changed(self) -> None:
-        self._guarded = not self.access.is_open
+        self._guarded = self.routing.guarded = not self.access.is_open
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -225,6 +221,13 @@ class Parts:
             store, self.writer, store.folder / "config", clock, offload,
             restates=replication.is_on,
         )  # fmt: skip
+
+    def _wire_catalog(self) -> None:
+        self.versions = Versions(self._clock)
+        self.topics = Topics(self.tables, self.versions, self.naming, self.config)
+        self.placements = Placements(self.tables, self.topics)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
     def _wire_publisher(self, random: Random) -> None:
         self.publisher = Publisher(
@@ -445,13 +448,13 @@ class Parts:
         self.topics.add_system()
         self.groups.add_system()
         self.delay.open()
-        self.timers.open()
         self.transactions.open()
         yield from self.lease_tables.opening()
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
         self.workqueues.open()
+        self.timers.open()  # What is due may be for queues, which have to be there.
         self.schedules.open()
         self.outflows.open()
         config = self.config

@@ -32,7 +32,7 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Key
 from onelog.core.durable.writer import Writer
-from onelog.core.routing.names import topic_of
+from onelog.core.routing.names import named_for_access, topic_of
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
@@ -197,7 +197,7 @@ class WorkQueues:
 
     def _check(self, who: Principal, action: Action, vhost: str, name: str) -> None:
         if not self._access.is_open:
-            self._access.check(who, action, ("queue", join_key(vhost, name)))
+            self._access.check(who, action, ("queue", named_for_access(vhost, name)))
 
     def declare(
         self,
