@@ -91,6 +91,10 @@ class EmptyMessageError(MessageError):
     """A message without a body."""
 
 
+class MessageTypeError(MessageError):
+    """A message of another type than its topic was made for."""
+
+
 class TopicNotFoundError(OnelogError):
     """A topic that does not exist here and may not be created by using it."""
 
@@ -437,3 +441,35 @@ class InvalidTransactionTimeoutError(ProducerStateError):
 
 class TransactionEndingError(ProducerStateError):
     """A transaction whose end could not be written yet: try again."""
+
+
+class RoutingError(OnelogError):
+    """Something about exchanges, and the queues that they lead to."""
+
+
+class VhostNotFoundError(RoutingError):
+    """A virtual host that does not exist here."""
+
+
+class ExchangeNotFoundError(RoutingError):
+    """An exchange that does not exist in its virtual host."""
+
+
+class QueueNotFoundError(RoutingError):
+    """A queue that does not exist in its virtual host."""
+
+
+class AccessRefusedError(NotPermittedError):
+    """Something that may not be done to this exchange or queue, by whoever it is."""
+
+
+class ResourceLockedError(RoutingError):
+    """A queue that is another connection's alone, or that only one consumer may read."""
+
+
+class PreconditionFailedError(RoutingError):
+    """What is asked for does not fit what is there: other settings, still in use, a bad value."""
+
+
+class QueueFullError(RoutingError):
+    """A queue has as much as it may have, and is told to refuse what comes."""

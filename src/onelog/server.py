@@ -10,7 +10,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +26,13 @@ from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
+from onelog.net import websocket as websockets
 from onelog.net.capacity import Capacity, checked_capacity, make_capacity
 from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
 from onelog.net.listener import Listener
 from onelog.net.stall_watch import Stalls, StallWatch
 from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocket
 from onelog.replication.elected import ElectedRole
 from onelog.replication.fixed import FixedRole, followers_port
 from onelog.rocketmq import config_files
@@ -49,9 +51,27 @@ ROLE_CHANGE_SECONDS = 0.2
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
+    ("mqtt", "onelog.gateways.mqtt.gateway:MqttGateway"),
+    ("http", "onelog.gateways.http.gateway:HttpGateway"),
+    ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
+    ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),
+    ("grpc", "onelog.gateways.grpc.gateway:GrpcGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
+ON_SLAVES = ("broker", "http")
+"""What a broker serves that follows another one."""
+HTTP_ROUTES = [
+    "onelog.gateways.http.health:routes",
+    "onelog.gateways.http.metrics:routes",
+    "onelog.gateways.http.producing:routes",
+    "onelog.gateways.http.consuming:routes",
+    "onelog.gateways.http.following:routes",
+    "onelog.gateways.http.activemq:routes",
+    "onelog.console.rest.api:routes",
+    "onelog.console.pages:routes",
+]
+"""What the HTTP port always has; gateways add theirs (`House.routes`)."""
 
 
 class Stranger:
@@ -122,9 +142,11 @@ class BrokerServer:
         if config.port == 0:
             config = replace(config, port=_free_port(config.host))
             self.config = replace(self.config, broker=config)
-        if self.config.kafka.port == -1:
-            kafka = replace(self.config.kafka, port=_free_port(config.host))
-            self.config = replace(self.config, kafka=kafka)
+        for section, _ in GATEWAYS[1:]:
+            settings = getattr(self.config, section)
+            if settings.port == -1:
+                settings = replace(settings, port=_free_port(config.host))
+                self.config = replace(self.config, **{section: settings})
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
         if is_elected:
@@ -216,7 +238,8 @@ class BrokerServer:
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
-            self._listen, self.tls, self.stalls, self._standing(),
+            self._listen, self.tls, self.stalls, self._standing(), self._connections,
+            self._serve_websocket, list(HTTP_ROUTES),
         )  # fmt: skip
         self.gateways = {
             section: _imported(place)(self.house)
@@ -227,8 +250,9 @@ class BrokerServer:
 
     @property
     def _sections(self) -> list[str]:
-        """The protocols that are served: those who follow another broker have RocketMQ's only."""
-        return [section for section, _ in (GATEWAYS[:1] if self.role.is_slave else GATEWAYS)]
+        """The protocols that are served."""
+        is_slave = self.role.is_slave
+        return [section for section, _ in GATEWAYS if not is_slave or section in ON_SLAVES]
 
     def _standing(self) -> Standing:
         port = followers_port(self.config)
@@ -262,9 +286,17 @@ class BrokerServer:
             for key, source in self.loaded.sources.items()
         )
 
+    @property
+    def _limits(self) -> Limits:
+        bytes_max = self.config.broker.write_buffer_bytes_max
+        proxied = self.config.net.proxy_protocol
+        return Limits(write_bytes_max=bytes_max, capacity=self._capacity, proxied=proxied)
+
+    async def _serve_websocket(self, websocket: WebSocket, make_session: MakeSession) -> None:
+        await websockets.serve(websocket, make_session, self._outbox, self._limits)
+
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
-        limits = Limits(write_bytes_max=config.write_buffer_bytes_max, capacity=self._capacity)
 
         def admitted(connection: Connection) -> Session:
             is_local = is_here(connection.remote[0], connection.local[0])
@@ -272,12 +304,20 @@ class BrokerServer:
                 return make_session(connection)
             return Stranger(connection, self._warned_of)
 
+        limits = self._limits
         for kind in self._listening:
             listener = await kind.open(
                 config.host, port, admitted, clock=self._clock, outbox=self._outbox,
                 limits=limits, tls=self.tls,
             )  # fmt: skip
             self._listeners.append(listener)
+
+    def _connections(self) -> Iterator[tuple[str, Connection]]:
+        sections = {value_of(self.config, f"{section}.port"): section for section, _ in GATEWAYS}
+        for listener in self._listeners:
+            section = sections.get(listener.address[1], GATEWAYS[0][0])
+            for connection in listener.connections:
+                yield section, connection
 
     def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, call)
@@ -473,7 +513,9 @@ async def running_nameserver(
 ) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    limits = Limits(capacity=capacity or checked_capacity(loaded))
+    limits = Limits(
+        capacity=capacity or checked_capacity(loaded), proxied=config.net.proxy_protocol
+    )
     server = await serve_nameserver(
         config.nameserver,
         tls=config.tls,

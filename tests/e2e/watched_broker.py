@@ -21,6 +21,11 @@ COMMAND = Path(sys.executable).parent / "onelog"
 SETTINGS = {
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "http.port": 0,
+    "amqp.port": 0,
+    "stomp.port": 0,
+    "mqtt.port": 0,
+    "grpc.port": 0,
     "broker.nameservers": "",
     "store.segment_bytes": 64 << 20,
     "store.queue_file_entries": 1_000,

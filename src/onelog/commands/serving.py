@@ -206,10 +206,16 @@ def _served(server: "BrokerServer") -> list[tuple[str, str]]:
     """What a broker serves, and where; or why not."""
     ports = {section: value_of(server.config, f"{section}.port") for section in server.gateways}
     host = server.address.rpartition(":")[0]
-    return [
+    lines = [
         (section, server.left_out.get(section) or f"{host}:{port}")
         for section, port in ports.items()
     ]
+    # Terminals let people click on it.
+    return [
+        ("console", f"http://{where}/") if section == "http" and section not in server.left_out
+        else (section, where)
+        for section, where in lines
+    ]  # fmt: skip
 
 
 # -- several broker processes ------------------------------------------------------------------

@@ -10,7 +10,7 @@ It is a part of the door: who asks is the first argument, as everywhere in `brok
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,14 +20,14 @@ from onelog.core.access import Access, Kind, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.tables import DataVersion, Tables, Versions
+from onelog.core.durable.tables import Change, DataVersion, Tables, Versions
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.filters.tags import Subscription
 from onelog.core.membership.assignment import RequestMode, RequestModes
 from onelog.core.membership.members import Member, Members
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import OnCounted, Timers
-from onelog.core.stats import Statistic, Stats, Totals
+from onelog.core.stats import Counter, Statistic, Stats, Totals
 from onelog.core.transactions.checkback import CheckBack
 from onelog.errors import (
     GroupNotFoundError,
@@ -38,6 +38,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import Message
+from onelog.metrics import Histogram
 from onelog.names import LIGHT_QUEUE_PREFIX, OWN_PREFIX, TIMER_TOPIC, check_name
 from onelog.store.message_store import MessageStore
 
@@ -143,6 +144,17 @@ class State(NamedTuple):
     """What recovery had to leave out of the log."""
 
 
+class Measures(NamedTuple):
+    """What is measured all the time: how long things took, and counts since the start."""
+
+    append_seconds: Histogram
+    confirm_seconds: Histogram
+    flush_seconds: Histogram
+    topic_put: Counter
+    group_get: Counter
+    sent_back: Counter
+
+
 @dataclass(slots=True, eq=False)
 class Admin:
     """Questions and corrections."""
@@ -172,10 +184,10 @@ class Admin:
         self.access.check(who, "create", ("topic", config.name))
         self.topic_table.put(config)
 
-    def delete_topic(self, who: Principal, topic: str) -> None:
-        """Forget a topic, every group's position in it, and its queues."""
+    def delete_topic(self, who: Principal, topic: str, also: Sequence[Change] = ()) -> None:
+        """Forget a topic, every group's position in it, and its queues; and make these changes."""
         self.access.check(who, "delete", ("topic", topic))
-        self.topic_table.delete(topic, self.offsets.removal(topic=topic))
+        self.topic_table.delete(topic, [*self.offsets.removal(topic=topic), *also])
         self.writer.delete_topic(topic)
         self.stats.forget(topic)
 
@@ -559,6 +571,21 @@ class Admin:
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end, members.mismatched_groups(),
             members.mismatches_total, [each.size for each in self.store.damage],
         )  # fmt: skip
+
+    def measures(self, who: Principal) -> Measures:
+        """What is measured all the time, to be read and not changed."""
+        self.access.check(who, "describe", ("broker", "names"))
+        writer, stats = self.writer, self.stats
+        return Measures(
+            writer.append_seconds, writer.confirm_seconds, self.store.flush_seconds,
+            stats.topic_put, stats.group_get, stats.sent_back,
+        )  # fmt: skip
+
+    def refusal(self, who: Principal) -> str:
+        """Why messages are refused now; empty if they are not."""
+        self.access.check(who, "describe", ("broker", self.name))
+        found = self.store.refusal
+        return "" if found is None else str(found)
 
     def log_state(self, who: Principal) -> LogState:
         """How the log is on its disk."""

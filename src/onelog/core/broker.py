@@ -43,6 +43,7 @@ from onelog.store.reader import Fetched
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
+    from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,11 @@ class Broker(Parts):
     def forget_groups_after(self, retention_ms: int) -> None:
         """How long positions of Kafka groups without members are kept."""
         self.coordinator.uses.retention_ms = retention_ms
+
+    def writes_refused(self) -> str:
+        """Why nothing can be published for now; empty if it can."""
+        refusal = self.store.refusal
+        return "" if refusal is None else str(refusal)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -620,6 +626,8 @@ class Broker(Parts):
         """A connection is gone, and with it everything that hung on it."""
         self.looks.owner_gone(channel)
         self.staged.owner_gone(channel)
+        self.routing.owner_gone(channel)
+        self.workqueues.owner_gone(channel)
         self.members.channel_closed(channel)
 
     def live_group(self, who: Principal, group: str) -> LiveGroup | None:
@@ -767,6 +775,11 @@ class Broker(Parts):
     def is_warm(self, log_offset: int) -> bool:
         """Whether the record at a log offset, if there is one, can be read without waiting."""
         return self.store.is_record_warm(log_offset)
+
+    def log_pins(self, who: Principal) -> "list[Pin]":
+        """The declared queues that the log has to be kept for, however old it is."""
+        self.access.check(who, "describe", ("broker", self.config.name))
+        return self.keeping.pins()
 
     @property
     def is_follower(self) -> bool:

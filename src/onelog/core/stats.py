@@ -25,6 +25,7 @@ _ROWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 """Per row: how long a bucket is, and how many full ones are kept."""
 _KEYS_TOGETHER = 5_000
 MINUTE, HOUR, DAY = range(3)
+_NOTHING: Cell = [0, 0, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class Counter:
             _Row(bucket_ms, deque(maxlen=kept), now_ms, {}, now_ms) for bucket_ms, kept in _ROWS
         ]
         self.newest: Bucket = self._rows[MINUTE].newest
+        self._sums: Bucket = {}
+        self._on_the_way: Bucket = {}
+        """What is to be added to the sums, when there is time."""
 
     def add(self, key: Key, count: int, size: int) -> None:
         """Count `count` messages of `size` bytes in all."""
@@ -73,6 +77,11 @@ class Counter:
             row.full.append(full)
             if index == MINUTE:
                 self.newest = row.newest
+                self._on_the_way = dict(full)
+                for number, key in enumerate(full, 1):
+                    _add(self._sums, key, self._on_the_way.pop(key, _NOTHING))
+                    if number % _KEYS_TOGETHER == 0:
+                        yield
             if index + 1 < len(self._rows):
                 yield from _pour(full, self._rows[index + 1].newest)
 
@@ -87,31 +96,49 @@ class Counter:
         span_ms = max(_STEP_MS, min(span_ms, now_ms - row.started_ms))
         return Statistic(total, total * 1000 / span_ms, total / calls if calls else 0.0)
 
+    def keys(self) -> set[Key]:
+        """All that was ever counted here, and not forgotten."""
+        return self._sums.keys() | self._on_the_way.keys() | self.newest.keys()
+
+    def sums(self, key: Key) -> tuple[int, int]:
+        """Messages and bytes since the start: these never become less."""
+        count = size = 0
+        for bucket in (self._sums, self._on_the_way, self.newest):
+            cell = bucket.get(key)
+            if cell is not None:
+                count += cell[0]
+                size += cell[1]
+        return count, size
+
     def has(self, key: Key) -> bool:
         """Whether anything was counted for the key in the last day."""
         return any(key in bucket for row in self._rows for bucket in (row.newest, *row.full))
 
     def forget(self, matches: str) -> Iterator[None]:
         """Drop a topic's or group's counters: `matches` is a key, or one half of it."""
-        for row in self._rows:
-            for bucket in (row.newest, *row.full):
-                for number, key in enumerate(list(bucket), 1):
-                    if matches == key or (isinstance(key, tuple) and matches in key):
-                        bucket.pop(key, None)
-                    if number % _KEYS_TOGETHER == 0:
-                        yield
+        kept = [bucket for row in self._rows for bucket in (row.newest, *row.full)]
+        for bucket in (*kept, self._sums, self._on_the_way):
+            for number, key in enumerate(list(bucket), 1):
+                if matches == key or (isinstance(key, tuple) and matches in key):
+                    bucket.pop(key, None)
+                if number % _KEYS_TOGETHER == 0:
+                    yield
 
 
 def _pour(source: Bucket, target: Bucket) -> Iterator[None]:
     for number, (key, cell) in enumerate(list(source.items()), 1):
         if number % _KEYS_TOGETHER == 0:
             yield
-        sums = target.get(key)
-        if sums is None:
-            target[key] = list(cell)
-        else:
-            for part in range(3):
-                sums[part] += cell[part]
+        _add(target, key, cell)
+
+
+def _add(target: Bucket, key: Key, cell: Cell) -> None:
+    sums = target.get(key)
+    if sums is None:
+        target[key] = list(cell)
+    else:
+        for part in range(3):
+            sums[part] += cell[part]
 
 
 @dataclass(slots=True)

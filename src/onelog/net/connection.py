@@ -47,6 +47,8 @@ class Limits:
     write_pause_bytes: int = 1 << 20
     write_bytes_max: int = 16 << 20
     capacity: Capacity | None = None
+    proxied: bool = False
+    """Whether a connection may begin with the prefix of a load balancer."""
 
 
 class Session(Protocol):
@@ -230,11 +232,19 @@ class Connection(asyncio.Protocol):
         self._idle_since_ms = -1
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self.reads_on = False
+        """Whether it is read from though it is behind: its session sends it little meanwhile."""
+        self.held = False
+        """Whether nothing is to be read from it, for a reason of its session's."""
+        self.idle_ms = limits.idle_ms
+        """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
         """Whom a session tells that bytes wait for the rest of their frame."""
+        self.origin: tuple[str, int] | None = None
+        """Where it comes from, if somebody passes it on."""
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
@@ -300,12 +310,35 @@ class Connection(asyncio.Protocol):
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
 
+    def hold(self, held: bool = True) -> None:
+        """Read nothing until told otherwise."""
+        self.held = held
+        if not held:
+            self._read_on()
+        elif not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again, after `hold`."""
+        self.hold(False)
+
     def close(self) -> None:
         """Close once everything that was written so far is sent."""
         if not self.closing:
             self.flush()
             self.closing = True
             self._transport.close()
+
+    def end(self) -> None:
+        """Send what was written, and that no more comes; what the peer sends until it closes is
+        ignored. Were the socket closed instead, what it sends could cost it our last words."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close now."""
@@ -352,7 +385,7 @@ class Connection(asyncio.Protocol):
         if self._active or self._idle_since_ms < 0:
             self._active = False
             self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= self._limits.idle_ms:
+        elif 0 < self.idle_ms <= now_ms - self._idle_since_ms:
             log.info("%s was idle for %d ms: closed", self, now_ms - self._idle_since_ms)
             # What it did not read so far, it will not read now.
             self.abort()
@@ -363,7 +396,7 @@ class Connection(asyncio.Protocol):
         """The socket is ready, TLS included."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
-        self.remote = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.remote = self.origin or (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
         self._session: Session = self._make_session(self)
@@ -390,7 +423,8 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        if not (self.congested or self._late or self._transport.is_closing()):
+        is_behind = self.congested and not self.reads_on
+        if not (is_behind or self.held or self._late or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
@@ -402,7 +436,8 @@ class Connection(asyncio.Protocol):
         """The peer is behind."""
         self.congested = True
         if not self._transport.is_closing():
-            self._transport.pause_reading()
+            if not self.reads_on:
+                self._transport.pause_reading()
             self._keep_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:

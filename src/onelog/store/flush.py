@@ -22,6 +22,7 @@ from pathlib import Path
 
 from onelog.config import StoreConfig
 from onelog.errors import FlushFailedError, StoreClosedError, StoreError, StoreFailedError
+from onelog.metrics import Histogram
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
 from onelog.store.segment import disk_error, flush_error
@@ -56,6 +57,8 @@ class Flusher:
         self._said = ""
         self._last_flush = self._last_checkpoint = time.monotonic()
         self._checkpoint_from = 0.0
+        self.seconds = Histogram()
+        """How long flushes took."""
         self._start()
 
     def _start(self) -> None:
@@ -111,7 +114,9 @@ class Flusher:
         )
         try:
             if self._waiting or due:
+                began = time.monotonic()
                 self._log.flush()
+                self.seconds.observe(time.monotonic() - began)
                 self._last_flush = now
                 self._tell(None)
             behind = self._log.end - self._checkpoint.safe_offset

@@ -33,6 +33,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import LogOffset
+from onelog.metrics import Histogram
 from onelog.record.entries import ENTRY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
@@ -352,6 +353,11 @@ class MessageStore(StoreWriter):
             self.drop_partial()
 
     # -- flushing ------------------------------------------------------------------------------
+
+    @property
+    def flush_seconds(self) -> Histogram:
+        """How long flushes took."""
+        return self._flusher.seconds
 
     def when_flushed(self, log_offset: int, callback: OnFlushed) -> None:
         """Call back, in the flush thread, once everything below `log_offset` is on disk."""

@@ -36,6 +36,11 @@ SMALL: dict[str, Value] = {
     "broker.port": 0,
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "http.port": 0,
+    "amqp.port": 0,
+    "stomp.port": 0,
+    "mqtt.port": 0,
+    "grpc.port": 0,
     "broker.nameservers": "",
 }
 

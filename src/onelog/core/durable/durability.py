@@ -12,7 +12,8 @@ was asked has not answered in time (what it says after that is ignored), with `F
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from time import perf_counter
 from typing import Protocol
 
 from onelog.clock import Clock
@@ -25,6 +26,7 @@ from onelog.errors import (
     StoreError,
 )
 from onelog.message import LogOffset
+from onelog.metrics import Histogram
 from onelog.store.message_store import MessageStore
 
 WhenSafe = Callable[[OnelogError | None], None]
@@ -63,6 +65,9 @@ class _Ticket:
     left: int
     """How many of flush and replicas have not confirmed."""
     is_flushed: bool
+    seconds: Histogram
+    """Where it is told how long that took."""
+    began: float = field(default_factory=perf_counter)
 
     def flushed(self, error: StoreError | None) -> None:
         """Called by the flush thread."""
@@ -82,6 +87,7 @@ class _Ticket:
         """Call back, unless that has happened."""
         when_safe, self.when_safe = self.when_safe, None
         if when_safe is not None:
+            self.seconds.observe(perf_counter() - self.began)
             when_safe(error)
 
 
@@ -152,6 +158,8 @@ class Durability:
     replicas_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
+        self.seconds = Histogram()
+        """How long what was written had to wait to be safe; once for all messages of a tick."""
         self._flushes = not self.immediate
         self.immediate = self.immediate and not self.replicates
         self._here = _Line(self._clock, self._schedule, self.timeout_ms)
@@ -170,7 +178,9 @@ class Durability:
         else:
             flushes = self._flushes
             deadline_ms = self._clock.now_ms() + self.replicas_timeout_ms
-            ticket = _Ticket(self.post, deadline_ms, callback, 1 + flushes, not flushes)
+            ticket = _Ticket(
+                self.post, deadline_ms, callback, 1 + flushes, not flushes, self.seconds
+            )
             self._everywhere.timeout_ms = self.replicas_timeout_ms
             self._everywhere.add(ticket)
             if flushes:
@@ -185,7 +195,7 @@ class Durability:
             callback(None)
         else:
             deadline_ms = self._clock.now_ms() + self.timeout_ms
-            ticket = _Ticket(self.post, deadline_ms, callback, 1, False)
+            ticket = _Ticket(self.post, deadline_ms, callback, 1, False, self.seconds)
             self._here.timeout_ms = self.timeout_ms
             self._here.add(ticket)
             self._store.when_flushed(LogOffset(log_offset), ticket.flushed)

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from time import perf_counter
 from typing import Any, cast
 
 from onelog.core.durable.durability import Durability, WhenSafe
-from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.waiting import Key, Waiting
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
@@ -34,8 +35,9 @@ from onelog.errors import (
     ReplicasMissingError,
     StoreError,
 )
-from onelog.message import Appended, AppendedRun, NewMessage, NewRun
-from onelog.names import LIGHT_QUEUE_PREFIX
+from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, NewRun
+from onelog.metrics import Histogram
+from onelog.store.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ OnStored = Callable[[Any, Any, OnelogError | None], None]
 `AppendedRun`), and what went wrong. With an error of UNCONFIRMED both are given: the message is
 stored, but not confirmed."""
 OnWritten = Callable[[OnelogError | None], None]
+OnEntered = Callable[[Sequence[NewMessage], int], None]
+"""Called with messages that were appended to a queue, and the offset of the first there."""
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
 Places = Sequence[Appended | AppendedRun]
@@ -54,10 +58,17 @@ Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogErr
 _TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
 _SIZE = itemgetter(Appended._fields.index("size"))
 
+_ENTERED = (0, 8)
+"""What the bits of transactions are in records that queues have entries for."""
+_WATCHED_MAX = 10_000
 UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
 UNCONFIRMED = (FlushTimeoutError, ReplicasMissingError)
 """What senders are told of messages that are stored, and not as safe as promised."""
+
+
+MEASURED_EVERY = 8
+"""Messages between two measurements, which would cost too much if each were one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,17 @@ class Writer:
     def __post_init__(self) -> None:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
+        self.watched: dict[Key, OnEntered] = {}
+        """Who is told of each message that a queue gets; see `watch`."""
+        self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
         self.messages: list[NewMessage | NewRun] = []
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
+        self.append_seconds = Histogram()
+        """How long it took to append a tick's messages; not of every tick with few of them."""
+        self._unmeasured = 0
+        self.confirm_seconds = self._durability.seconds
         self._open = self._store
         replicas = self._durability.replicas
         self._appended = None if replicas is None else replicas.appended
@@ -172,7 +190,14 @@ class Writer:
             for records, on_written in own:
                 self._tell_written(on_written, None if is_in else self._append_records(records))
         elif self.messages:
-            self._append_list([])
+            self._unmeasured += len(self.messages)
+            if self._unmeasured < MEASURED_EVERY:
+                self._append_list([])
+            else:
+                self._unmeasured = 0
+                began = perf_counter()
+                self._append_list([])
+                self.append_seconds.observe(perf_counter() - began)
         if self._written:
             written, self._written = self._written, []
             for receipts, messages, places in written:
@@ -196,6 +221,8 @@ class Writer:
             return self._store.append_own(records) if records else []
         appended = self._store.append([*messages, *records])
         del appended[len(messages) :]
+        if self.watched:
+            self._tell_watchers(messages)
         self.account(messages, appended)
         return appended
 
@@ -204,7 +231,10 @@ class Writer:
         self._append_list([])
         if self._appended is not None:
             self.expect_tick()
-        self._account_runs(runs, self._store.append_runs(runs))
+        appended = self._store.append_runs(runs)
+        if self.watched:
+            self._tell_watchers_of_runs(runs)
+        self._account_runs(runs, appended)
 
     def write_alone(self, message: NewMessage) -> Appended | None:
         """Append one plain message outside any tick; the caller sees to `account`, soon.
@@ -214,9 +244,12 @@ class Writer:
         if self.messages or not self._durability.immediate:
             return None
         try:
-            return self._store.append((message,))[0]
+            appended = self._store.append((message,))[0]
         except Exception:
             return None
+        if self.watched:
+            self._tell_watchers((message,))
+        return appended
 
     @contextlib.contextmanager
     def head_room(self) -> Iterator[None]:
@@ -266,6 +299,8 @@ class Writer:
             if records:
                 del appended[len(messages) :]
             self._written.append((receipts, messages, appended))
+            if self.watched:
+                self._tell_watchers(messages)
             return True
         return False
 
@@ -279,6 +314,9 @@ class Writer:
                 self._written.append(([receipt], mine, self._store.append(mine)))
             except Exception as error:
                 self._written.append(([receipt], mine, _named(error, mine[0].topic)))
+            else:
+                if self.watched:
+                    self._tell_watchers(mine)
 
     def _append_stretches(
         self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
@@ -303,6 +341,8 @@ class Writer:
     def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
         try:
             self._written.append((receipts, runs, self._store.append_runs(runs)))
+            if self.watched:
+                self._tell_watchers_of_runs(runs)
         except (StoreError, NotMasterError) as error:
             self._written.append((receipts, runs, error))
         except Exception as error:
@@ -321,6 +361,50 @@ class Writer:
         return None
 
     # -- telling -------------------------------------------------------------------------------
+
+    def watch(self, key: Key, on_entered: OnEntered | None) -> None:
+        """Tell somebody of each message that a queue gets, at once and in order; None: nobody."""
+        if on_entered is None:
+            self.watched.pop(key, None)
+        else:
+            self.watched[key] = on_entered
+        self._watched_of.clear()
+
+    def _tell_watchers(self, messages: Sequence[NewMessage]) -> None:
+        """Tell of what was appended just now, before anything else is."""
+        watched_of = self._watched_of
+        found: dict[Key, list[NewMessage]] = {}
+        for message in messages:
+            place = (message[0], message[1], message[12])
+            keys = watched_of.get(place)
+            if keys is None:
+                keys = self._find_watched(*place)
+            if keys and message[5] & TRANSACTION_MASK in _ENTERED:
+                for key in keys:
+                    if key in found:
+                        found[key].append(message)
+                    else:
+                        found[key] = [message]
+        for key, mine in found.items():
+            count = sum(map(_COPIES, mine))
+            try:
+                self.watched[key](mine, self._store.next_offset(*key) - count)
+            except Exception:
+                log.exception("what came to %s could not be told", key[0])
+
+    def _find_watched(self, topic: str, queue_id: int, extra: tuple[str, ...]) -> tuple[Key, ...]:
+        """Those queues of a message of which somebody wants to be told."""
+        keys = [(topic, queue_id), *((each, queue_id_of(each, queue_id)) for each in extra)]
+        found = tuple(key for key in keys if key in self.watched)
+        if len(self._watched_of) >= _WATCHED_MAX:
+            self._watched_of.clear()
+        self._watched_of[topic, queue_id, extra] = found
+        return found
+
+    def _tell_watchers_of_runs(self, runs: Sequence[NewRun]) -> None:
+        watched = [run for run in runs if (run.topic, run.queue_id) in self.watched]
+        if watched:
+            self._tell_watchers([message for run in watched for message in run.messages()])
 
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:
@@ -405,8 +489,7 @@ class Writer:
                 self._waiting.arrived(topic, queue_id)
             for message in messages:
                 for topic in message.extra_queues:
-                    light = topic.startswith(LIGHT_QUEUE_PREFIX)
-                    self._waiting.arrived(topic, 0 if light else message.queue_id)
+                    self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
 
     def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
         totals, bucket = self._stats.totals, self._stats.topic_put.newest

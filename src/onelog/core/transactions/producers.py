@@ -104,14 +104,14 @@ class BatchProducers:
     def opening(self) -> Generator[None, None, None]:
         """Read again what came to marked topics after their queues were kept last, in steps."""
         self._next_id = self._ids_end
-        for topic in self._marked.names:
+        for topic in self._marked.batched:
             for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
                 yield from self._replay((topic, queue_id))
 
     def follow(self, touched: set[Queue] | None) -> None:
         """More of a follower's log is confirmed, in these queues, or in many."""
         by_topic = self._store.queue_table.by_topic
-        for topic in self._marked.names:
+        for topic in self._marked.batched:
             for queue_id in list(by_topic.get(topic, ())):
                 if touched is None or (topic, queue_id) in touched:
                     exhausted(self._replay((topic, queue_id)))

@@ -1,0 +1,30 @@
+"""All operations, as routes, with the document that describes them."""
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from onelog.console.rest import brokers, fates, groups, topics
+from onelog.console.rest.openapi import document
+from onelog.console.rest.operations import Operation, routes_of
+from onelog.gateways import House
+from onelog.gateways.http.requests import answer
+
+OPERATIONS: Sequence[Operation] = [
+    *brokers.OPERATIONS,
+    *topics.OPERATIONS,
+    *groups.OPERATIONS,
+    *fates.OPERATIONS,
+]
+
+
+def routes(house: House) -> list[BaseRoute]:
+    """What REST has."""
+    described = document(OPERATIONS)
+
+    async def openapi(request: Request) -> Response:
+        return answer(described)
+
+    return [Route("/v1/openapi.json", openapi), *routes_of(house, OPERATIONS)]

@@ -1,0 +1,70 @@
+"""The administrator's client that the broker has for itself.
+
+Traces, delays and dead letters are of the whole cluster: what finds them asks all its brokers, over
+the network, as `onelog` does. Where there are users, it asks in the name of the one who wants to
+know, with the password that came with the request.
+"""
+
+import base64
+
+from onelog.client.admin.admin import AsyncAdmin
+from onelog.client.credentials import Credentials
+from onelog.console.rest.operations import Ask
+from onelog.errors import NameserversUnreachableError, NotPermittedError
+from onelog.gateways import House
+
+TIMEOUT_MS = 5_000
+CLIENTS_MAX = 20
+_Key = tuple[tuple[tuple[str, int], ...], str]
+"""Name servers, and how who asks has logged in."""
+
+
+def admin_of(ask: Ask) -> AsyncAdmin:
+    """The client; `NameserversUnreachableError` if the broker knows no name server."""
+    state = ask.request.app.state
+    addresses = ask.house.broker.config.nameserver_addresses
+    if not addresses:
+        raise NameserversUnreachableError(
+            "this asks all brokers of the cluster, and the broker knows no name server: set "
+            "broker.nameservers"
+        )
+    login = ask.request.headers.get("authorization", "") if ask.who.name else ""
+    key: _Key = (addresses, login)
+    known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
+    if known is None:
+        known = state.cluster_admins = {}
+        made = known
+
+        async def close() -> None:
+            for each in made.values():
+                await each.close()
+
+        state.at_close.append(close)
+    if key not in known:
+        if len(known) >= CLIENTS_MAX:
+            known.clear()  # Its connections close when they have been idle for a while.
+        known[key] = _connect(ask.house, addresses, _credentials(login))
+    return known[key]
+
+
+def _credentials(login: str) -> Credentials | None:
+    if not login:
+        return None
+    kind, _, given = login.partition(" ")
+    if kind.lower() != "basic":
+        raise NotPermittedError(
+            "this asks all brokers of the cluster, which a token cannot do: log in with name and "
+            "password"
+        )
+    name, _, password = base64.b64decode(given).decode().partition(":")
+    return Credentials(name, password)
+
+
+def _connect(
+    house: House, addresses: tuple[tuple[str, int], ...], credentials: Credentials | None
+) -> AsyncAdmin:
+    texts = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses]
+    tls = house.loaded.config.tls.mode == "enforcing"
+    return AsyncAdmin.connect(
+        ";".join(texts), timeout_ms=TIMEOUT_MS, tls=tls, credentials=credentials
+    )

@@ -1,0 +1,223 @@
+"""Reading messages for people: nothing is consumed, and nothing is left behind.
+
+The newest come first. A filter looks at so many messages at most, and says how many it looked at;
+whoever wants more goes on from there.
+"""
+
+import asyncio
+import time
+from typing import Protocol
+
+from onelog.console.rest.operations import Ask
+from onelog.core.cursors.fetch import Cursor, Limits
+from onelog.core.cursors.forms import place_in
+from onelog.core.filters.tags import Subscription, subscribe
+from onelog.errors import (
+    FilterDisabledError,
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    OnelogError,
+)
+from onelog.gateways.http.requests import called, looked_up
+from onelog.message import Message, QueueOffset
+from onelog.record.decode import decode_messages
+from onelog.record.forms.conversion import in_rocketmq_form
+
+WINDOW = 200
+BYTES_MAX = 1 << 20
+LOOKED_AT_MAX = 50_000
+SECONDS_MAX = 5.0
+TIME_MAX = (1 << 62) - 1
+SAME_TIME_MAX = 1_000
+"""Messages of one millisecond that still come on a page."""
+
+Found = tuple[list[Message], int, int | None, int | None]
+"""Messages, how many were looked at, and the offset or time to go on at."""
+
+
+class Query(Protocol):
+    """Which messages."""
+
+    queue: int | None
+    offset: int | None
+    from_ms: int | None
+    to_ms: int | None
+    key: str
+    tag: str
+    sql: str
+    limit: int
+
+
+async def browse(ask: Ask, topic: str, query: Query) -> Found:
+    """Messages of a topic, forth from an offset or back from a time."""
+    wanted = _subscription(ask, topic, query)
+    if query.offset is not None and query.queue is not None:
+        return await _forth(ask, topic, query, wanted)
+    return await _back(ask, topic, query, wanted)
+
+
+def _subscription(ask: Ask, topic: str, query: Query) -> Subscription | None:
+    if query.sql:
+        if not ask.house.broker.config.property_filter:
+            raise FilterDisabledError("SQL-92 filters are off: set broker.property_filter = true")
+        return subscribe(topic, query.sql, "SQL92")
+    return subscribe(topic, query.tag) if query.tag else None
+
+
+async def _forth(ask: Ask, topic: str, query: Query, wanted: Subscription | None) -> Found:
+    broker, queue = ask.house.broker, query.queue
+    assert queue is not None
+    assert query.offset is not None
+    end = broker.max_offset(ask.who, topic, queue)
+    at = max(query.offset, broker.min_offset(ask.who, topic, queue))
+    found: list[Message] = []
+    began, first = time.monotonic(), at
+    while at < end and len(found) < query.limit:
+        window = min(WINDOW, query.limit if wanted is None else WINDOW)
+        messages, at = await _read(ask, topic, queue, at, window)
+        for message in messages:
+            if wanted is None or wanted.wants(message.properties):
+                found.append(message)
+                if len(found) == query.limit:
+                    at = message.queue_offset + 1
+                    break
+        if at - first > LOOKED_AT_MAX or time.monotonic() - began > SECONDS_MAX:
+            break
+    return found, at - first, at if at < end else None, None
+
+
+async def _back(ask: Ask, topic: str, query: Query, wanted: Subscription | None) -> Found:
+    config = ask.house.broker.topic(ask.who, topic)
+    queues = range(config.queues) if query.queue is None else [query.queue]
+    found: list[Message] = []
+    looked_at = 0
+    reached_ms = 0
+    """Down to which time all queues were looked through."""
+    until = time.monotonic() + SECONDS_MAX
+    share = max(WINDOW, LOOKED_AT_MAX // max(1, len(queues)))
+    for queue in queues:
+        some, count, at_ms = await _queue_back(ask, topic, queue, query, wanted, share, until)
+        found += some
+        looked_at += count
+        reached_ms = max(reached_ms, at_ms)
+    found.sort(key=lambda message: (-message.store_ms, -message.log_offset))
+    found = [message for message in found if message.store_ms >= reached_ms]
+    page = found[: query.limit]
+    while len(page) < min(len(found), SAME_TIME_MAX):
+        if found[len(page)].store_ms != page[-1].store_ms:
+            break
+        page.append(found[len(page)])
+    has_more = len(page) < len(found) or reached_ms > 0
+    following = (page[-1].store_ms if page else reached_ms) if has_more else None
+    return page, looked_at, None, following
+
+
+async def _queue_back(
+    ask: Ask, topic: str, queue: int, query: Query, wanted: Subscription | None, share: int,
+    until: float,
+) -> tuple[list[Message], int, int]:  # fmt: skip
+    """The newest of one queue; the time is 0 if it was looked through, else where that ended."""
+    begin, end = await _stretch(ask, topic, queue, query)
+    found: list[Message] = []
+    at = end
+    window = min(WINDOW, query.limit if wanted is None else WINDOW)
+    while at > begin:
+        start = max(begin, at - window)
+        messages, place = [], start
+        while place < at:
+            some, place = await _read(ask, topic, queue, place, at - place)
+            messages += [message for message in some if message.queue_offset < at]
+        at = start
+        matching = [each for each in messages if wanted is None or wanted.wants(each.properties)]
+        found = matching + found
+        if len(found) >= query.limit or end - at >= share or time.monotonic() > until:
+            break
+        await asyncio.sleep(0)
+    if at <= begin:
+        return found, end - at, 0
+    reached = found[0].store_ms if len(found) >= query.limit else 0
+    if not reached and messages:
+        reached = messages[0].store_ms
+    return found, end - at, reached
+
+
+async def _stretch(ask: Ask, topic: str, queue: int, query: Query) -> tuple[int, int]:
+    """From where to where the times are that are asked for."""
+    broker, who = ask.house.broker, ask.who
+    begin, end = broker.min_offset(who, topic, queue), broker.max_offset(who, topic, queue)
+    if query.from_ms is None and query.to_ms is None:
+        return begin, end
+
+    def find() -> tuple[int, int]:
+        first, last = begin, end
+        if query.from_ms is not None:
+            first = max(begin, broker.offset_by_time(who, topic, queue, query.from_ms))
+        if query.to_ms is not None:
+            last = min(end, broker.offset_by_time(who, topic, queue, query.to_ms))
+        return first, last
+
+    return await looked_up(ask.house, find)
+
+
+async def _read(
+    ask: Ask, topic: str, queue: int, offset: int, count: int
+) -> tuple[list[Message], int]:
+    """Some messages from an offset on, and where the next is."""
+    cursor = Cursor(None, topic, queue, offset)
+    limits = Limits(count, BYTES_MAX, BYTES_MAX, 1, True)
+    _, results = await called(
+        lambda done: ask.house.broker.fetch(ask.who, [cursor], limits, 0, done)
+    )
+    result = results[0]
+    if isinstance(result, OnelogError):
+        raise result
+    messages = [
+        _placed(topic, queue, message)
+        for view in result.slices
+        for message in decode_messages(view)
+    ]
+    return messages, max(result.next_offset, offset + 1)
+
+
+def _placed(topic: str, queue: int, message: Message) -> Message:
+    """The message as one of the queue that it was read from, which may not be its own."""
+    message = message._replace(body=memoryview(bytes(message.body)))
+    if message.topic == topic:
+        return message
+    offset = QueueOffset(place_in(topic, queue, message))
+    return message._replace(topic=topic, queue_id=queue, queue_offset=offset)
+
+
+async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
+    """Messages with a key or unique key, newest first."""
+    key, broker = query.key, ask.house.broker
+
+    def find() -> list[Message]:
+        records = broker.find_by_key(
+            ask.who, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
+        )
+        return [
+            message
+            for record in records
+            for message in in_rocketmq_form(record)
+            if key in message.keys or key == message.unique_key
+        ]
+
+    found = await looked_up(ask.house, find)
+    found.sort(key=lambda message: (-message.store_ms, -message.log_offset))
+    return found
+
+
+async def by_id(ask: Ask, message_id: str) -> Message:
+    """The message with an id."""
+    broker = ask.house.broker
+
+    def find() -> Message:
+        try:
+            record = broker.message_by_id(ask.who, message_id)
+        except (ValueError, OffsetOutOfRangeError):
+            raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
+        converted = in_rocketmq_form(record)
+        return converted[0] if converted else record
+
+    return await looked_up(ask.house, find)

@@ -1,0 +1,72 @@
+// The broker: who is connected, the cluster around it, Spark, and its settings.
+
+import { get, part, patch, remove } from "./api.js";
+import { h, replace } from "./dom.js";
+import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, say, span, table } from "./parts.js";
+import { later } from "./topics.js";
+import { t } from "./words.js";
+
+export async function connections(view, context) {
+  const q = h("input", { type: "search", value: context.query.q || "", placeholder: t("address, client or group") });
+  const list = pager((skip) => get("/v1/connections", { q: q.value, skip: skip || 0, limit: 100 }, context.signal), (page) => table(t("Connections"), [
+    [t("Protocol"), (each) => badge(each.protocol, "accent")], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("To"), (each) => h("span", { class: "mono" }, each.local)],
+    [t("Client"), (each) => each.client_id || "–", "wide"], [t("Groups"), (each) => each.groups.join(", ") || "–", "wide"], [t("Language"), (each) => each.language || "–"],
+    [t("State"), (each) => [each.secure ? badge("TLS", "good") : null, " ", each.is_congested ? badge(t("does not read"), "warn") : null]],
+    ["", (each) => (context.mayChange() ? button(t("Close"), async () => { if (await confirm(t("Are you sure?"), t("Close the connection of {name}? Its client may come again.", { name: each.address }), () => remove(`/v1/connections/${part(each.id)}`), t("Close"))) { say(t("It is closed.")); await list.go(); } }, "small bad") : null), "tight"],
+  ], page.items));
+  q.addEventListener("input", later(() => list.first()));
+  replace(view, head(t("Connections")), card(null, h("div", { class: "filters" }, field(t("Search"), q)), list.place));
+  await list.go();
+}
+
+export async function cluster(view, context) {
+  const found = await get("/v1/cluster", {}, context.signal);
+  replace(view, head(t("Cluster"), { badges: [badge(found.broker_id === 0 ? t("master") : t("slave"), "good")] }),
+    found.trouble ? notice(found.trouble, "warn") : null,
+    h("div", { class: "grid" },
+      card(t("This node"), facts([[t("Node"), found.broker_id], [t("Epoch"), found.epoch], [t("Followers connect to"), found.ha_address || "–"], [t("Replicated"), found.replicated ? t("yes") : t("no")], [t("Name servers"), found.nameservers.join(", ") || "–"]])),
+      card(t("Followers"), table(t("Followers"), [[t("Node"), (each) => (each.node_id < 0 ? "–" : each.node_id)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Behind"), (each) => bytes(each.behind_bytes), "num"], [t("In time"), (each) => span(each.behind_ms), "num"], [t("State"), (each) => badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn")]], found.followers, { empty: t("Nobody follows this node.") }))),
+    card(t("Brokers"), table(t("Brokers"), [
+      [t("Broker"), (each) => [each.name, " ", each.is_this ? badge(t("this one"), "accent") : null]], [t("Cluster"), (each) => each.cluster],
+      [t("Nodes"), (each) => Object.entries(each.members).map(([id, address]) => h("div", { class: "mono" }, `${id === "0" ? t("master") : `${t("slave")} ${id}`}  ${address}`))],
+    ], found.brokers, { empty: t("No name server is known.") })));
+}
+
+export async function lake(view, context) {
+  const [found, around] = await Promise.all([get("/v1/connections", { limit: 1000, q: "spark" }, context.signal), get("/v1/cluster", {}, context.signal)]);
+  const names = around.nameservers.join(";");
+  const line = (text, code) => [h("p", null, text), h("pre", { class: "body" }, code)];
+  replace(view, head(t("Lake and Spark"), { text: t("Every topic is a table. Spark reads and writes topics, and keeps lake tables fresh.") }),
+    h("div", { class: "grid" },
+      card(t("Spark connections"), table(t("Spark connections"), [[t("Client"), (each) => each.client_id || "–", "wide"], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Groups"), (each) => each.groups.join(", "), "wide"]], found.items, { empty: t("No Spark is connected now.") })),
+      card(t("Begin here"), line(t("Keep a lake table of a topic:"), `onelog lake sync TOPIC --to ./lake --every 10${names ? ` --nameserver ${names}` : ""}`), line(t("A topic as a table in Spark:"), `spark.read.format("onelog")${names ? `.option("nameserver", "${names}")` : ""}\n     .option("subscribe", "TOPIC").load()`), line(t("Ready-made jobs:"), "onelog job --help"))));
+}
+
+export async function settings(view, context) {
+  const q = h("input", { type: "search", placeholder: t("part of a name or meaning") });
+  const only = h("select", null, options("", [["", t("all")], ["set", t("not the default")], ["live", t("can change now")]]));
+  const place = h("div");
+  let all = (await get("/v1/config", {}, context.signal)).items;
+  function show() {
+    const wanted = q.value.toLowerCase();
+    const rows = all.filter((each) => `${each.key} ${each.help}`.toLowerCase().includes(wanted) && (!only.value || (only.value === "set" ? each.source !== "default" : each.can_change)));
+    replace(place, card(null, table(t("Settings"), [
+      [t("Setting"), (each) => h("code", null, each.key), "tight"], [t("Value"), (each) => h("code", null, String(each.value) || "\u2014"), "wide"],
+      [t("From"), (each) => badge(each.source, each.source === "default" ? "" : "accent")], [t("Meaning"), (each) => each.help, "wide"],
+      ["", (each) => (each.can_change && context.mayChange() ? button(t("Change"), () => change(each), "small") : null), "tight"],
+    ], rows), h("div", { class: "pages" }, t("{n} in all", { n: count(rows.length) }))));
+  }
+  async function change(each) {
+    const input = typeof each.value === "boolean" ? h("select", { name: "value" }, options(String(each.value), [["true", "true"], ["false", "false"]]))
+      : each.choices.length ? h("select", { name: "value" }, options(each.value, each.choices.map((one) => [one, one]))) : h("input", { name: "value", value: each.value });
+    const done = await ask(each.key, [h("p", { class: "hint" }, each.help, ". ", t("It lasts until the broker is restarted.")), field(t("Value"), input)], { ok: t("Save"), act: async (given) => {
+      const value = typeof each.value === "boolean" ? given.value === "true" : typeof each.value === "number" ? Number(given.value) : given.value;
+      return patch("/v1/config", { [each.key]: value });
+    } });
+    if (done) { all = done.items; say(t("It is changed.")); show(); }
+  }
+  q.addEventListener("input", show);
+  only.addEventListener("change", show);
+  replace(view, head(t("Settings"), { text: t("Each with where its value comes from.") }), h("div", { class: "filters" }, field(t("Search"), q), field(t("Show"), only)), place);
+  show();
+}

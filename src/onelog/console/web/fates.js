@@ -1,0 +1,107 @@
+// Messages that wait, that died, and transactions that are open.
+
+import { get, part, post, remove } from "./api.js";
+import { h, replace } from "./dom.js";
+import { ask, badge, bytes, button, card, confirm, count, field, head, notice, say, span, table, time } from "./parts.js";
+import { t } from "./words.js";
+
+const message = (id, text) => h("a", { href: `#/messages/${part(id)}` }, text);
+const topicLink = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
+
+export async function delays(view, context) {
+  const place = h("div");
+  const topic = h("input", { type: "search", value: context.query.topic || "", placeholder: t("all") });
+  replace(view, head(t("Delayed messages"), { text: t("Those that are due first.") }), h("div", { class: "filters" }, field(t("Topic"), topic)), place);
+  async function look() {
+    const found = await get("/v1/delays", { topic: topic.value, limit: 200 }, context.signal);
+    const now = Date.now();
+    replace(place, card(null, table(t("Delayed messages"), [
+      [t("Due"), (each) => time(each.due_ms), "tight"], [t("In"), (each) => (each.due_ms > now ? span(each.due_ms - now) : t("now")), "num"],
+      [t("Topic"), (each) => topicLink(each.topic), "wide"], [t("Keys"), (each) => each.keys.join(" ")], [t("Message"), (each) => message(each.id, each.unique_key || each.id), "wide mono"],
+      [t("Size"), (each) => bytes(each.body_bytes), "num"], [t("Level"), (each) => each.level ?? "–", "num"],
+      ["", (each) => (each.handle && context.mayChange() ? h("div", { class: "does" },
+        button(t("Send now"), async () => { await sendNow(each); await look(); }, "small"), " ",
+        button(t("Cancel it"), async () => { if (await confirm(t("Are you sure?"), t("This message will never be delivered."), () => remove(`/v1/delays/${part(each.handle)}`), t("Cancel it"))) { say(t("It is taken back.")); await look(); } }, "small bad")) : null), "tight"],
+    ], found.items, { empty: t("Nothing waits.") }), h("div", { class: "pages" }, t("{n} in all", { n: count(found.total) }))));
+  }
+  topic.addEventListener("change", () => look().catch((error) => say(error.message, "bad")));
+  await look();
+  context.every(5000, look);
+}
+
+/** Taken back first: if that fails it is due already, and nothing is delivered twice. */
+async function sendNow(each) {
+  const { message: found } = await get(`/v1/messages/${part(each.id)}`);
+  if (found.body_is_cut) throw new Error(t("The message is too large for that."));
+  const properties = Object.fromEntries(Object.entries(found.properties).filter(([name]) => !/^(TIMER_|UNIQ_KEY|KEYS|TAGS|REAL_|DELAY|__)/.test(name)));
+  await remove(`/v1/delays/${part(each.handle)}`);
+  await post(`/v1/topics/${part(each.topic)}/messages`, { body: found.body, body_encoding: found.body_encoding, tags: found.tags || "", keys: found.keys, properties });
+  say(t("The message is sent."));
+}
+
+export async function deadLetters(view, context) {
+  const found = await get("/v1/dead-letters", {}, context.signal);
+  replace(view, head(t("Dead letters"), { text: t("Messages that were tried as often as their group allows, or that a consumer gave up.") }),
+    card(null, table(t("Groups with dead letters"), [
+      [t("Group"), (each) => h("a", { href: `#/dead-letters/${part(each.group)}` }, each.group), "wide"],
+      [t("Not dealt with"), (each) => (each.count ? badge(count(each.count), "bad") : "0"), "num"], [t("Kept"), (each) => count(each.kept), "num"], [t("Last"), (each) => time(each.updated_ms), "num"],
+    ], found.items, { empty: t("No message has died.") })));
+}
+
+export async function letters(view, context) {
+  const [group] = context.rest;
+  const path = `/v1/dead-letters/${part(group)}`;
+  const everything = h("input", { type: "checkbox" });
+  const chosen = new Set();
+  const place = h("div"), does = h("div", { class: "does" }), progress = h("div", { "aria-live": "polite" });
+  replace(view, head(group, { crumbs: h("a", { href: "#/dead-letters" }, t("Dead letters")), does: [does] }), progress,
+    h("div", { class: "filters" }, h("label", { class: "check" }, everything, t("also those that were dealt with"))), place);
+  async function resend(ids) {
+    const done = h("progress", { max: ids.length, value: 0, "aria-label": t("Progress") });
+    replace(progress, card(t("Sending again"), done));
+    let sent = 0;
+    const failures = [];
+    for (let at = 0; at < ids.length; at += 20) {
+      const part = await post(`${path}/resend`, { ids: ids.slice(at, at + 20) });
+      sent += part.resent; failures.push(...part.failures);
+      done.value = at + 20;
+    }
+    replace(progress, failures.length ? notice(failures.slice(0, 5).join("; "), "bad") : null);
+    say(t("{n} messages were sent again.", { n: count(sent) }));
+    await look();
+  }
+  async function look() {
+    chosen.clear();
+    const found = await get(path, { limit: 200, everything: everything.checked }, context.signal);
+    const marks = () => replace(does, !context.mayChange() ? null : [
+      button(chosen.size ? t("Send {n} again", { n: chosen.size }) : t("Send all again"), () => resend(chosen.size ? [...chosen] : found.items.filter((each) => !each.is_resent).map((each) => each.message.id)), "main"),
+      button(t("Be done with all"), async () => { if (await confirm(t("Are you sure?"), t("They stay in the log, but nobody will see them here."), () => remove(path), t("Be done with all"))) await look(); }, "bad")]);
+    marks();
+    replace(place, card(null, table(t("Dead letters"), [
+      ["", (each) => h("input", { type: "checkbox", "aria-label": t("Choose {name}", { name: each.message.id }), on: { change: (event) => { event.target.checked ? chosen.add(each.message.id) : chosen.delete(each.message.id); marks(); } } }), "tight"],
+      [t("Died"), (each) => time(each.message.store_ms), "tight"], [t("From"), (each) => topicLink(each.origin_topic), "wide"], [t("Keys"), (each) => each.message.keys.join(" ")],
+      [t("Body"), (each) => message(each.message.id, h("span", { class: "one" }, each.message.body.slice(0, 120) || t("(empty)"))), "wide"],
+      [t("Tries"), (each) => each.tries, "num"], [t("Why"), (each) => (each.is_resent ? badge(t("sent again"), "good") : badge(each.is_exhausted ? t("tried too often") : t("given up"), "warn"))],
+      ["", (each) => h("a", { class: "button small", href: `#/send?topic=${part(each.origin_topic)}&message=${part(each.message.id)}` }, t("Edit and send…")), "tight"],
+    ], found.items, { empty: t("No dead letters.") })));
+  }
+  everything.addEventListener("change", () => look().catch((error) => say(error.message, "bad")));
+  await look();
+}
+
+export async function transactions(view, context) {
+  const place = h("div");
+  replace(view, head(t("Transactions"), { text: t("A transaction that hangs keeps its readers waiting."), does: [
+    context.mayChange() ? button(t("Ask again about a half message…"), () => ask(t("Half message"), field(t("Id"), h("input", { name: "id", required: true, autofocus: true })), { act: async (given) => { await post("/v1/half-messages/resume", { id: given.id.trim() }); say(t("Its producer will be asked again.")); } })) : null] }), place);
+  async function look() {
+    const found = await get("/v1/transactions", {}, context.signal);
+    const now = Date.now();
+    replace(place, card(null, table(t("Transactions"), [
+      [t("Transactional id"), (each) => each.id, "wide"], [t("State"), (each) => badge(each.state, each.is_overdue ? "bad" : each.state === "Ongoing" ? "warn" : "")], [t("Open for"), (each) => (each.state === "Ongoing" ? span(now - each.begun_ms) : "–"), "num"],
+      [t("Time limit"), (each) => span(each.timeout_ms), "num"], [t("Queues"), (each) => each.queues.join(", "), "wide"], [t("Producer"), (each) => h("span", { class: "mono" }, `${each.producer_id}:${each.epoch}`)],
+      ["", (each) => (each.state === "Ongoing" && context.mayChange() ? button(t("Abort"), async () => { if (await confirm(t("Are you sure?"), t("What it has written will never be seen."), () => remove(`/v1/transactions/${part(each.id)}`), t("Abort"))) await look(); }, "small bad") : null), "tight"],
+    ], found.items, { empty: t("There are none.") })));
+  }
+  await look();
+  context.every(3000, look);
+}

@@ -1,0 +1,185 @@
+"""The application: all routes, and what holds for every request.
+
+A page of another server must not be able to use a reader's browser against the broker. So a request
+must call this machine by a name that is its own (or names of other servers could be made to point
+here), and what changes something, or is a WebSocket, must not come from another server's page.
+"""
+
+import base64
+import importlib
+import ipaddress
+import logging
+import re
+import socket
+from urllib.parse import quote, unquote, urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onelog.errors import NotAuthenticatedError, OnelogError
+from onelog.gateways import House
+from onelog.gateways.http.problems import problem, problem_of
+from onelog.gateways.http.requests import PRINCIPAL, SLASH, address_of, called
+
+log = logging.getLogger(__name__)
+
+OPEN = ("/healthz", "/readyz")
+"""What everybody may ask, also where users log in."""
+_SAFE = ("GET", "HEAD", "OPTIONS")
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer that has none of its own."""
+
+
+def make_app(house: House) -> Starlette:
+    """The application, with the routes that the house knows of."""
+    routes = []
+    for place in house.routes:
+        module, _, name = place.partition(":")
+        routes += getattr(importlib.import_module(module), name)(house)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, house=house)],
+        exception_handlers={
+            OnelogError: _onelog_error,
+            HTTPException: _http_error,
+            TimeoutError: _too_late,
+            Exception: _bug,
+        },
+    )
+    app.state.house = house
+    app.state.at_close = []
+    """What is to be closed with the port: functions that return an awaitable."""
+    return app
+
+
+async def _onelog_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OnelogError)
+    return problem_of(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    detail = error.detail
+    if error.status_code == 404:
+        detail = f"there is nothing at {request.url.path}"
+    return problem(error.status_code, detail, headers=headers)
+
+
+async def _too_late(request: Request, error: Exception) -> Response:
+    return problem(504, "the broker did not answer in time: look whether it was done")
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed: %r", request.method, request.url.path, error)
+    return problem(500, type(error).__name__)
+
+
+class Guard:
+    """Refuses what another server's page may have sent, and marks every answer."""
+
+    def __init__(self, app: ASGIApp, house: House) -> None:
+        self._app = app
+        self._house = house
+        self._own = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] not in ("http", "websocket"):
+            return
+        raw = scope.get("raw_path") or b""
+        if b"%2f" in raw.lower():
+            shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
+            scope["path"] = unquote(shown.decode("ascii", "replace"))
+        refusal = self._refusal(scope)
+        if not refusal and not self._house.broker.access.is_open:
+            error = await self._log_in(scope)
+            if error is not None and scope["type"] == "http":
+                await problem_of(error)(scope, receive, send)
+                return
+            refusal = "" if error is None else str(error)
+        if scope["type"] == "websocket":
+            if refusal:
+                await send({"type": "websocket.close", "code": 1008, "reason": refusal})
+            else:
+                await self._app(scope, receive, send)
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if refusal:
+            await problem(403, refusal)(scope, receive, marked)
+        else:
+            await self._app(scope, receive, marked)
+
+    async def _log_in(self, scope: Scope) -> OnelogError | None:
+        """Find out who that is, by name and password or by a token; why not, if they cannot."""
+        request = HTTPConnection(scope)
+        logins = self._house.broker.logins
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        place = ("http", address_of(request).address)
+        if kind.lower() == "basic":
+            try:
+                name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+            except ValueError:
+                return NotAuthenticatedError("that is no name and password")
+            (found,) = await called(lambda done: logins.log_in(name, password, *place, done))
+        elif kind.lower() == "bearer":
+            (found,) = await called(lambda done: logins.log_in_by_token(given, *place, done))
+        elif logins.is_needed and scope["path"] not in OPEN:
+            return NotAuthenticatedError("log in as a user")
+        else:
+            return None
+        if isinstance(found, OnelogError):
+            return found
+        scope[PRINCIPAL] = found
+        return None
+
+    def _refusal(self, scope: Scope) -> str:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_own(host):
+            return (
+                f"{host!r:.80} is no name of this machine: call it by its address, or add the name "
+                "to http.hosts"
+            )
+        if scope["type"] == "http" and scope["method"] in _SAFE:
+            return ""
+        origin = headers.get("origin")
+        if origin is None:
+            return "" if headers.get("sec-fetch-site", "none") in _SAME else _FOREIGN
+        allowed = self._house.loaded.config.http.origins.split(",")
+        is_same = urlsplit(origin).netloc.lower() == host.lower()
+        return "" if is_same or "*" in allowed or origin in allowed else _FOREIGN
+
+    def _is_own(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname if host else None
+        if name is None:
+            return False
+        own_settings, hosts = self._house.broker.config, self._house.loaded.config.http.hosts
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            own = self._own | {own_settings.host.lower(), own_settings.client_host.lower()}
+            return name in own or name in hosts.lower().split(",")
+        return True
+
+
+_SAME = ("none", "same-origin")
+_FOREIGN = "this came from a page of another server: add that to http.origins to let it in"

@@ -1,0 +1,25 @@
+"""`/healthz`: the process answers. `/readyz`: the broker takes messages."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from onelog.core.access import SELF
+from onelog.gateways import House
+from onelog.gateways.http.requests import answer
+
+
+def routes(house: House) -> list[BaseRoute]:
+    """What probes ask."""
+
+    async def healthz(request: Request) -> Response:
+        return answer({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        role = "slave" if house.standing.broker_id else "master"
+        refusal = house.broker.admin.refusal(SELF)
+        if refusal:
+            return answer({"status": "not ready", "role": role, "reason": refusal}, 503)
+        return answer({"status": "ok", "role": role})
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]

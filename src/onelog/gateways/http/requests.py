@@ -1,0 +1,135 @@
+"""What endpoints need of a request: who asks, whether they may, the body; and how to answer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from onelog.core.access import Principal
+from onelog.errors import InvalidRequestError, MessageTooLargeError, NotPermittedError
+from onelog.gateways import House
+from onelog.net.connection import is_here
+
+ANSWER_SECONDS_MAX = 60.0
+"""How long an answer of the core is waited for; all of them have shorter limits of their own."""
+
+PRINCIPAL = "onelog.principal"
+"""Where a request's scope has who has logged in."""
+SLASH = "\ue02f"
+"""Stands in a path for a slash that is part of a name, and was sent as %2F."""
+_T = TypeVar("_T")
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def house_of(request: HTTPConnection) -> House:
+    """The house that the request came to."""
+    house: House = request.app.state.house
+    return house
+
+
+def principal_of(request: HTTPConnection) -> Principal:
+    """Who asks: who has logged in, else nobody in particular."""
+    who: Principal | None = request.scope.get(PRINCIPAL)
+    return address_of(request) if who is None else who
+
+
+def address_of(request: HTTPConnection) -> Principal:
+    """Somebody at an address."""
+    host, port = request.client or ("", 0)
+    shown = f"[{host}]" if ":" in host else host
+    return Principal("", "http", f"{shown}:{port}")
+
+
+def is_near(request: HTTPConnection) -> bool:
+    """Whether they are on this machine."""
+    host = request.client.host if request.client else ""
+    local = request.scope.get("server") or ("", 0)
+    return is_here(host, local[0])
+
+
+def path_of(request: HTTPConnection) -> dict[str, str]:
+    """The names in the path."""
+    return {name: str(each).replace(SLASH, "/") for name, each in request.path_params.items()}
+
+
+def may_administer(request: HTTPConnection) -> bool:
+    """Whether they may change what others use; users have permissions for that."""
+    return (
+        bool(principal_of(request).name)
+        or is_near(request)
+        or house_of(request).loaded.config.security.remote_admin
+    )
+
+
+def require_admin(request: HTTPConnection) -> Principal:
+    """Who asks, if they may change what others use; `NotPermittedError` if not."""
+    if not may_administer(request):
+        raise NotPermittedError(
+            "only for who is on the broker's machine; set security.remote_admin = true to let "
+            "other machines do this"
+        )
+    return principal_of(request)
+
+
+async def body_of(request: Request, bytes_max: int | None = None) -> bytes:
+    """The body, up to a size; by default that of the largest request of any protocol."""
+    limit = bytes_max or house_of(request).broker.config.frame_bytes_max
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise MessageTooLargeError(f"a request may have {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def json_of(request: Request, kind: type[_T], bytes_max: int | None = None) -> _T:
+    """The body as JSON of a kind.
+
+    It must say that it is JSON: forms of other pages cannot do that without being asked first.
+    """
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared != "application/json":
+        raise InvalidRequestError("send JSON, with content-type: application/json")
+    body = await body_of(request, bytes_max)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"the body is not as it should be: {error}") from None
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A value as JSON."""
+    return Response(_encoder.encode(value), status, headers, "application/json")
+
+
+async def called(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
+    """What a callback of the core is called with; `start` is given the callback."""
+    future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+
+    def done(*told: Any) -> None:
+        if not future.done():
+            future.set_result(told)
+
+    start(done)
+    async with asyncio.timeout(ANSWER_SECONDS_MAX):
+        return await future
+
+
+async def looked_up(house: House, find: Callable[[], _T]) -> _T:
+    """What a function finds that may have to wait for the disk; it runs in a worker."""
+    future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+    def told(found: Callable[[], _T]) -> None:
+        if future.done():
+            return
+        try:
+            future.set_result(found())
+        except Exception as error:
+            future.set_exception(error)
+
+    house.look_up(find, told)
+    return await future

@@ -1,0 +1,130 @@
+"""One client of the HTTP port: between our `Connection` and uvicorn's protocol.
+
+The protocol believes that it has a transport; what it writes goes to the connection, whose limits
+hold here as everywhere. Headers may not be longer than `HEADER_BYTES_MAX`, and a request has to
+come whole within `net.frame_timeout_ms`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from onelog.net.connection import Buffer, Connection
+
+HEADER_BYTES_MAX = 64 << 10
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class HttpTransport(asyncio.Transport):
+    """A connection, as uvicorn's protocols want it."""
+
+    def __init__(self, connection: Connection, session: "HttpSession") -> None:
+        super().__init__(
+            {
+                "peername": connection.remote,
+                "sockname": connection.local,
+                "sslcontext": connection if connection.secure else None,
+            }
+        )
+        self._connection = connection
+        self._session = session
+
+    def write(self, data: Buffer) -> None:
+        """Send this with what else is sent in this tick; it is told if the peer is behind."""
+        self._connection.write(bytes(data))
+        if self._connection.congested:
+            self._session.fall_behind()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._connection.closing
+
+    def close(self) -> None:
+        """End it, after what was written."""
+        self._connection.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        self._connection.abort()
+
+    def pause_reading(self) -> None:
+        """Read nothing for a while."""
+        self._connection.hold(True)
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._connection.hold(False)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """From now on this one is told: the connection has become a WebSocket."""
+        self._session.protocol = protocol
+
+
+class HttpSession:
+    """Hands bytes to and fro. Those that come before the server is imported wait."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.protocol: Any = None
+        self._early: list[bytes] = []
+        self._is_behind = False
+        self._cycle: object = None
+        self._header_bytes = 0
+
+    def start(self, make_protocol: Callable[[], Any]) -> None:
+        """Begin to serve."""
+        if self.connection.closing:
+            return
+        self.protocol = make_protocol()
+        self.protocol.connection_made(HttpTransport(self.connection, self))
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
+        self.connection.hold(False)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        if self.protocol is None:
+            self._early.append(data)
+            self.connection.hold(True)
+            return
+        before = self.protocol
+        before.data_received(data)
+        if self.protocol is before and not self.connection.closing:
+            self._watch(len(data))
+
+    def _watch(self, size: int) -> None:
+        """Look after requests that have not come whole."""
+        cycle: Any = getattr(self.protocol, "cycle", None)
+        is_body = cycle is not None and cycle.more_body
+        if cycle is not self._cycle or is_body or not hasattr(self.protocol, "cycle"):
+            self._cycle, self._header_bytes = cycle, 0
+        else:
+            self._header_bytes += size
+            if self._header_bytes > HEADER_BYTES_MAX:
+                self.connection.write(_TOO_LARGE)
+                self.connection.close()
+                return
+        unread = self.connection.unread
+        if unread is not None:
+            unread.keep(self.connection, len(cycle.body) + 1 if is_body else self._header_bytes)
+
+    def fall_behind(self) -> None:
+        """The peer does not read as fast as it is written to."""
+        if not self._is_behind:
+            self._is_behind = True
+            self.protocol.pause_writing()
+
+    def writable(self) -> None:
+        """The peer reads again."""
+        if self._is_behind:
+            self._is_behind = False
+            self.protocol.resume_writing()
+
+    def connection_lost(self) -> None:
+        """The connection is gone."""
+        if self.protocol is not None:
+            self.protocol.connection_lost(None)
