@@ -182,5 +182,5 @@ def test_one_that_was_away_for_ten_gibibytes_gets_them(tmp_path: Path) -> None:
         assert pair.slave is not None
         pair.slave.stop_broker()
         pair.master.stop_broker()
-        status, said = compared(tmp_path / "master" / "data", tmp_path / "slave" / "data")
+        status, said = compared(tmp_path / "master" / "data" / "store", tmp_path / "slave" / "data")
         assert status == 0, said
