@@ -151,6 +151,16 @@ class BrokerConfig:
     client_expiry_ms: int = setting(120_000, "silence that drops a client", 1_000, DAY_MS)
     client_scan_ms: int = setting(10_000, "how often silence is looked for", 100, 600_000)
     lock_expiry_ms: int = setting(60_000, "how long a queue's lock lasts", 1_000, DAY_MS)
+    consumer_timeout_ms: int = setting(
+        1_800_000,
+        "how long a consumer of a declared queue may keep a message; 0 for ever",
+        0,
+        INT32_MAX,
+        live=True,
+    )
+    memory_queue_bytes_max: int = setting(
+        256 << 20, "messages in queues that live in memory", 1 << 20, 1 << 40, live=True
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
     )
@@ -256,6 +266,25 @@ class HttpConfig:
         pattern=r"(\*|https?://[^\s,]+(,https?://[^\s,]+)*)?", example="https://shop.example.com",
         live=True,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpConfig:
+    """AMQP 0-9-1, RabbitMQ's protocol. It listens where the broker does."""
+
+    port: int = setting(
+        5672, "port of RabbitMQ's clients; 0 for none, -1 for a free one", -1, 65_535
+    )
+    user: str = setting("guest", "who may log in; guest only from this machine", pattern=r"\S+")
+    password: str = setting("guest", "their password", pattern=r".+", live=True)
+    heartbeat_seconds: int = setting(
+        60, "time between signs of life that clients are asked for; 0 for none", 0, 65_535,
+        live=True,
+    )  # fmt: skip
+    channel_max: int = setting(2_047, "channels of one connection", 1, 65_535, live=True)
+    frame_bytes_max: int = setting(
+        131_072, "largest frame that clients are offered", 8_192, 1 << 24, live=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +408,7 @@ class Config:
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
+    amqp: AmqpConfig = AmqpConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

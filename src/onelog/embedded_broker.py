@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -68,6 +68,7 @@ ALWAYS: dict[str, Value] = {
     "broker.vip_port": 0,
     "kafka.port": 0,
     "http.port": 0,
+    "amqp.port": 0,
 }
 
 _numbers: set[int] = set()
@@ -82,12 +83,12 @@ class Embedding:
         folder: str | os.PathLike[str] | None,
         port: int | None,
         settings: Mapping[str, Value],
-        kafka: bool = False,
+        protocols: Sequence[str] = (),
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
-        # Kafka's clients come through sockets only.
-        self._port = 0 if kafka and port is None else port
-        settings = {"kafka__port": -1, **settings} if kafka else settings
+        # Clients of other protocols come through sockets only.
+        self._port = 0 if protocols and port is None else port
+        settings = {**{f"{name}__port": -1 for name in protocols}, **settings}
         self._settings = {key.replace("__", ".", 1): value for key, value in settings.items()}
         self._running: list[contextlib.AsyncExitStack] = []
 
@@ -103,7 +104,7 @@ class Embedding:
     async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
-    async def _start(self) -> tuple[str, Path, str]:
+    async def _start(self) -> tuple[str, Path, str, str]:
         stack = contextlib.AsyncExitStack()
         place = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
         self._running.append(stack)
@@ -123,6 +124,8 @@ class _Place:
     """What it keeps: the folder `store`, and the name server's file."""
     bootstrap_servers: str
     """Where Kafka's clients begin; empty, if it has no port for them."""
+    amqp_url: str
+    """Where RabbitMQ's clients connect to; empty, if it has no port for them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -187,7 +190,7 @@ class AsyncEmbeddedBroker(_Place):
 @contextlib.asynccontextmanager
 async def _running(
     folder: Path | None, port: int | None, settings: Mapping[str, Value]
-) -> AsyncIterator[tuple[str, Path, str]]:
+) -> AsyncIterator[tuple[str, Path, str, str]]:
     """A name server and a broker that know each other: what a `_Place` says of them."""
     async with contextlib.AsyncExitStack() as stack:
         number = _take_number()
@@ -234,8 +237,13 @@ async def _running(
         for listener in broker.listeners:
             if isinstance(listener, MemoryListener):
                 listener.make_line = direct.line
-        kafka_port = broker.config.kafka.port
-        yield address, folder, f"127.0.0.1:{kafka_port}" if kafka_port else ""
+        kafka, amqp = broker.config.kafka, broker.config.amqp
+        yield (
+            address,
+            folder,
+            f"127.0.0.1:{kafka.port}" if kafka.port else "",
+            f"amqp://{amqp.user}:{amqp.password}@127.0.0.1:{amqp.port}/" if amqp.port else "",
+        )
 
 
 async def _create_topic(nameserver: str, topic: str, queues: int) -> None:

@@ -437,3 +437,31 @@ class InvalidTransactionTimeoutError(ProducerStateError):
 
 class TransactionEndingError(ProducerStateError):
     """A transaction whose end could not be written yet: try again."""
+
+
+class VhostNotFoundError(OnelogError):
+    """A virtual host that does not exist here."""
+
+
+class ExchangeNotFoundError(OnelogError):
+    """An exchange that does not exist in its virtual host."""
+
+
+class QueueNotFoundError(OnelogError):
+    """A queue that does not exist in its virtual host."""
+
+
+class AccessRefusedError(NotPermittedError):
+    """Something that may not be done to this exchange or queue, by whoever it is."""
+
+
+class ResourceLockedError(OnelogError):
+    """A queue that is another connection's alone, or that only one consumer may read."""
+
+
+class PreconditionFailedError(OnelogError):
+    """What is asked for does not fit what is there: other settings, still in use, a bad value."""
+
+
+class QueueFullError(OnelogError):
+    """A queue has as much as it may have, and is told to refuse what comes."""

@@ -1,4 +1,6 @@
-"""The fixtures `onelog_broker` and `onelog_kafka`: a broker for each test, in the test's process.
+"""The fixtures `onelog_broker`, `onelog_kafka` and `onelog_amqp`: a broker for each test.
+
+It runs in the test's process.
 
     def test_orders_are_billed(onelog_broker):
         with onelog_broker.producer("shop") as producer:
@@ -6,6 +8,9 @@
 
     def test_bills_are_sent(onelog_kafka):
         producer = KafkaProducer(bootstrap_servers=onelog_kafka.bootstrap_servers)
+
+    def test_mails_are_queued(onelog_amqp):
+        connection = pika.BlockingConnection(pika.URLParameters(onelog_amqp.amqp_url))
 
 pytest loads this module in every run, before it measures coverage: so it imports nothing of OneLog
 until a test asks for the fixture. Tests that are coroutines can use it, too: they give
@@ -36,4 +41,13 @@ def onelog_kafka() -> "Iterator[EmbeddedBroker]":
     import onelog
 
     with onelog.embedded(kafka=True) as mq:
+        yield mq
+
+
+@pytest.fixture
+def onelog_amqp() -> "Iterator[EmbeddedBroker]":
+    """The same with a port for RabbitMQ's clients, at its `amqp_url`."""
+    import onelog
+
+    with onelog.embedded(amqp=True) as mq:
         yield mq

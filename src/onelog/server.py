@@ -52,6 +52,7 @@ GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
     ("http", "onelog.gateways.http.gateway:HttpGateway"),
+    ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""

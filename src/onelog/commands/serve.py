@@ -106,6 +106,10 @@ def up(
         int | None,
         typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
     ] = None,
+    amqp_port: Annotated[
+        int | None,
+        typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672"),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
@@ -132,13 +136,14 @@ def up(
         "broker.port": broker_port,
         "kafka.port": kafka_port,
         "http.port": http_port,
+        "amqp.port": amqp_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for section, port in (("kafka", kafka_port), ("http", http_port)):
-        if port is not None:
-            extra += ["--set", f"{section}.port={port}"]
+    for name in ("kafka.port", "amqp.port", "http.port"):
+        if flags[name] is not None:
+            extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:
         raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     if brokers > 1:

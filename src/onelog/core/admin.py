@@ -10,7 +10,7 @@ It is a part of the door: who asks is the first argument, as everywhere in `brok
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from onelog.core.access import Access, Kind, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.tables import DataVersion, Tables, Versions
+from onelog.core.durable.tables import Change, DataVersion, Tables, Versions
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.filters.tags import Subscription
 from onelog.core.membership.assignment import RequestMode, RequestModes
@@ -184,10 +184,10 @@ class Admin:
         self.access.check(who, "create", ("topic", config.name))
         self.topic_table.put(config)
 
-    def delete_topic(self, who: Principal, topic: str) -> None:
-        """Forget a topic, every group's position in it, and its queues."""
+    def delete_topic(self, who: Principal, topic: str, also: Sequence[Change] = ()) -> None:
+        """Forget a topic, every group's position in it, and its queues; and make these changes."""
         self.access.check(who, "delete", ("topic", topic))
-        self.topic_table.delete(topic, self.offsets.removal(topic=topic))
+        self.topic_table.delete(topic, [*self.offsets.removal(topic=topic), *also])
         self.writer.delete_topic(topic)
         self.stats.forget(topic)
 

@@ -72,6 +72,11 @@ class Broker(Parts):
         """How long positions of Kafka groups without members are kept."""
         self.coordinator.uses.retention_ms = retention_ms
 
+    def writes_refused(self) -> str:
+        """Why nothing can be published for now; empty if it can."""
+        refusal = self.store.refusal
+        return "" if refusal is None else str(refusal)
+
     # -- sending -------------------------------------------------------------------------------
 
     def publish(
@@ -620,6 +625,8 @@ class Broker(Parts):
         """A connection is gone, and with it everything that hung on it."""
         self.looks.owner_gone(channel)
         self.staged.owner_gone(channel)
+        self.routing.owner_gone(channel)
+        self.workqueues.owner_gone(channel)
         self.members.channel_closed(channel)
 
     def live_group(self, who: Principal, group: str) -> LiveGroup | None:

@@ -53,6 +53,9 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.publishing import Publishing
+from onelog.core.routing.routing import Routing
+from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.timers import WATCH_MS, Timers
@@ -66,6 +69,7 @@ from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
+from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
@@ -170,7 +174,9 @@ class Parts:
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
+        self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
+        self._wire_workqueues(random, call_soon)
 
     def _users_changed(self) -> None:
         self._guarded = not self.access.is_open
@@ -315,6 +321,26 @@ class Parts:
             self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
         )
 
+    def _wire_routing(self, random: Random, host: bytes) -> None:
+        self.topology = Topology(
+            self.tables, random, lambda name: self.topics.get(name) is not None
+        )
+        self.publishing = Publishing(
+            self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
+            self._clock, host, self.store.config.body_bytes_max,
+        )  # fmt: skip
+        self.routing = Routing(self.access, self.topology, self.publishing, random)
+
+    def _wire_workqueues(
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.workqueues = WorkQueues(
+            self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
+            self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
+            call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
+            lambda: self.config,
+        )  # fmt: skip
+
     # -- life ----------------------------------------------------------------------------------
 
     def open(
@@ -346,16 +372,19 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
+            *self.topology.tables, self.workqueues.declared,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.workqueues.shelves)
 
     def _open_follower(self, master: str) -> Generator[None, None, None]:
         self.follows = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
+        self.workqueues.shelves.follow()
         self.timers.forget_files()
         for stop in self._stops:
             stop()
@@ -393,11 +422,13 @@ class Parts:
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
+        self.workqueues.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
         self._every(SAMPLE_MS, self.stats.tick, "counting")
         self._every(SAMPLE_MS, self.staged.expire, "aborting old transactions")
+        self._every(SAMPLE_MS, self.workqueues.look_after, "looking after declared queues")
         self._every(SAMPLE_MS, self.in_place.expire, "looking after transactions in place")
         self._every(SAMPLE_MS, self.coordinator.expire, "forgetting groups that nobody uses")
         self._every(SAMPLE_MS, self.prepared_batches.expire, "forgetting old queries")
@@ -447,6 +478,7 @@ class Parts:
             self.fence()
             parts: tuple[Callable[[], None], ...] = (
                 *self._stops, self.waiting.end_all, self.leases.stop,
+                self.workqueues.stop,
                 partial(self.lease_tables.close, write=False),
                 partial(self.tables.close, write=False),
             )  # fmt: skip
@@ -473,7 +505,8 @@ class Parts:
         return (
             self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
-            self.transactions.remember, self.leases.close, self.lease_tables.close,
+            self.transactions.remember, self.workqueues.close, self.leases.close,
+            self.lease_tables.close,
             self.offsets.flush, self.batch_producers.close, self.tables.close,
         )  # fmt: skip
 
@@ -483,6 +516,7 @@ class Parts:
         self.batch_producers.close()
         self.transactions.remember()
         self.leases.flush()
+        self.workqueues.shelves.flush()
 
     # -- replication ---------------------------------------------------------------------------
 
@@ -527,6 +561,7 @@ class Parts:
         for level in self.delay.levels:
             if touched is None or (SCHEDULE_TOPIC, level - 1) in touched:
                 self.delay.arrived(level)
+        self.workqueues.confirmed(touched)
         self._wake(touched)
 
     def _wake(self, touched: set[Key] | None) -> None:
@@ -545,6 +580,7 @@ class Parts:
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
+        self.publishing.body_bytes_max = self.store.config.body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max

@@ -232,6 +232,10 @@ class Connection(asyncio.Protocol):
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self.held = False
         """Whether nothing is to be read from it, for a reason of its session's."""
+        self.reads_on = False
+        """Whether it is read from though it is behind: its session sends it little meanwhile."""
+        self.idle_ms = limits.idle_ms
+        """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False
         self._late = 0
         """How many times bytes came in that wait for the next tick."""
@@ -354,7 +358,7 @@ class Connection(asyncio.Protocol):
         if self._active or self._idle_since_ms < 0:
             self._active = False
             self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= self._limits.idle_ms:
+        elif 0 < self.idle_ms <= now_ms - self._idle_since_ms:
             log.info("%s was idle for %d ms: closed", self, now_ms - self._idle_since_ms)
             # What it did not read so far, it will not read now.
             self.abort()
@@ -400,7 +404,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        if not (self.congested or self.held or self._late or self._transport.is_closing()):
+        is_behind = self.congested and not self.reads_on
+        if not (is_behind or self.held or self._late or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
@@ -412,7 +417,8 @@ class Connection(asyncio.Protocol):
         """The peer is behind."""
         self.congested = True
         if not self._transport.is_closing():
-            self._transport.pause_reading()
+            if not self.reads_on:
+                self._transport.pause_reading()
             self._keep_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:

@@ -7,6 +7,7 @@ messages of transactions go nowhere. An inner batch takes as many offsets as it 
 record with INNER_TOPIC_DELETED goes nowhere, and takes all that its topic has out of the queues.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -129,6 +130,15 @@ def queue_id_of(topic: str, record_queue_id: int) -> int:
     return 0 if topic.startswith(LIGHT_QUEUE_PREFIX) else record_queue_id
 
 
+@functools.lru_cache(maxsize=1_024)
+def _extra_places(
+    extra: tuple[str, ...], record_queue_id: int
+) -> tuple[list[tuple[str, int]], str]:
+    """The extra queues of a record, and the property that names them; fan-outs repeat them."""
+    places = [(topic, queue_id_of(topic, record_queue_id)) for topic in extra]
+    return places, ",".join(topic.replace(",", _COMMA) for topic in extra)
+
+
 def with_dispatch_properties(
     message: NewMessage, reserve: Callable[[str, int, int], int]
 ) -> NewMessage:
@@ -149,8 +159,8 @@ def with_dispatch_properties(
     if extra:
         if message.topic.startswith(_NEVER_SHARED):
             raise MessageError(f"messages of topic {message.topic!r} have no extra queues")
-        offsets = [reserve(t, queue_id_of(t, message.queue_id), count) for t in extra]
-        added[MULTI_DISPATCH] = ",".join(topic.replace(",", _COMMA) for topic in extra)
+        places, added[MULTI_DISPATCH] = _extra_places(extra, message.queue_id)
+        offsets = [reserve(topic, queue_id, count) for topic, queue_id in places]
         added[MULTI_QUEUE_OFFSET] = ",".join(map(str, offsets))
     properties = message.properties
     if properties and properties[-1] != 2:

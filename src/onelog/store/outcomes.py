@@ -27,7 +27,7 @@ from onelog.errors import StoreCorruptError
 from onelog.message import Message
 from onelog.names import TABLES_FILE, TABLES_TOPIC, join_key
 from onelog.record.decode import decode_messages
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import Form, form_of
 from onelog.store.reader import StoreReader
 
 _READ_BYTES = 4 << 20
@@ -73,7 +73,7 @@ class Outcomes:
 
     def is_committed(self, message: Message) -> bool:
         """Whether a record of the queue has messages for readers of committed ones."""
-        if not message.sys_flag & FORM_MASK:
+        if form_of(message.sys_flag) != Form.KAFKA:
             return True
         # Only who has such records needs what reads them.
         from onelog.record.forms import kafka
@@ -95,14 +95,14 @@ class Outcomes:
 
 
 def batches_from(store: StoreReader, topic: str, queue_id: int, offset: int) -> Iterator[Message]:
-    """The records of other forms than RocketMQ's in a queue, from an offset on."""
+    """The batches of Kafka's in a queue, from an offset on."""
     end = store.max_offset(topic, queue_id)
     at = max(offset, int(store.min_offset(topic, queue_id)))
     while at < end:
         read = store.read_now(topic, queue_id, at, _READ_COUNT, _READ_BYTES)
         for part in read.slices:
             for message in decode_messages(part):
-                if message.sys_flag & FORM_MASK and message.queue_offset >= offset:
+                if form_of(message.sys_flag) == Form.KAFKA and message.queue_offset >= offset:
                     yield message
         if read.next_offset <= at:
             break
@@ -131,7 +131,9 @@ def outcomes_in(store: StoreReader, topics: Collection[str]) -> dict[tuple[str, 
     tables = _tables(store)
     found = {}
     for topic in topics:
-        for queue_id in store.queue_table.by_topic.get(topic, ()) if topic in tables.forms else ():
+        for queue_id in (
+            store.queue_table.by_topic.get(topic, ()) if tables.forms.get(topic) else ()
+        ):
             outcomes = found[topic, queue_id] = Outcomes()
             kept = tables.producers.get(join_key(topic, str(queue_id)))
             if kept is not None:

@@ -57,8 +57,9 @@ from onelog.store.retention import Retention
 _log = logging.getLogger(__name__)
 _STEP_BACK_MS_MAX = 60_000
 """A clock that goes back by more was wrong before."""
-_UNUSUAL = 0x4 | FORM_MASK
-"""The bit that half and rolled-back messages have, and committed ones do not; and other forms."""
+_HALF = 0x4
+"""The bit that half and rolled-back messages have, and committed ones do not."""
+_UNUSUAL = _HALF | FORM_MASK
 
 
 class StoreWriter(StoreReader):
@@ -153,7 +154,7 @@ class StoreWriter(StoreReader):
                 topic, queue_id, _, properties, _, flags, _, _, _, _, _, count, extra = message
                 if len(properties) > properties_max:
                     self._refuse_properties(message)
-                if flags & _UNUSUAL or extra or count != 1:
+                if flags & _HALF or extra or count != 1:
                     self._release(queues, offsets)
                     return self._append_special(messages, store_ms)
                 if queue_id != last_id or topic != last_topic:
@@ -192,7 +193,10 @@ class StoreWriter(StoreReader):
         packed: list[bytes] = []
         for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
             code = 0
-            if properties := message[3]:
+            if message[5] & FORM_MASK and message[0] != COMPACTED_TOPIC:
+                code = FORM_CODE
+                has_properties |= bool(message[3])
+            elif properties := message[3]:
                 has_properties = True
                 before, found, rest = properties.partition(needle)
                 if message[0] == SCHEDULE_TOPIC or (found and before and before[-1] != 2):
@@ -359,16 +363,22 @@ class StoreWriter(StoreReader):
         reserved: list[AnyQueue] = []
         firsts: list[int] = []
 
+        by_topic = self.queue_table.by_topic
+
         def reserve(topic: str, queue_id: int, count: int) -> int:
             queue: AnyQueue
             if self._gate is not None and topic in self._gate.successors:
                 check_queue_id(queue_id)
                 queue = self._gate.successor(topic, queue_id)
             else:
-                queue = self.queue_table.get(topic, queue_id)
+                try:
+                    queue = by_topic[topic][queue_id]
+                except KeyError:
+                    queue = self.queue_table.get(topic, queue_id)
             reserved.append(queue)
-            firsts.append(queue.reserve(count))
-            return firsts[-1]
+            first = queue.reserve(count)
+            firsts.append(first)
+            return first
 
         try:
             records, offsets, entered = [], [], []
@@ -391,14 +401,18 @@ class StoreWriter(StoreReader):
             self._failed(error, reserved, firsts)
             raise
         self.last_append_ms = store_ms
-        entries: dict[AnyQueue, bytes] = {}
+        packed_of: dict[AnyQueue, list[bytes]] = {}
         for message, targets, (log_offset, _, size) in zip(records, entered, appended, strict=True):
             code = FORM_CODE
             if not message.sys_flag & FORM_MASK or message.topic == COMPACTED_TOPIC:
                 code = self._tags_codes.of(message.topic, message.properties, store_ms)
+            packed = ENTRY.pack(log_offset, size, code) * message.inner_count
             for queue in targets:
-                packed = ENTRY.pack(log_offset, size, code) * message.inner_count
-                entries[queue] = entries.get(queue, b"") + packed
+                if queue in packed_of:
+                    packed_of[queue].append(packed)
+                else:
+                    packed_of[queue] = [packed]
+        entries = {queue: b"".join(pieces) for queue, pieces in packed_of.items()}
         keys = [pending_of([*map(_without_lost_keys, records)], appended, store_ms)]
         self._hold_or_enter(appended[-1].log_offset, store_ms, entries, keys)
         return appended

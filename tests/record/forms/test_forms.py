@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,7 +7,8 @@ from hypothesis import strategies as st
 from onelog.errors import WireError
 from onelog.message import PROPERTIES_BYTES_MAX, property_value
 from onelog.record.compression import Method, pack
-from onelog.record.forms import Form, form_of, kafka, rocketmq
+from onelog.record.forms import Form, amqp, form_of, kafka, rocketmq
+from onelog.record.forms.amqp_fields import Timestamp, decode_properties, encode_properties
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 
@@ -15,11 +18,16 @@ NAMES = (
     | st.sampled_from(
         ["KEYS", "TAGS", "UNIQ_KEY", "__key", "__body", "__header.0.a", "CLUSTER", "DELAY", "a"]
     )
+    | st.sampled_from(
+        ["amqp.type", "amqp.priority", "amqp.exchange", "amqp.timestamp", "amqp.header-types"]
+    )
+    | st.sampled_from(["x-onelog-key", "x-onelog-body", "x-onelog-header.0", "x" * 300])
 )
 VALUES = (
     st.none()
     | st.binary(max_size=20)
     | st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace"))
+    | st.sampled_from([b"5", b"05", b"-", b"I", b"true", b"x" * 300])
 )
 MESSAGES = st.builds(
     Neutral,
@@ -41,7 +49,11 @@ def through_kafka(messages: list[Neutral]) -> list[Neutral]:
     return kafka.to_neutral(kafka.from_neutral(messages))
 
 
-FORMS = {"rocketmq": through_rocketmq, "kafka": through_kafka}
+def through_amqp(messages: list[Neutral]) -> list[Neutral]:
+    return [amqp.to_neutral(amqp.from_neutral(message), message.time_ms) for message in messages]
+
+
+FORMS = {"rocketmq": through_rocketmq, "kafka": through_kafka, "amqp": through_amqp}
 
 
 @pytest.mark.parametrize("first", FORMS)
@@ -133,3 +145,69 @@ def test_snappy_blocks_as_javas_clients_frame_them_are_read() -> None:
 
 
 MANY = [Neutral(b"k%d" % number, b"v" * 50) for number in range(20)]
+
+
+# -- AMQP's own ---------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+FIELDS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.binary(max_size=8)
+    | st.floats(allow_nan=False) | st.integers(0, 2**60).map(Timestamp),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": TEXTS, "content_encoding": TEXTS,
+        "headers": st.dictionaries(TEXTS, FIELDS, min_size=1, max_size=5),
+        "delivery_mode": st.integers(0, 255), "priority": st.integers(0, 255),
+        "correlation_id": TEXTS, "reply_to": TEXTS, "expiration": TEXTS, "message_id": TEXTS,
+        "timestamp": st.integers(0, 2**64 - 1), "type": TEXTS, "user_id": TEXTS, "app_id": TEXTS,
+        "cluster_id": TEXTS,
+    },
+)  # fmt: skip
+
+
+@given(TEXTS, TEXTS, PROPERTIES, st.binary(max_size=20), st.sampled_from(["kafka", "rocketmq"]))
+def test_amqp_content_is_the_same_after_another_form(
+    exchange: str, key: str, properties: dict[str, Any], body: bytes, other: str
+) -> None:
+    record = amqp.encode(exchange, key, encode_properties(properties), body)
+    (neutral,) = FORMS[other]([amqp.to_neutral(record, 7)])
+    assert amqp.from_neutral(neutral) == record
+
+
+def test_what_an_amqp_client_sent_is_readable_elsewhere() -> None:
+    raw = encode_properties(
+        {"content_type": "text/plain", "message_id": "4711", "priority": 5, "app_id": "shop",
+         "headers": {"count": 3, "paid": True, "name": "lamp", "gone": None}}
+    )  # fmt: skip
+    record = amqp.encode("sales", "north.lamps", raw, b"three lamps")
+    assert amqp.to_neutral(record, 1_000) == Neutral(
+        b"4711", b"three lamps",
+        (
+            ("amqp.exchange", b"sales"), ("amqp.routing-key", b"north.lamps"),
+            ("amqp.content-type", b"text/plain"), ("amqp.priority", b"5"),
+            ("amqp.app-id", b"shop"), ("amqp.header-types", b"It--"), ("count", b"3"),
+            ("paid", b"true"), ("name", b"lamp"), ("gone", None),
+        ),
+        1_000,
+    )  # fmt: skip
+
+
+def test_a_kafka_message_has_a_message_id_and_headers_for_amqp_clients() -> None:
+    message = Neutral(b"key", b"value", (("text", b"a"), ("raw", b"\xff")), 1_000)
+    content = amqp.read(amqp.from_neutral(message, key="queue"))
+    assert (content.exchange, content.key, content.body) == ("", "queue", b"value")
+    assert decode_properties(content.properties) == {
+        "message_id": "key", "headers": {"text": "a", "raw": b"\xff"},
+    }  # fmt: skip
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_no_content(garbage: bytes) -> None:
+    try:
+        amqp.to_neutral(garbage, 0)
+    except WireError:
+        pass

@@ -7,7 +7,7 @@ offset on that was asked for, within the limits of the pull, and if the subscrip
 Most topics have RocketMQ's form only, and their reads look at no record: whoever writes the first
 record of another form into a topic marks it before.
 
-    table     "forms": {topic: true}
+    table     "forms": {topic: true if it may have batches of Kafka's, else false}
 
 Invariant: a topic that is not marked has no record of another form.
 """
@@ -23,7 +23,7 @@ from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import FORM_MASK, Form, form_of
 from onelog.store.dispatch import targets
 from onelog.store.outcomes import Aborted
 
@@ -41,23 +41,28 @@ class MarkedTopics:
     def __init__(self, tables: Tables, topics: Topics) -> None:
         self._tables = tables
         self.names: set[str] = set()
+        self.batched: set[str] = set()
+        """Those of them with batches, whose producers have to be known."""
         topics.on_change.append(self._topic_changed)
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
         if value is None:
             self.names.discard(key)
+            self.batched.discard(key)
         else:
             self.names.add(key)
+            if value:
+                self.batched.add(key)
 
     def parts(self) -> list[dict[str, Any]]:
         """Every marked topic."""
-        return [dict.fromkeys(self.names, True)]
+        return [{name: name in self.batched for name in self.names}]
 
-    def mark(self, topic: str) -> None:
+    def mark(self, topic: str, *, batches: bool = True) -> None:
         """To be called before a record of another form is written into the topic."""
-        if topic not in self.names:
-            self._tables.write([(self.name, topic, True)])
+        if topic not in (self.batched if batches else self.names):
+            self._tables.write([(self.name, topic, batches)])
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         if config is None and name in self.names:
@@ -98,7 +103,7 @@ class Conversions:
                 record = view[at : at + message.size]
                 at += message.size
                 if message.sys_flag & FORM_MASK:
-                    if aborted and _is_of(message, aborted):
+                    if aborted and is_of(message, aborted):
                         continue
                     yield from self._foreign(topic, queue_id, message)
                 else:
@@ -136,8 +141,10 @@ class Conversions:
             self._kept_bytes -= sum(len(piece.record) for piece in oldest)
 
 
-def _is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
+def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
     """Whether a record holds a batch of one of these transactions."""
+    if form_of(message.sys_flag) != Form.KAFKA:
+        return False
     from onelog.record.forms import kafka
 
     batch = kafka.read_head(message.body)

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from onelog.core.durable.durability import Durability, WhenSafe
-from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.waiting import Key, Waiting
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
@@ -35,9 +35,9 @@ from onelog.errors import (
     ReplicasMissingError,
     StoreError,
 )
-from onelog.message import Appended, AppendedRun, NewMessage, NewRun
+from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, NewRun
 from onelog.metrics import Histogram
-from onelog.names import LIGHT_QUEUE_PREFIX
+from onelog.store.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ OnStored = Callable[[Any, Any, OnelogError | None], None]
 `AppendedRun`), and what went wrong. With an error of UNCONFIRMED both are given: the message is
 stored, but not confirmed."""
 OnWritten = Callable[[OnelogError | None], None]
+OnEntered = Callable[[Sequence[NewMessage], int], None]
+"""Called with messages that were appended to a queue, and the offset of the first there."""
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
 Places = Sequence[Appended | AppendedRun]
@@ -56,6 +58,8 @@ Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogErr
 _TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
 _SIZE = itemgetter(Appended._fields.index("size"))
 
+_ENTERED = (0, 8)
+"""What the bits of transactions are in records that queues have entries for."""
 UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
 UNCONFIRMED = (FlushTimeoutError, ReplicasMissingError)
@@ -109,6 +113,8 @@ class Writer:
     def __post_init__(self) -> None:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
+        self.watched: dict[Key, OnEntered] = {}
+        """Who is told of each message that a queue gets, at once and in order."""
         self.messages: list[NewMessage | NewRun] = []
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
@@ -205,6 +211,8 @@ class Writer:
             return self._store.append_own(records) if records else []
         appended = self._store.append([*messages, *records])
         del appended[len(messages) :]
+        if self.watched:
+            self._tell_watchers(messages)
         self.account(messages, appended)
         return appended
 
@@ -213,7 +221,10 @@ class Writer:
         self._append_list([])
         if self._appended is not None:
             self.expect_tick()
-        self._account_runs(runs, self._store.append_runs(runs))
+        appended = self._store.append_runs(runs)
+        if self.watched:
+            self._tell_watchers_of_runs(runs)
+        self._account_runs(runs, appended)
 
     def write_alone(self, message: NewMessage) -> Appended | None:
         """Append one plain message outside any tick; the caller sees to `account`, soon.
@@ -223,9 +234,12 @@ class Writer:
         if self.messages or not self._durability.immediate:
             return None
         try:
-            return self._store.append((message,))[0]
+            appended = self._store.append((message,))[0]
         except Exception:
             return None
+        if self.watched:
+            self._tell_watchers((message,))
+        return appended
 
     @contextlib.contextmanager
     def head_room(self) -> Iterator[None]:
@@ -275,6 +289,8 @@ class Writer:
             if records:
                 del appended[len(messages) :]
             self._written.append((receipts, messages, appended))
+            if self.watched:
+                self._tell_watchers(messages)
             return True
         return False
 
@@ -288,6 +304,9 @@ class Writer:
                 self._written.append(([receipt], mine, self._store.append(mine)))
             except Exception as error:
                 self._written.append(([receipt], mine, _named(error, mine[0].topic)))
+            else:
+                if self.watched:
+                    self._tell_watchers(mine)
 
     def _append_stretches(
         self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
@@ -312,6 +331,8 @@ class Writer:
     def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
         try:
             self._written.append((receipts, runs, self._store.append_runs(runs)))
+            if self.watched:
+                self._tell_watchers_of_runs(runs)
         except (StoreError, NotMasterError) as error:
             self._written.append((receipts, runs, error))
         except Exception as error:
@@ -330,6 +351,30 @@ class Writer:
         return None
 
     # -- telling -------------------------------------------------------------------------------
+
+    def _tell_watchers(self, messages: Sequence[NewMessage]) -> None:
+        """Tell of what was appended just now, before anything else is."""
+        watched = self.watched
+        found: dict[Key, list[NewMessage]] = {}
+        for message in messages:
+            key, extra = message[:2], message[12]
+            if key in watched and message[5] & TRANSACTION_MASK in _ENTERED:
+                found.setdefault(key, []).append(message)
+            for topic in extra:
+                key = (topic, queue_id_of(topic, message[1]))
+                if key in watched:
+                    found.setdefault(key, []).append(message)
+        for key, mine in found.items():
+            count = sum(map(_COPIES, mine))
+            try:
+                watched[key](mine, self._store.next_offset(*key) - count)
+            except Exception:
+                log.exception("what came to %s could not be told", key[0])
+
+    def _tell_watchers_of_runs(self, runs: Sequence[NewRun]) -> None:
+        watched = [run for run in runs if (run.topic, run.queue_id) in self.watched]
+        if watched:
+            self._tell_watchers([message for run in watched for message in run.messages()])
 
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:
@@ -414,8 +459,7 @@ class Writer:
                 self._waiting.arrived(topic, queue_id)
             for message in messages:
                 for topic in message.extra_queues:
-                    light = topic.startswith(LIGHT_QUEUE_PREFIX)
-                    self._waiting.arrived(topic, 0 if light else message.queue_id)
+                    self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
 
     def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
         totals, bucket = self._stats.totals, self._stats.topic_put.newest

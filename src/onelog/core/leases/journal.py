@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
@@ -48,18 +48,34 @@ def place_of(key: str) -> Place:
     return group, topic, int(queue_id)
 
 
+class Recorded(Protocol):
+    """Something that changes, and says what has changed."""
+
+    def record(self) -> Any:
+        """What changed since the last record, as it stands now."""
+
+    def recorded(self) -> None:
+        """The last `record` is in the log."""
+
+
+Queue = TypeVar("Queue", bound=Recorded)
+
+
 @dataclass(eq=False)
-class LeaseJournal:
+class LeaseJournal(Generic[Queue]):
     """Collects changes, and appends them tick by tick."""
 
     _tables: Tables
     _writer: Writer
     _schedule: Schedule
-    _on_recorded: Callable[[QueueLeases], None]
+    _on_recorded: Callable[[Queue], None]
     """Called with each queue whose changes have reached the log."""
+    _key: Callable[[Queue], str]
+    """What the table calls a queue."""
+    _table: str = TABLE
 
     def __post_init__(self) -> None:
-        self._changed: dict[QueueLeases, None] = {}
+        self._changed: dict[Queue, None] = {}
         self._gone: dict[str, None] = {}
         self._told: list[WhenRecorded] = []
         self._tick_begun = False
@@ -68,15 +84,15 @@ class LeaseJournal:
         """Whether the log is another broker's: then leases are kept in memory only."""
         self._writer.before_append.append(self._put_records)
 
-    def changed(self, queue: QueueLeases) -> None:
+    def changed(self, queue: Queue) -> None:
         """The queue's leases changed in this tick."""
         self._changed[queue] = None
         self._begin_tick()
 
-    def gone(self, queue: QueueLeases) -> None:
+    def gone(self, queue: Queue) -> None:
         """There is no such queue any more."""
         self._changed.pop(queue, None)
-        self._gone[place_key(queue)] = None
+        self._gone[self._key(queue)] = None
         self._begin_tick()
 
     def _begin_tick(self) -> None:
@@ -101,9 +117,7 @@ class LeaseJournal:
             records = self._records(gone, changed)
             self._writer.put_records(records, partial(self._written, gone, changed))
 
-    def _written(
-        self, gone: list[str], changed: list[QueueLeases], error: Exception | None
-    ) -> None:
+    def _written(self, gone: list[str], changed: list[Queue], error: Exception | None) -> None:
         trouble = error if isinstance(error, StoreError) else None
         if trouble is not None:
             gone, changed = [], []
@@ -145,9 +159,7 @@ class LeaseJournal:
             raise
         self._settle(gone, changed, None)
 
-    def _settle(
-        self, gone: list[str], changed: list[QueueLeases], error: OnelogError | None
-    ) -> None:
+    def _settle(self, gone: list[str], changed: list[Queue], error: OnelogError | None) -> None:
         """This much is recorded: tell everybody."""
         # What is called from here on may change leases again: that is another tick.
         told, self._told = self._told, []
@@ -162,27 +174,27 @@ class LeaseJournal:
         for callback in told:
             _tell(callback, error)
 
-    def _records(self, gone: list[str], changed: list[QueueLeases]) -> list[NewMessage]:
-        changes: list[tuple[str, str, Any]] = [(TABLE, key, None) for key in gone]
-        changes += [(TABLE, place_key(queue), queue.record()) for queue in changed]
+    def _records(self, gone: list[str], changed: list[Queue]) -> list[NewMessage]:
+        changes: list[tuple[str, str, Any]] = [(self._table, key, None) for key in gone]
+        changes += [(self._table, self._key(queue), queue.record()) for queue in changed]
         return self._tables.record(changes)
 
     def _append_one_by_one(
-        self, gone: list[str], changed: list[QueueLeases]
-    ) -> tuple[list[str], list[QueueLeases], StoreError | None]:
+        self, gone: list[str], changed: list[Queue]
+    ) -> tuple[list[str], list[Queue], StoreError | None]:
         """Some queue cannot be recorded: record the others. What was recorded, and what is wrong.
 
         Nothing that a client may send makes such a record; a segment may be too small for one.
         """
         error: StoreError | None = None
-        done: tuple[list[str], list[QueueLeases]] = ([], [])
+        done: tuple[list[str], list[Queue]] = ([], [])
         for keys, queues in [(gone, []), *(([], [queue]) for queue in changed)]:
             try:
                 self._writer.write_now([], self._records(keys, queues))
             except StoreError as reason:
                 error = reason
             except Exception as reason:
-                names = ", ".join([*keys, *map(place_key, queues)])
+                names = ", ".join([*keys, *map(self._key, queues)])
                 error = StoreError(f"the leases of {names} cannot be recorded: {reason}")
             else:
                 done[0].extend(keys)

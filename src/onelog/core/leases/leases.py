@@ -110,7 +110,9 @@ class Leases:
         }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule
-        self._journal = LeaseJournal(self._tables, self._writer, schedule, self._recorded)
+        self._journal: LeaseJournal[QueueLeases] = LeaseJournal(
+            self._tables, self._writer, schedule, self._recorded, place_key
+        )
         self._supply = Supply(self._store, self._reader)
         self._stored_supply = StoredSupply(self._store, self._reader)
         self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)

@@ -92,6 +92,8 @@ class Timers:
     def __post_init__(self) -> None:
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
+        self.becomes: dict[str, Callable[[NewMessage], list[NewMessage]]] = {}
+        """By topic: what messages become, instead of going there, when they are due."""
         self.queue = TimerQueue(self._store)
         barrier = partial(self._store.barrier, seen=True)
         self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, barrier)
@@ -416,7 +418,8 @@ class Timers:
             elif offset in self._cancelled:
                 continue  # It is forgotten when its time is over: writing this may fail.
             elif (message := self.queue.made_of(offset, delivered)) is not None:
-                due.append(message)
+                becomes = self.becomes.get(message.topic)
+                due += [message] if becomes is None else becomes(message)
                 size += len(message.body)
         if passed < len(taken):
             self.wheel.drop_cache()

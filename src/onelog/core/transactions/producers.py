@@ -103,14 +103,14 @@ class BatchProducers:
     def open(self) -> None:
         """Read again what came to marked topics after their queues were kept last."""
         self._next_id = self._ids_end
-        for topic in self._marked.names:
+        for topic in self._marked.batched:
             for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
                 self._replay((topic, queue_id))
 
     def follow(self, touched: set[Queue] | None) -> None:
         """More of a follower's log is confirmed, in these queues, or in many."""
         by_topic = self._store.queue_table.by_topic
-        for topic in self._marked.names:
+        for topic in self._marked.batched:
             for queue_id in list(by_topic.get(topic, ())):
                 if touched is None or (topic, queue_id) in touched:
                     self._replay((topic, queue_id))

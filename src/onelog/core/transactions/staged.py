@@ -25,7 +25,7 @@ Invariant: consumers see all messages of a transaction, or none, whatever dies a
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,7 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
+from onelog.names import TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -148,11 +149,19 @@ class StagedParts:
         return Part(decode_properties(found[0].properties), bytes(found[0].body))
 
     def append(
-        self, before: Sequence[Change], messages: list[NewMessage], after: Sequence[Change]
+        self,
+        before: Sequence[Change],
+        messages: list[NewMessage],
+        after: Sequence[Change],
+        more: Sequence[NewMessage] = (),
     ) -> list[Appended]:
-        """Append messages between the records of changes, in one append, and make the changes."""
+        """Append messages between the records of changes, in one append, and make the changes.
+
+        Some `more` of the broker's own records are in it, too, behind the messages.
+        """
         first = self._tables.record(before)
-        appended = self._writer.write_now([*first, *messages], self._tables.record(after))
+        records = [*more, *self._tables.record(after)]
+        appended = self._writer.write_now([*first, *messages], records)
         self._tables.apply([*before, *after])
         return appended[len(first) :]
 
@@ -176,6 +185,10 @@ def told_as(reason: Exception) -> OnelogError:
     return reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
 
 
+MoreRecords = Callable[[], Sequence[NewMessage]]
+"""Makes the broker's own records that belong into the append of a commit."""
+
+
 class _Transaction:
     """One that is open: what is staged, in memory and in the log, and how much that is."""
 
@@ -190,8 +203,8 @@ class _Transaction:
         self.bytes = 0
         self.begun_ms: int | None = None
         """When its first message was staged."""
-        self.ending: tuple[OnStored, Any] | None = None
-        """Who waits for its commit."""
+        self.ending: tuple[OnStored, Any, MoreRecords | None] | None = None
+        """Who waits for its commit, and what else is to be in that append."""
 
 
 @dataclass(eq=False)
@@ -279,13 +292,25 @@ class StagedTransactions:
         self._open[owner, name] = _Transaction()
         self._names.setdefault(owner, set()).add(name)
 
-    def stage(self, owner: Hashable, name: str, messages: Sequence[NewMessage]) -> None:
-        """Take messages into a transaction; what is wrong with them is raised here."""
+    def stage(
+        self,
+        owner: Hashable,
+        name: str,
+        messages: Sequence[NewMessage],
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Take messages into a transaction; what is wrong with them is raised here.
+
+        Those that are `checked` the broker has made itself.
+        """
         transaction = self._required(owner, name)
         # A copy of the body: the caller's may be a view of something that is used again.
-        admitted = [
-            self.publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
-        ]
+        admitted = list(messages)
+        if not checked:
+            admitted = [
+                self.publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
+            ]
         sizes = sum(len(each.body) + len(each.properties) for each in admitted)
         count, size = transaction.count + len(admitted), transaction.bytes + sizes
         if count > COUNT_MAX or size > BYTES_MAX:
@@ -315,43 +340,51 @@ class StagedTransactions:
             raise InvalidRequestError(f"transaction {name!r} is being committed")
         return found
 
-    def commit(self, owner: Hashable, name: str, on_committed: OnStored, token: Any = None) -> None:
+    def commit(
+        self,
+        owner: Hashable,
+        name: str,
+        on_committed: OnStored,
+        token: Any = None,
+        more: MoreRecords | None = None,
+    ) -> None:
         """Make the messages visible; `on_committed` learns where they are when that is durable.
 
         If it fails, the transaction is aborted.
         """
-        self._required(owner, name).ending = (on_committed, token)
+        self._required(owner, name).ending = (on_committed, token, more)
         self._commit(owner, name)
 
     def _commit(self, owner: Hashable, name: str) -> None:
         transaction = self._open.get((owner, name))
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
-        on_committed, token = transaction.ending
+        on_committed, token, more = transaction.ending
         places = map(self.records.place_of, transaction.parts)
         if not self.warming.is_ready(places, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
         try:
-            appended = self._append(transaction)
+            appended = self._append(transaction, [] if more is None else more())
         except Exception as reason:
             on_committed(token, None, told_as(reason))
         else:
             self.durability.when_safe(self.store.log_end, partial(on_committed, token, appended))
 
-    def _append(self, transaction: _Transaction) -> list[Appended]:
+    def _append(self, transaction: _Transaction, more: Sequence[NewMessage]) -> list[Appended]:
         parts, gathered = transaction.parts, transaction.gathered
         messages = [*self._messages(parts), *gathered]
         if not messages:
-            return []
+            return self.records.append([], [], [], more)
         queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
         for topic in {topic for topic, _ in queues}:
-            self.topics.require(topic)  # It may have been deleted.
+            if topic != TIMER_TOPIC:
+                self.topics.require(topic)  # It may have been deleted.
         if gathered:
             parts.append(self.records.put_now(Part.of_messages(gathered)))
         begins = [[*queue, self.records.end_of(*queue)] for queue in queues]
         begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
-        return self.records.append([begun], messages, [(self.name, _COMMIT, None)])
+        return self.records.append([begun], messages, [(self.name, _COMMIT, None)], more)
 
     def abort(self, owner: Hashable, name: str = "") -> None:
         """End a transaction; nobody will see its messages."""

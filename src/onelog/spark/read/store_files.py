@@ -36,7 +36,7 @@ from onelog.names import SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, integers, lay_out, leading_records
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
-from onelog.record.forms import FORM_MASK, kafka
+from onelog.record.forms import FORM_MASK, Form, kafka
 from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
 from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
@@ -153,7 +153,7 @@ class _Reading:
 def is_aborted(layout: Layout, aborted: Sequence[Aborted]) -> Mask:
     """Which records, all of one queue, hold batches of these transactions."""
     found = np.zeros(len(layout), np.bool_)
-    foreign = (layout.sys_flag & FORM_MASK) != 0
+    foreign = (layout.sys_flag & FORM_MASK) == Form.KAFKA.sys_flag
     foreign &= layout.topic_at - layout.body_at >= _BATCH_BYTES_MIN
     rows = np.flatnonzero(foreign)
     if not len(rows):

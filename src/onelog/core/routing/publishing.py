@@ -1,0 +1,555 @@
+"""Publishing to an exchange: found queues get the message, by one append, or by none.
+
+A message is looked at (size, expiration, who says to have sent it), led to its queues, and put to
+the tick's list of the writer as one record with an entry for each queue in the log. Queues in
+memory are handed the same bytes at once. Where all are in memory, or there are none, nothing is
+appended.
+
+What has to wait (x-delayed-message, or a time that the publisher names) waits with the timers, as
+a message to the topic `onelog_sys_routed`, which nobody reads: when it is due it becomes what it
+would have become without the wait, in the append that says so (`due`).
+
+    property   VHOST, and EXCHANGE: where it goes on from
+
+The way of a message whose exchange and key were seen before is a look-up; see `walk` for others.
+
+Invariant: whoever publishes is answered once, unless there is no queue (the answer is 0) or what is
+wrong with the message is raised. Whoever is told of success has it in every queue that took it.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core.access import Principal
+from onelog.core.catalog.topics import Topics
+from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.routing.exchanges import Exchange, Sought
+from onelog.core.routing.targets import Letter, Route, Target
+from onelog.core.routing.topology import Topology
+from onelog.core.routing.walk import (
+    NO_HEADERS,
+    ROUTES_MAX,
+    groups_of,
+    headers_reader,
+    place_of,
+    route_of,
+    walk,
+)
+from onelog.core.schedule.timers import Timers
+from onelog.core.transactions.staged import StagedTransactions
+from onelog.errors import (
+    AccessRefusedError,
+    MessageError,
+    MessageTooLargeError,
+    OnelogError,
+    PreconditionFailedError,
+    QueueFullError,
+    VhostNotFoundError,
+    WireError,
+)
+from onelog.message import Buffer, NewMessage, encode_properties, property_value
+from onelog.names import OWN_PREFIX
+from onelog.record.forms import FORM_MASK, Form, amqp
+from onelog.record.forms.amqp_fields import (
+    NO_PROPERTIES,
+    REMOVE,
+    headers_of,
+    property_of,
+    with_headers,
+)
+
+log = logging.getLogger(__name__)
+
+ROUTED_TOPIC = OWN_PREFIX + "routed"
+"""Where messages are said to go that are routed when their time has come."""
+EXPIRATION_MS_MAX = 315_360_000_000
+DELAY_MS_MAX = (1 << 32) - 1
+_AMQP = Form.AMQP.sys_flag
+_U32 = Struct(">I")
+_HAS_HEADERS, _HAS_EXPIRATION, _HAS_USER_ID = 0x20, 0x01, 0x10
+"""In the first byte of the flags of properties, and the last one in the second."""
+_CARBON = ("CC", "BCC")
+_DELAY = "x-delay"
+_VHOST, _EXCHANGE = "VHOST", "EXCHANGE"
+Held = tuple[Target, bytes, int, int]
+"""What a queue in memory gets when a transaction is committed."""
+
+
+@dataclass(eq=False)
+class Publishing:
+    """The way of a message from its publisher to its queues."""
+
+    _topology: Topology
+    _writer: Writer
+    _topics: Topics
+    _marked: MarkedTopics
+    _timers: Timers
+    _staged: StagedTransactions
+    _clock: Clock
+    _host: bytes
+    body_bytes_max: int
+
+    def __post_init__(self) -> None:
+        self._messages, self._receipts = self._writer.messages, self._writer.receipts
+        self._vhosts = self._topology.vhosts
+        self.find_topic = self._topics.get
+        self._held: dict[tuple[Hashable, str], list[Held]] = {}
+        self._refused: set[tuple[Hashable, str]] = set()
+        """Transactions of which a queue has refused a message."""
+        self._timers.becomes[ROUTED_TOPIC] = self.due
+
+    def mark(self, topic: str) -> None:
+        """To be called before the first message goes to a topic; it may write a record."""
+        self._marked.mark(topic, batches=False)
+
+    # -- the usual case ------------------------------------------------------------------------
+
+    def publish(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        body: Buffer,
+        on_stored: OnStored,
+        token: Any = None,
+        deliver_at_ms: int | None = None,
+    ) -> int:
+        """Publish a message in AMQP's form; how many queues it goes to, 0: nobody is told."""
+        try:
+            found = self._vhosts[vhost].exchanges[exchange]
+        except KeyError:
+            self._refuse(vhost, exchange)
+            raise
+        if found.internal:
+            raise AccessRefusedError(
+                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'"
+            )
+        if len(body) > self.body_bytes_max:
+            self._refuse_size(len(body))
+        flags = properties[0]
+        if (
+            flags & _HAS_EXPIRATION
+            or properties[1] & _HAS_USER_ID
+            or (flags & _HAS_HEADERS and b"CC" in properties)
+        ):
+            properties, sought = self._looked_at(who, key, properties)
+            route = found.routes.get(key) if len(sought.keys) == 1 else None
+        else:
+            sought = None
+            route = found.routes.get(key)
+        if route is None or deliver_at_ms is not None:
+            if sought is None:
+                sought = Sought((key,), properties, headers_reader(properties))
+            return self._lead(found, sought, properties, body, on_stored, token, deliver_at_ms)
+        record = b"".join((route.head, _U32.pack(len(properties)), properties, body))
+        if not route.is_plain:
+            return self._spread(route, record, _AMQP, properties, on_stored, token)
+        # From here on this is `Writer.put`, without its call.
+        topic, queue_id, extra = route.groups[0]
+        host = self._host
+        if not self._messages:
+            self._writer.begin_tick()
+        self._messages.append(
+            tuple.__new__(
+                NewMessage,
+                (
+                    topic, queue_id, record, b"", 0, _AMQP, self._clock.now_ms(), host, host, 0, 0,
+                    1, extra,
+                ),
+            )
+        )  # fmt: skip
+        self._receipts.append((on_stored, token, 0))
+        return len(route.targets)
+
+    def _refuse(self, vhost: str, exchange: str) -> None:
+        """Raise why there is no such exchange."""
+        self._topology.vhost(vhost).exchange(exchange)
+
+    def _refuse_size(self, body_bytes: int) -> None:
+        raise MessageTooLargeError(
+            f"message size {body_bytes} is larger than configured max size {self.body_bytes_max}"
+        )
+
+    # -- closer looks --------------------------------------------------------------------------
+
+    def _looked_at(self, who: Principal, key: str, properties: bytes) -> tuple[bytes, Sought]:
+        """The properties as consumers get them, and what decides where the message goes."""
+        try:
+            if properties[0] & _HAS_EXPIRATION:
+                check_expiration(property_of(properties, "expiration"))
+            if properties[1] & _HAS_USER_ID:
+                _check_user(who, property_of(properties, "user_id"))
+            # Few messages have these headers; for the others no table is read.
+            if not properties[0] & _HAS_HEADERS or b"CC" not in properties:
+                return properties, Sought((key,), properties, headers_reader(properties))
+            headers = headers_of(properties)
+        except WireError as error:
+            raise PreconditionFailedError(f"the properties cannot be read: {error}") from None
+        keys = [key]
+        for name in _CARBON:
+            named = headers.get(name)
+            if named is None:
+                continue
+            if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+                raise PreconditionFailedError(f"unacceptable type in '{name}' header")
+            keys += map(str, named)
+        if "BCC" in headers:
+            properties = with_headers(properties, {"BCC": REMOVE})
+        return properties, Sought(tuple(dict.fromkeys(keys)), properties, lambda: headers)
+
+    def _lead(
+        self,
+        exchange: Exchange,
+        sought: Sought,
+        properties: bytes,
+        body: Buffer,
+        on_stored: OnStored,
+        token: Any,
+        deliver_at_ms: int | None,
+    ) -> int:
+        """Publish a message whose way is not known, or that may have to wait."""
+        key = sought.keys[0]
+        record = amqp.encode(exchange.name, key, properties, body)
+        if deliver_at_ms is not None and deliver_at_ms > self._clock.now_ms():
+            waiting = self._waiting(exchange, record, _AMQP, deliver_at_ms)
+            self._writer.put(waiting, on_stored, token)
+            return 1
+        messages, route = self._route(exchange, sought, record, _AMQP)
+        if not messages:
+            return self._spread(route, record, _AMQP, properties, on_stored, token)
+        if route.targets:
+            self._spread(route, record, _AMQP, properties, _nobody)
+        self._writer.put_together(messages, on_stored, token)
+        return len(route.targets) + len(messages)
+
+    def _route(
+        self, exchange: Exchange, sought: Sought, record: bytes, form: int
+    ) -> tuple[list[NewMessage], Route]:
+        """What has to wait of a message on its way, and where the rest goes."""
+        vhost = self._vhosts[exchange.vhost]
+        delay_ms = _delay_ms(sought)
+        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
+        key = sought.keys[0]
+        route = route_of(exchange.name, key, found.targets)
+        if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:
+            if len(exchange.routes) >= ROUTES_MAX:
+                exchange.routes.clear()
+            exchange.routes[key] = route
+        if not found.delaying:
+            return [], route
+        due_ms = self._clock.now_ms() + delay_ms
+        delivered = _delayed_record(record, delay_ms)
+        return [self._waiting(at, delivered, form, due_ms) for at in found.delaying], route
+
+    # -- to the queues -------------------------------------------------------------------------
+
+    def publish_record(
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        record: bytes,
+        form: int,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        priority: int = 0,
+        topics: Sequence[str] = (),
+        records: Sequence[NewMessage] = (),
+    ) -> int:
+        """Publish the body of a record of any form; `form` is the form's sys flag.
+
+        It has an entry in these `topics`, too, and further `records` are in the same append: with
+        any of those there is an answer also if there is no queue.
+        """
+        found = self._topology.vhost(vhost).exchange(exchange)
+        if len(record) > self.body_bytes_max:
+            self._refuse_size(len(record))
+        route = found.routes.get(key)
+        if route is None:
+            sought = Sought((key,), NO_PROPERTIES, NO_HEADERS)
+            _, route = self._route(found, sought, record, form)
+        if not topics and not records:
+            return self._spread(route, record, form, NO_PROPERTIES, on_stored, token, priority)
+        for topic in topics:
+            self.mark(topic)
+        places = self._taking(route.targets, record, form, priority)
+        messages = self._made([*places, *((topic, 0) for topic in topics)], record, form)
+        self._writer.put_together([*messages, *records], on_stored, token)
+        return len(route.targets)
+
+    def _spread(
+        self,
+        route: Route,
+        record: bytes,
+        form: int,
+        properties: bytes,
+        on_stored: OnStored,
+        token: Any = None,
+        priority: int = -1,
+    ) -> int:
+        """Give a message to all targets of a route; how many there are."""
+        targets = route.targets
+        if not targets:
+            return 0
+        if not route.limited:
+            for target in route.memory:
+                target.put(record, form, 0)
+            messages = [self._message(group, record, form) for group in route.groups]
+            self._put(messages, on_stored, token)
+            return len(targets)
+        if priority < 0:
+            priority = property_of(properties, "priority") or 0
+        admitting = [
+            target for target in targets if not target.is_limited or target.admits(record, form)
+        ]
+        messages = self._made(self._handed(admitting, record, form, priority), record, form)
+        if len(admitting) == len(targets):
+            self._put(messages, on_stored, token)
+        else:
+            # The others have it, and its publisher is told all the same.
+            self._put(messages, partial(_told_full, on_stored), token)
+        return len(targets)
+
+    def _taking(
+        self, targets: Sequence[Target], record: bytes, form: int, priority: int
+    ) -> list[tuple[str, int]]:
+        """Give a message to those in memory that take it; where it goes of those in the log."""
+        taking = [each for each in targets if not each.is_limited or each.admits(record, form)]
+        return self._handed(taking, record, form, priority)
+
+    @staticmethod
+    def _handed(
+        targets: Sequence[Target], record: bytes, form: int, priority: int
+    ) -> list[tuple[str, int]]:
+        places = []
+        for target in targets:
+            if target.topic:
+                places.append(place_of(target, priority))
+            else:
+                target.put(record, form, priority)
+        return places
+
+    def _put(self, messages: list[NewMessage], on_stored: OnStored, token: Any) -> None:
+        if len(messages) == 1:
+            self._writer.put(messages[0], on_stored, token)
+        elif messages:
+            self._writer.put_together(messages, on_stored, token)
+        else:
+            on_stored(token, None, None)
+
+    def _made(
+        self, places: Sequence[tuple[str, int]], record: bytes, form: int
+    ) -> list[NewMessage]:
+        return [self._message(group, record, form) for group in groups_of(places)]
+
+    def _message(
+        self, group: tuple[str, int, tuple[str, ...]], record: bytes, form: int
+    ) -> NewMessage:
+        topic, queue_id, extra = group
+        return NewMessage(
+            topic, queue_id, record, sys_flag=form, born_ms=self._clock.now_ms(),
+            born_host=self._host, store_host=self._host, extra_queues=extra,
+        )  # fmt: skip
+
+    # -- what waits ----------------------------------------------------------------------------
+
+    def _waiting(self, exchange: Exchange, record: bytes, form: int, due_ms: int) -> NewMessage:
+        where = encode_properties({_VHOST: exchange.vhost, _EXCHANGE: exchange.name or "\x03"})
+        message = self._message((ROUTED_TOPIC, 0, ()), record, form)._replace(properties=where)
+        try:
+            return self._timers.postpone(message, due_ms)
+        except MessageError as error:
+            raise PreconditionFailedError(str(error)) from None
+
+    def due(self, waited: NewMessage) -> list[NewMessage]:
+        """What becomes of a message whose time has come; queues in memory have it already."""
+        name = property_value(waited.properties, _EXCHANGE) or ""
+        vhost = self._vhosts.get(property_value(waited.properties, _VHOST) or "")
+        exchange = None if vhost is None else vhost.exchanges.get(name.replace("\x03", ""))
+        if vhost is None or exchange is None:
+            return []  # It went while the message waited.
+        record, form = bytes(waited.body), waited.sys_flag & FORM_MASK
+        try:
+            content = amqp.read(record)
+            headers = headers_of(content.properties)
+        except WireError as error:
+            log.error("a message that has waited cannot be read, and is dropped: %s", error)
+            return []
+        carbon = headers.get("CC")
+        keys = (content.key, *(map(str, carbon) if isinstance(carbon, list) else ()))
+        sought = Sought(keys, content.properties, lambda: headers)
+        found = walk(vhost, exchange, sought, self.find_topic)
+        priority = property_of(content.properties, "priority") or 0
+        places = self._taking(found.targets, record, form, priority)
+        return self._made(places, record, form)
+
+    # -- dead letters --------------------------------------------------------------------------
+
+    def deliver(self, letters: Sequence[Letter], records: Sequence[NewMessage]) -> list[int]:
+        """Send messages on, in one append with these records; to how many queues each goes.
+
+        Queues in memory get theirs when that is written.
+        """
+        messages: list[NewMessage] = []
+        counts: list[int] = []
+        later: list[tuple[Target, bytes, int]] = []
+        for letter in letters:
+            record = amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
+            targets = [
+                each
+                for each in self._letter_targets(letter)
+                if not each.is_limited or each.admits(record, _AMQP)
+            ]
+            counts.append(len(targets))
+            if targets:
+                priority = property_of(letter.properties, "priority") or 0
+                later += [(each, record, priority) for each in targets if not each.topic]
+                places = [place_of(each, priority) for each in targets if each.topic]
+                messages += self._made(places, record, _AMQP)
+        self._writer.write_now(messages, records)
+        for target, record, priority in later:
+            target.put(record, _AMQP, priority)
+        return counts
+
+    def _letter_targets(self, letter: Letter) -> list[Target]:
+        try:
+            vhost = self._topology.vhost(letter.vhost)
+        except VhostNotFoundError:
+            return []
+        exchange = vhost.exchanges.get(letter.exchange)
+        if exchange is None:
+            return []
+        sought = Sought(letter.keys, letter.properties, headers_reader(letter.properties))
+        found = walk(vhost, exchange, sought, self.find_topic)
+        return [each for each in found.targets if each.name not in letter.not_to]
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def stage(
+        self,
+        who: Principal,
+        owner: Hashable,
+        name: str,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        body: Buffer,
+    ) -> int:
+        """Publish in a transaction: its queues are those of now, and get it with the commit."""
+        found = self._topology.vhost(vhost).exchange(exchange)
+        if found.internal:
+            raise AccessRefusedError(
+                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'"
+            )
+        if len(body) > self.body_bytes_max:
+            self._refuse_size(len(body))
+        properties, sought = self._looked_at(who, key, properties)
+        record = amqp.encode(exchange, key, properties, body)
+        messages, route = self._route(found, sought, record, _AMQP)
+        priority = property_of(properties, "priority") or 0
+        held = self._held.setdefault((owner, name), [])
+        places = []
+        for target in route.targets:
+            if target.is_limited and not target.admits(record, _AMQP):
+                self._refused.add((owner, name))
+            elif target.topic:
+                places.append(place_of(target, priority))
+            else:
+                held.append((target, record, _AMQP, priority))
+        staged = [*messages, *self._made(places, record, _AMQP)]
+        if staged:
+            self._staged.stage(owner, name, staged, checked=True)
+        return len(route.targets) + len(messages)
+
+    def commit(
+        self,
+        owner: Hashable,
+        name: str,
+        on_committed: OnStored,
+        token: Any = None,
+        records: Callable[[], Sequence[NewMessage]] | None = None,
+    ) -> None:
+        """Give everything to its queues. `records` tells what else is to be in that append."""
+        held = self._held.pop((owner, name), [])
+        is_partial = (owner, name) in self._refused
+        self._refused.discard((owner, name))
+
+        def committed(token: Any, where: Any, error: OnelogError | None) -> None:
+            if error is None:
+                for target, record, form, priority in held:
+                    target.put(record, form, priority)
+                if is_partial:
+                    error = PreconditionFailedError("partial tx completion")
+            on_committed(token, where, error)
+
+        self._staged.commit(owner, name, committed, token, records)
+
+    def abort(self, owner: Hashable, name: str) -> None:
+        """Forget what was published."""
+        self._forget(owner, name)
+        self._staged.abort(owner, name)
+
+    def owner_gone(self, owner: Hashable) -> None:
+        """Forget what an owner has published and not committed."""
+        for held_owner, name in [each for each in self._held if each[0] == owner]:
+            self._forget(held_owner, name)
+
+    def _forget(self, owner: Hashable, name: str) -> None:
+        self._held.pop((owner, name), None)
+        self._refused.discard((owner, name))
+
+
+def _record_of(letter: Letter) -> bytes:
+    return amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
+
+
+def check_expiration(text: str) -> None:
+    """`PreconditionFailedError` if that is no time to live in milliseconds."""
+    if not (text.isascii() and text.isdigit()):
+        raise PreconditionFailedError(f"invalid expiration '{text}': no_integer")
+    if len(text) > 18 or int(text) > EXPIRATION_MS_MAX:
+        raise PreconditionFailedError(f"invalid expiration '{text}': value_too_large")
+
+
+def _delay_ms(sought: Sought) -> int:
+    """How long a message waits at exchanges that delay."""
+    if _DELAY.encode() not in sought.properties:
+        return 0
+    wanted = sought.headers().get(_DELAY)
+    if isinstance(wanted, str) and wanted.isascii() and wanted.isdigit():
+        wanted = int(wanted[:20])
+    if isinstance(wanted, bool) or not isinstance(wanted, int):
+        return 0
+    return max(0, min(wanted, DELAY_MS_MAX))
+
+
+def _check_user(who: Principal, user: str) -> None:
+    if user != who.name:
+        raise PreconditionFailedError(
+            f"user_id property set to '{user}' but authenticated user was '{who.name}'"
+        )
+
+
+def _delayed_record(record: bytes, delay_ms: int) -> bytes:
+    """The record as consumers get it: the delay is negative then, as RabbitMQ's plugin has it."""
+    content = amqp.read(record)
+    properties = with_headers(content.properties, {_DELAY: -delay_ms})
+    return amqp.encode(content.exchange, content.key, properties, content.body)
+
+
+def _nobody(token: Any, where: Any, error: OnelogError | None) -> None:
+    """What is told to nobody, because somebody else is."""
+
+
+def _told_full(on_stored: OnStored, token: Any, where: Any, error: OnelogError | None) -> None:
+    on_stored(token, where, error or QueueFullError("a queue that the message is for is full"))

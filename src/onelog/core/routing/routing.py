@@ -1,0 +1,292 @@
+"""The door to routing: what gateways declare, bind and publish to.
+
+It is a part of the door of the broker: who asks is the first argument, and whether they may is
+decided here. Exchanges and queues are named to `access` as vhost@name.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from onelog.core.access import Access, Action, Kind, Principal
+from onelog.core.durable.writer import OnStored
+from onelog.core.routing.exchanges import (
+    ALTERNATE,
+    Binding,
+    DestinationKind,
+    Exchange,
+    Sought,
+    matcher_of,
+)
+from onelog.core.routing.publishing import Publishing
+from onelog.core.routing.targets import Letter, Target
+from onelog.core.routing.topology import Topology, Vhost
+from onelog.core.routing.walk import walk
+from onelog.core.transactions.staged import MoreRecords
+from onelog.message import Buffer, NewMessage
+from onelog.names import join_key
+from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
+
+
+class Routing:
+    """Vhosts, exchanges, bindings, and publishing to them."""
+
+    def __init__(
+        self, access: Access, topology: Topology, publishing: Publishing, random: Random
+    ) -> None:
+        self._access = access
+        self._guarded = not access.is_open
+        self._topology = topology
+        self._publishing = publishing
+        self._random = random
+        self.on_vhost_deleted: list[Callable[[str], None]] = []
+        """Called with a vhost that is about to go: its queues have to go first."""
+        # Nothing of the door's costs the path that is taken for each message.
+        self._publish = publishing.publish
+        self.remove_queue = topology.remove_queue
+        self.queue_changed = topology.queue_changed
+        self.owner_gone = publishing.owner_gone
+
+    def _check(self, who: Principal, action: Action, kind: Kind, vhost: str, name: str) -> None:
+        if self._guarded:
+            self._access.check(who, action, (kind, join_key(vhost, name)))
+
+    # -- vhosts --------------------------------------------------------------------------------
+
+    def vhosts(self, who: Principal) -> list[Vhost]:
+        """All of them."""
+        return list(self._topology.vhosts.values())
+
+    def has_vhost(self, name: str) -> bool:
+        """Whether there is one of that name."""
+        return name in self._topology.vhosts
+
+    def declare_vhost(
+        self, who: Principal, name: str, description: str = "", tags: Iterable[str] = ()
+    ) -> None:
+        """Make a vhost, or change what is said of it."""
+        self._access.check(who, "create", ("vhost", name))
+        self._topology.declare_vhost(name, description, tags)
+
+    def delete_vhost(self, who: Principal, name: str) -> None:
+        """Forget a vhost, with its exchanges, bindings and queues."""
+        self._access.check(who, "delete", ("vhost", name))
+        self._topology.check_deletable(name)
+        for gone in self.on_vhost_deleted:
+            gone(name)
+        self._topology.delete_vhost(name)
+
+    # -- exchanges -----------------------------------------------------------------------------
+
+    def exchange(self, who: Principal, vhost: str, name: str) -> Exchange:
+        """An exchange, or `ExchangeNotFoundError`; what a passive declaration asks."""
+        self._check(who, "describe", "exchange", vhost, name)
+        return self._topology.vhost(vhost).exchange(name)
+
+    def exchanges(self, who: Principal, vhost: str) -> list[Exchange]:
+        """All exchanges of a vhost."""
+        self._access.check(who, "describe", ("vhost", vhost))
+        return list(self._topology.vhost(vhost).exchanges.values())
+
+    def declare_exchange(
+        self,
+        who: Principal,
+        vhost: str,
+        name: str,
+        kind: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Value] | None = None,
+    ) -> Exchange:
+        """An exchange with these settings; one of that name that has others is an error."""
+        self._check(who, "create", "exchange", vhost, name)
+        given = dict(arguments or {})
+        if (alternate := given.get(ALTERNATE)) is not None:
+            self._check(who, "consume", "exchange", vhost, name)
+            self._check(who, "publish", "exchange", vhost, str(alternate))
+        matcher = matcher_of(kind, given, self._random)
+        return self._topology.declare_exchange(
+            Exchange(vhost, name, kind, durable, auto_delete, internal, given, matcher)
+        )
+
+    def delete_exchange(
+        self, who: Principal, vhost: str, name: str, *, if_unused: bool = False
+    ) -> bool:
+        """Forget an exchange and its bindings; False if there is none."""
+        self._check(who, "delete", "exchange", vhost, name)
+        return self._topology.delete_exchange(vhost, name, if_unused=if_unused)
+
+    # -- bindings ------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        who: Principal,
+        vhost: str,
+        source: str,
+        kind: DestinationKind,
+        destination: str,
+        key: str,
+        arguments: Mapping[str, Value] | None = None,
+        *,
+        instead: bool = False,
+    ) -> None:
+        """Lead messages from an exchange to a queue, an exchange, or a topic.
+
+        `instead` of bindings between the same two with the same key, whatever their arguments.
+        """
+        self._check_binding(who, vhost, source, kind, destination)
+        if kind == "topic" and self._publishing.find_topic(destination) is not None:
+            self._publishing.mark(destination)
+        self._topology.bind(
+            vhost, source, (kind, destination), key, dict(arguments or {}), instead=instead
+        )
+
+    def unbind(
+        self,
+        who: Principal,
+        vhost: str,
+        source: str,
+        kind: DestinationKind,
+        destination: str,
+        key: str,
+        arguments: Mapping[str, Value] | None = None,
+    ) -> bool:
+        """Lead them there no more; False if nothing did."""
+        self._check_binding(who, vhost, source, kind, destination)
+        return self._topology.unbind(vhost, source, (kind, destination), key, dict(arguments or {}))
+
+    def _check_binding(
+        self, who: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
+    ) -> None:
+        if self._guarded:
+            self._check(who, "consume", "exchange", vhost, source)
+            if kind == "topic":
+                self._access.check(who, "publish", ("topic", destination))
+            else:
+                self._check(who, "publish", kind, vhost, destination)
+
+    def bindings(
+        self,
+        who: Principal,
+        vhost: str,
+        source: str | None = None,
+        destination: tuple[DestinationKind, str] | None = None,
+    ) -> list[Binding]:
+        """Bindings of a vhost: all, those from an exchange, those to a place, or between two.
+
+        Every queue has one from the default exchange, which nobody made.
+        """
+        self._access.check(who, "describe", ("vhost", vhost))
+        found = self._topology.vhost(vhost)
+        names: Iterable[str] = ()
+        if destination is None:
+            names = found.queues if source in (None, "") else ()
+            given = [found.exchange(source)] if source else found.exchanges.values()
+            bound = [binding for exchange in given for binding in exchange.bindings.values()]
+        else:
+            kind, name = destination
+            if kind == "queue" and name in found.queues and source in (None, ""):
+                names = [name]
+            bound = [
+                each
+                for each in found.to.get(destination, {}).values()
+                if source in (None, each.source)
+            ]
+        implied = [
+            Binding("", "queue", name, name, {}, found.queues[name].is_durable) for name in names
+        ]
+        return [*implied, *bound]
+
+    def route(
+        self, who: Principal, vhost: str, exchange: str, key: str, headers: Table | None = None
+    ) -> list[Target]:
+        """The queues that a message with this key and these headers would go to."""
+        found = self.exchange(who, vhost, exchange)
+        sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
+        return walk(self._topology.vhost(vhost), found, sought, self._publishing.find_topic).targets
+
+    def add_queue(self, vhost: str, queue: Target) -> None:
+        """Messages can be routed to this queue from now on; on each start, too."""
+        if queue.topic:
+            self._publishing.mark(queue.topic)
+        self._topology.add_queue(vhost, queue)
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        body: Buffer,
+        on_stored: OnStored,
+        token: Any = None,
+        deliver_at_ms: int | None = None,
+    ) -> int:
+        """Publish a message of AMQP; see `Publishing.publish`."""
+        if self._guarded:
+            self._check(who, "publish", "exchange", vhost, exchange)
+        return self._publish(
+            who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms
+        )
+
+    def publish_record(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        record: bytes,
+        form: int,
+        on_stored: OnStored,
+        token: Any = None,
+        *,
+        priority: int = 0,
+        topics: Sequence[str] = (),
+        records: Sequence[NewMessage] = (),
+    ) -> int:
+        """Publish the body of a record of any form; see `Publishing.publish_record`."""
+        self._check(who, "publish", "exchange", vhost, exchange)
+        return self._publishing.publish_record(
+            vhost, exchange, key, record, form, on_stored, token, priority=priority,
+            topics=topics, records=records,
+        )  # fmt: skip
+
+    def deliver(self, letters: Sequence[Letter], records: Sequence[NewMessage]) -> list[int]:
+        """Send dead letters on, in one append with records of the broker's own."""
+        return self._publishing.deliver(letters, records)
+
+    def stage(
+        self,
+        who: Principal,
+        owner: Hashable,
+        name: str,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        body: Buffer,
+    ) -> int:
+        """Publish in a transaction that `Broker.begin` has begun; to how many queues it goes."""
+        self._check(who, "publish", "exchange", vhost, exchange)
+        return self._publishing.stage(who, owner, name, vhost, exchange, key, properties, body)
+
+    def commit(
+        self,
+        who: Principal,
+        owner: Hashable,
+        name: str,
+        on_committed: OnStored,
+        token: Any = None,
+        records: MoreRecords | None = None,
+    ) -> None:
+        """Give what was staged to its queues, in one append with what `records` makes then."""
+        self._publishing.commit(owner, name, on_committed, token, records)
+
+    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
+        """Forget what was staged."""
+        self._publishing.abort(owner, name)

@@ -1,0 +1,159 @@
+"""From an exchange and a key to queues: the walk over bindings, and the routes that come of it.
+
+An exchange that no binding leads on from hands over to its alternate exchange. Exchanges may lead
+to one another, in circles, too: each is passed once. A queue that is reached on several ways gets
+the message once.
+
+Routes are kept at the exchange where the message came in, by key, unless something on the way
+looked at more than the key, or there was nothing: keys that lead nowhere may be without end.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.routing.exchanges import Destination, Exchange, Sought
+from onelog.core.routing.targets import Group, Route, Target
+from onelog.core.routing.topology import Vhost
+from onelog.errors import WireError
+from onelog.record.forms import amqp
+from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, headers_of
+from onelog.store.dispatch import EXTRA_QUEUES_MAX
+
+ROUTES_MAX = 20_000
+"""Keys that an exchange remembers the way of."""
+_NAMES_BYTES_MAX = 20_000
+"""Of extra queues in one record: properties have 32,767, and each queue an offset beside its name.
+"""
+_OFFSET_BYTES = 12
+
+
+class TopicTarget(NamedTuple):
+    """A topic that messages are routed to, though it is nobody's queue."""
+
+    name: str
+    topic: str
+    queue_id: int
+    is_durable: bool = True
+    levels: int = 0
+    is_limited: bool = False
+
+    def admits(self, body: bytes, form: int) -> bool:
+        """Always."""
+        return True
+
+    def put(self, body: bytes, form: int, priority: int) -> None:
+        """Never called: it is in the log."""
+        raise AssertionError("a topic is no queue in memory")
+
+
+class Found(NamedTuple):
+    """What a walk has come to."""
+
+    targets: list[Target]
+    delaying: list[Exchange]
+    """Exchanges on the way at which the message has to wait; what is behind them is not found."""
+    by_key: bool
+    """Whether the next message with the same keys goes the same way."""
+
+
+def walk(
+    vhost: Vhost,
+    exchange: Exchange,
+    sought: Sought,
+    topic: Callable[[str], TopicConfig | None],
+    *,
+    delayed: bool = False,
+) -> Found:
+    """Where a message goes that comes in at an exchange; one that is `delayed` has to wait."""
+    targets: dict[Destination, Target] = {}
+    delaying: list[Exchange] = []
+    seen, left, by_key = {exchange.name}, [exchange], True
+    while left:
+        at = left.pop()
+        if delayed and at.delays:
+            delaying.append(at)
+            continue
+        if at.name:
+            by_key &= at.matcher.by_key and not at.delays
+            places = list(at.matcher.match(sought))
+        else:
+            places = [("queue", key) for key in sought.keys if key in vhost.queues]
+        if not places and (alternate := at.alternate) is not None:
+            places = [("exchange", alternate)]
+        for place in places:
+            kind, name = place
+            if kind == "exchange":
+                following = vhost.exchanges.get(name)
+                if following is not None and name not in seen:
+                    seen.add(name)
+                    left.append(following)
+            elif place not in targets:
+                target = _target(vhost, place, sought.keys[0], topic)
+                if target is not None:
+                    targets[place] = target
+    return Found(list(targets.values()), delaying, by_key)
+
+
+def _target(
+    vhost: Vhost, place: Destination, key: str, topic: Callable[[str], TopicConfig | None]
+) -> Target | None:
+    kind, name = place
+    if kind == "queue":
+        return vhost.queues.get(name)
+    config = topic(name)
+    if config is None or not config.writable or not config.write_queues:
+        return None
+    # The same key goes to the same queue, as with Kafka's and RocketMQ's own producers.
+    queue_id = zlib.crc32(key.encode("utf-8", "surrogateescape")) % config.write_queues
+    return TopicTarget(name, name, queue_id)
+
+
+def headers_reader(properties: bytes) -> Callable[[], Table]:
+    """Reads the headers when they are asked for; those that cannot be read are none."""
+
+    def read() -> Table:
+        try:
+            return headers_of(properties)
+        except WireError:
+            return {}
+
+    return read
+
+
+NO_HEADERS = partial(headers_of, NO_PROPERTIES)
+
+
+def groups_of(places: Sequence[tuple[str, int]]) -> list[Group]:
+    """Topics and queue ids as records can name them: each has one id, and so many extra topics."""
+    by_id: dict[int, list[str]] = {}
+    for topic, queue_id in places:
+        by_id.setdefault(queue_id, []).append(topic)
+    groups: list[Group] = []
+    for queue_id, topics in by_id.items():
+        first, size = topics[0], 0
+        extra: list[str] = []
+        for topic in topics[1:]:
+            size += len(topic.encode()) + _OFFSET_BYTES
+            if size > _NAMES_BYTES_MAX or len(extra) == EXTRA_QUEUES_MAX:
+                groups.append((first, queue_id, tuple(extra)))
+                first, extra, size = topic, [], 0
+            else:
+                extra.append(topic)
+        groups.append((first, queue_id, tuple(extra)))
+    return groups
+
+
+def place_of(target: Target, priority: int) -> tuple[str, int]:
+    """The topic and the queue id where a target in the log gets a message of that priority."""
+    if isinstance(target, TopicTarget):
+        return target.topic, target.queue_id
+    return target.topic, min(priority, target.levels)
+
+
+def route_of(exchange: str, key: str, targets: Sequence[Target]) -> Route:
+    """The route to these targets."""
+    groups = groups_of([place_of(target, 0) for target in targets if target.topic])
+    return Route(amqp.head(exchange, key), targets, groups)

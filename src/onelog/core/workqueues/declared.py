@@ -1,0 +1,64 @@
+"""Which queues were declared, and how: those that outlive a restart, as a durable table.
+
+    table "workqueues"   {vhost@name: {"auto_delete": true, "arguments": base64}}
+                         arguments as AMQP encodes a table, because they may be what JSON has not
+
+Queues that live in memory are not in it: nothing of them is left when the broker ends.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from onelog.core.durable.tables import Change, in_parts
+from onelog.names import join_key, split_key
+from onelog.record.forms.amqp_fields import Table, decode_table, encode_table
+
+
+class Declared(NamedTuple):
+    """A durable queue, as it was declared."""
+
+    vhost: str
+    name: str
+    auto_delete: bool
+    arguments: Table
+
+
+class DeclaredQueues:
+    """The table of durable queues."""
+
+    name = "workqueues"
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = value
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every queue."""
+        for part in in_parts(self._known):
+            yield dict(part)
+
+    def all(self) -> Iterator[Declared]:
+        """Every queue, in the order of declaration."""
+        for key, value in list(self._known.items()):
+            vhost, name = split_key(key)
+            arguments = decode_table(base64.b64decode(value["arguments"]))
+            yield Declared(vhost, name, value["auto_delete"], arguments)
+
+    def change(
+        self, vhost: str, name: str, auto_delete: bool, arguments: Mapping[str, Any]
+    ) -> Change:
+        """What is to be recorded of a queue."""
+        encoded = base64.b64encode(encode_table(arguments)).decode()
+        value = {"auto_delete": auto_delete, "arguments": encoded}
+        return self.name, join_key(vhost, name), value
+
+    def removal(self, vhost: str, name: str) -> Change:
+        """What is to be recorded of a queue that is gone."""
+        return self.name, join_key(vhost, name), None

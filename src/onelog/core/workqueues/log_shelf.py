@@ -1,0 +1,529 @@
+"""Messages of a durable queue: entries of a queue of its topic, and which of them are done.
+
+A shelf goes through its queue once. What a consumer was given is out, also what came back and was
+given again; what is neither out nor back, and lies before `next`, is done. Messages that have just
+been stored are kept at hand (`hot`) for consumers who keep up, and are never read back.
+
+    record    "n": next     all before was delivered, or is done
+              "d": [[begin, end], ...]   what was done since the last record
+              "t": [[offset, times], ...] how often messages came back, where that is limited
+              "b": [end, bytes]   payload of all that is not done, before `end`
+              "w": 1        forget what earlier records say; then "u" is what is not done before n
+
+So deliveries are not recorded one by one: who delivered last is told by `next`, and after a restart
+everything before it that is not done comes again, as redelivered.
+
+Invariant: every offset before `next` is in `out` or in `returned`, or is done.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from onelog.core.workqueues.deliveries import PLACE, SIZE, Delivery
+from onelog.core.workqueues.memory_shelf import Handover
+from onelog.core.workqueues.supply import AS_STORED, LogSupply, Stretch
+from onelog.names import join_key, split_key
+
+TABLE = "shelves"
+HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
+"""Messages of a queue that are kept at hand."""
+_MEASURED_AGAIN = 1_000
+"""Messages after which it is recorded how many bytes a queue has, though nothing else changed."""
+_PLACE_BITS = 16
+
+Range = list[int]
+"""The first offset, and the one behind the last."""
+Held = tuple[int, Handover]
+"""The payload bytes of a message that is out, and to whom it went."""
+
+
+def shelf_key(shelf: "LogShelf") -> str:
+    """The table's key of a shelf."""
+    return join_key(shelf.topic, str(shelf.queue_id))
+
+
+def shelf_of(key: str) -> "LogShelf":
+    """The shelf of a table's key, as it is before any record."""
+    topic, queue_id = split_key(key)
+    return LogShelf(topic, int(queue_id))
+
+
+def ranges_of(offsets: Iterable[int]) -> list[Range]:
+    """Offsets as ranges."""
+    found: list[Range] = []
+    for offset in sorted(offsets):
+        if found and found[-1][1] == offset:
+            found[-1][1] = offset + 1
+        else:
+            found.append([offset, offset + 1])
+    return found
+
+
+class LogShelf:
+    """One queue of the topic that a durable queue is; of those with priorities, one per level."""
+
+    __slots__ = (
+        "_base", "_bytes_end", "_done", "_hot_bytes", "_multi", "_times_changed", "counts_times",
+        "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "on_entered", "out", "queue_id",
+        "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic", "unacked_bytes",
+        "void",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        self.in_log = True
+        self.topic = topic
+        self.queue_id = queue_id
+        self.supply: LogSupply | None = None
+        self.next = 0
+        self.end = 0
+        """Where the queue ends, as far as this shelf was told."""
+        self.out: dict[int, Held] = {}
+        self.returned: list[int] = []
+        self.returned_bytes: dict[int, int] = {}
+        """Of each message that came back its bytes."""
+        self.times: dict[int, int] = {}
+        self.counts_times = False
+        """Whether it is recorded how often messages came back."""
+        self.hot: deque[Delivery] = deque()
+        self._hot_bytes = 0
+        self.is_wanted = False
+        """Whether there are consumers for whom messages are kept at hand."""
+        self.ready_bytes = 0
+        self.unacked_bytes = 0
+        self.is_dirty = False
+        self.void = False
+        self._done: list[Range] = []
+        self._times_changed: set[int] = set()
+        self._bytes_end = 0
+        self._base = 0
+        """Bytes of what is not done, before `_bytes_end`, by the last record."""
+        self._multi = False
+        self.on_entered: Any = None
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def number(self) -> None:
+        """The queue has several shelves: a place says which of them."""
+        self._multi = True
+
+    def _place(self, offset: int) -> int:
+        return offset << _PLACE_BITS | self.queue_id if self._multi else offset
+
+    def _offset(self, place: int) -> int:
+        return place >> _PLACE_BITS if self._multi else place
+
+    @property
+    def _visible_end(self) -> int:
+        """Where what may be had ends: what replicas have not confirmed is not there yet."""
+        assert self.supply is not None
+        return self.supply.store.max_offset(self.topic, self.queue_id)
+
+    @property
+    def ready(self) -> int:
+        """How many messages may be had."""
+        return max(0, self._visible_end - self.next) + len(self.returned)
+
+    @property
+    def cursor(self) -> int:
+        """The first message that is not done."""
+        first = min(self.out, default=self.next)
+        return min(first, self.returned[0]) if self.returned else first
+
+    def entered(self, body: bytes, form: int, offset: int, count: int, size: int, ms: int) -> None:
+        """A record was stored, and has `count` entries here, from `offset` on."""
+        if offset != self.end:
+            self.measure(offset)
+        self.end = offset + count
+        self.ready_bytes += size
+        hot = self.hot
+        if (
+            self.is_wanted
+            and form in AS_STORED
+            and count == 1
+            and (offset == self.next if not hot else self._offset(hot[-1][PLACE]) + 1 == offset)
+            and len(hot) < HOT_MAX
+            and self._hot_bytes < HOT_BYTES_MAX
+        ):
+            hot.append((self._place(offset), 0, body, form, ms, size))
+            self._hot_bytes += size
+
+    def cool(self) -> None:
+        """Nobody wants messages now."""
+        self.is_wanted = False
+        self.hot.clear()
+        self._hot_bytes = 0
+
+    def measure(self, end: int | None = None) -> None:
+        """Learn how many bytes the messages have that nobody has told of."""
+        assert self.supply is not None
+        end = self._visible_end if end is None else end
+        at = self.end
+        if at > end:
+            self.end = end
+            return
+        while at < end:
+            stretch = self.supply.read(
+                self.topic, self.queue_id, at, 1_000, HOT_BYTES_MAX, cold_ok=True
+            )
+            self.ready_bytes += sum(each[SIZE] for each in stretch.found if each[PLACE] < end)
+            if stretch.next_offset <= at:
+                break
+            at = stretch.next_offset
+        self.end = max(self.end, end)
+
+    # -- handing out ---------------------------------------------------------------------------
+
+    def take(self, count: int, bytes_max: int, *, cold_ok: bool = False) -> list[Delivery]:
+        """The next messages, up to so many, and so many bytes, but one at least.
+
+        `ColdError` if the first of them has to be read from disk.
+        """
+        if self.returned:
+            return self._take_returned(count, bytes_max, cold_ok)
+        count = min(count, self._visible_end - self.next)
+        if count <= 0:
+            return []
+        if not self.hot:
+            self._read_ahead(cold_ok)
+        hot = self.hot
+        found: list[Delivery] = []
+        size = 0
+        while hot and len(found) < count:
+            size += hot[0][SIZE]
+            if size > bytes_max and found:
+                size -= hot[0][SIZE]
+                break
+            found.append(hot.popleft())
+        if found:
+            begin = self._offset(found[0][PLACE])
+            after = self._offset(found[-1][PLACE]) + 1
+            if after - self.next != len(found):
+                self._pass_over(begin, found)
+            self.next = after
+            self.ready_bytes -= size
+            self._hot_bytes -= size
+        return found
+
+    def _pass_over(self, begin: int, found: list[Delivery]) -> None:
+        """Offsets between these have no message: they are done."""
+        expected = self.next
+        for each in found:
+            offset = self._offset(each[PLACE])
+            if offset > expected:
+                self._mark_done(expected, offset)
+            expected = offset + 1
+
+    def _read_ahead(self, cold_ok: bool) -> None:
+        found, next_offset = self._read(self.next, HOT_MAX, HOT_BYTES_MAX, cold_ok)
+        if not found and next_offset > self.next:
+            self._mark_done(self.next, next_offset)
+            self.next = next_offset
+        self.hot.extend(found)
+        self._hot_bytes += sum(each[SIZE] for each in found)
+
+    def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
+        assert self.supply is not None
+        stretch = self.supply.read(
+            self.topic, self.queue_id, offset, count, bytes_max, cold_ok=cold_ok
+        )
+        if self._multi:
+            found = [(self._place(each[0]), *each[1:]) for each in stretch.found]
+            return Stretch(found, stretch.next_offset)
+        return stretch
+
+    def _take_returned(self, count: int, bytes_max: int, cold_ok: bool) -> list[Delivery]:
+        """Messages that came back: those at the head that lie side by side."""
+        returned = self.returned
+        while returned:
+            first = returned[0]
+            wanted = [first]
+            if len(returned) > 1 and count > 1:
+                near = heapq.nsmallest(min(count, len(returned)), returned)
+                for number, offset in enumerate(near):
+                    if offset != first + number:
+                        break
+                wanted = [each for number, each in enumerate(near) if each == first + number]
+            stretch = self._read(first, len(wanted), bytes_max, cold_ok)
+            found = [
+                each for each in stretch.found if self._offset(each[PLACE]) in self.returned_bytes
+                and self._offset(each[PLACE]) <= wanted[-1]
+            ]  # fmt: skip
+            passed = max(stretch.next_offset, first + 1)
+            for _ in range(len(wanted)):
+                if returned and returned[0] < passed and returned[0] <= wanted[-1]:
+                    offset = heapq.heappop(returned)
+                    self.ready_bytes -= self.returned_bytes.pop(offset)
+            gone = {each for each in wanted if each < passed}
+            gone.difference_update(self._offset(each[PLACE]) for each in found)
+            for offset in gone:
+                self._mark_done(offset, offset + 1)
+                self.times.pop(offset, None)
+            if found:
+                times = self.times
+                return [
+                    (each[0], times.get(self._offset(each[0])) or 1, *each[2:]) for each in found
+                ]
+        return []
+
+    def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
+        """Messages that were taken are out."""
+        out, size = self.out, 0
+        if self._multi:
+            for each in found:
+                out[self._offset(each[0])] = (each[5], handover)
+                size += each[5]
+        else:
+            for each in found:
+                out[each[0]] = (each[5], handover)
+                size += each[5]
+        self.unacked_bytes += size
+
+    def release(self, place: int) -> Handover | None:
+        """A message is out no more, and is done. None if it was not out."""
+        offset = place >> _PLACE_BITS if self._multi else place
+        held = self.out.pop(offset, None)
+        if held is None:
+            return None
+        self.unacked_bytes -= held[0]
+        done = self._done
+        if done and done[-1][1] == offset:
+            done[-1][1] = offset + 1
+        else:
+            done.append([offset, offset + 1])
+        if self.times:
+            self.times.pop(offset, None)
+        return held[1]
+
+    def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
+        """Messages that are out, read once more; `ColdError` if they have to be waited for."""
+        found: list[Delivery] = []
+        for offset in map(self._offset, places):
+            if offset in self.out:
+                some = self._read(offset, 1, 1, cold_ok).found
+                times = self.times.get(offset, 0)
+                found += [
+                    (each[0], times, *each[2:])
+                    for each in some
+                    if self._offset(each[PLACE]) == offset
+                ]
+        return found
+
+    def times_of(self, place: int) -> int:
+        """How often a message came back."""
+        return self.times.get(self._offset(place), 0)
+
+    def put_back(self, place: int, *, counted: bool) -> tuple[Handover, int] | None:
+        """A message that is out may be had again, from its place; how often it came back now."""
+        offset = self._offset(place)
+        held = self.out.pop(offset, None)
+        if held is None:
+            return None
+        self.unacked_bytes -= held[0]
+        self.ready_bytes += held[0]
+        return held[1], self._return(offset, held[0], counted)
+
+    def give_back(self, found: Iterable[Delivery], *, counted: bool) -> None:
+        """Messages that were taken, and are not out, may be had again, from their places."""
+        for each in found:
+            self.ready_bytes += each[SIZE]
+            self._return(self._offset(each[PLACE]), each[SIZE], counted)
+
+    def _return(self, offset: int, size: int, counted: bool) -> int:
+        heapq.heappush(self.returned, offset)
+        self.returned_bytes[offset] = size
+        times = self.times.get(offset, 0) + counted
+        self.times[offset] = times
+        if self.counts_times and counted:
+            self._times_changed.add(offset)
+        return times
+
+    def finish(self, found: Sequence[Delivery]) -> None:
+        """Messages that were taken, and are not out, are done."""
+        first, last = self._offset(found[0][PLACE]), self._offset(found[-1][PLACE])
+        if last - first + 1 == len(found) and not self.times:
+            self._mark_done(first, last + 1)
+            return
+        for each in found:
+            offset = self._offset(each[PLACE])
+            self._mark_done(offset, offset + 1)
+            if self.times:
+                self.times.pop(offset, None)
+
+    def _mark_done(self, begin: int, end: int) -> None:
+        done = self._done
+        if done and done[-1][1] == begin:
+            done[-1][1] = end
+        else:
+            done.append([begin, end])
+
+    def peek(self, *, cold_ok: bool = False) -> Delivery | None:
+        """The next message; `ColdError` if it has to be read from disk."""
+        if self.returned:
+            first = self.returned[0]
+            for each in self._read(first, 1, 1, cold_ok).found:
+                if self._offset(each[PLACE]) == first:
+                    return each
+            return None
+        if not self.hot and self.next < self._visible_end:
+            self._read_ahead(cold_ok)
+        return self.hot[0] if self.hot and self.next < self._visible_end else None
+
+    def browse(self, skip: int, count: int) -> list[Delivery]:
+        """Messages that may be had, from one on, without taking them; it may wait for the disk."""
+        found: list[Delivery] = []
+        behind = sorted(self.returned)[skip : skip + count]
+        for offset in behind:
+            found += self._read(offset, 1, 1, True).found[:1]
+        at = self.next + max(0, skip - len(self.returned))
+        while len(found) < count and at < self._visible_end:
+            stretch = self._read(at, count - len(found), HOT_BYTES_MAX, True)
+            found += stretch.found
+            if stretch.next_offset <= at:
+                break
+            at = stretch.next_offset
+        return found[:count]
+
+    def purge(self) -> int:
+        """All that may be had is done; how many messages that were."""
+        count = self.ready
+        for begin, end in ranges_of(self.returned):
+            self._mark_done(begin, end)
+        for offset in self.returned:
+            self.times.pop(offset, None)
+        self.returned.clear()
+        self.returned_bytes.clear()
+        end = self._visible_end
+        if end > self.next:
+            self._mark_done(self.next, end)
+            self.next = end
+        self.hot.clear()
+        self._hot_bytes = self.ready_bytes = 0
+        return count
+
+    def handovers(self) -> Iterator[Handover]:
+        """Those of the messages that are out, the oldest first."""
+        return (handover for _, handover in self.out.values())
+
+    # -- records -------------------------------------------------------------------------------
+
+    def record(self, also: Iterable[Delivery] = ()) -> dict[str, Any]:
+        """What changed since the last record, and that these messages, too, are done."""
+        if self.void:
+            return self.state()
+        value: dict[str, Any] = {"n": self.next}
+        more = [self._offset(each[PLACE]) for each in also]
+        if self._done or more:
+            value["d"] = self._merged(more)
+        if self._times_changed:
+            changed = sorted(each for each in self._times_changed if each in self.times)
+            value["t"] = [(each, self.times[each]) for each in changed]
+        value["b"] = [self.end, self._unfinished_bytes()]
+        return value
+
+    def _merged(self, more: list[int]) -> list[Range]:
+        ranges = sorted([*self._done, *ranges_of(more)])
+        found: list[Range] = []
+        for begin, end in ranges:
+            if found and found[-1][1] >= begin:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([begin, end])
+        return found
+
+    def _unfinished_bytes(self) -> int:
+        return self.ready_bytes + self.unacked_bytes
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether so much has come since the last record that its bytes should be written down."""
+        return self.end - self._bytes_end >= _MEASURED_AGAIN
+
+    def recorded(self) -> None:
+        """The last `record` is in the log."""
+        self._done.clear()
+        self._times_changed.clear()
+        self.void = False
+        self._bytes_end = self.end
+
+    def state(self) -> dict[str, Any]:
+        """A record that says everything."""
+        bytes_at = [self.end, self._unfinished_bytes()]
+        value: dict[str, Any] = {"w": 1, "n": self.next, "b": bytes_at}
+        if self.out or self.returned:
+            value["u"] = ranges_of([*self.out, *self.returned])
+        if self.counts_times and self.times:
+            value["t"] = [(each, times) for each, times in sorted(self.times.items())]
+        return value
+
+    def apply(self, value: dict[str, Any]) -> None:
+        """Make a recorded change; `settle` must follow the last one. What is not done is back."""
+        left = self.returned_bytes
+        if "w" in value:
+            left.clear()
+            self.times.clear()
+            for begin, end in value.get("u", ()):
+                left.update(dict.fromkeys(range(begin, end), 0))
+        elif self.next < value["n"]:
+            at = self.next
+            for begin, end in [*value.get("d", ()), [value["n"], value["n"]]]:
+                if begin > at:
+                    left.update(dict.fromkeys(range(at, min(begin, value["n"])), 0))
+                at = max(at, end)
+        for begin, end in value.get("d", ()):
+            if end - begin > len(left):
+                for offset in [each for each in left if begin <= each < end]:
+                    del left[offset]
+            else:
+                for offset in range(begin, end):
+                    left.pop(offset, None)
+        self.next = value["n"]
+        self.times.update(map(tuple, value.get("t", ())))
+        self.end, self._base = value["b"]
+        self._bytes_end = self.end
+
+    def settle(self, supply: LogSupply) -> bool:
+        """Everything recorded was applied: put in order what follows from it.
+
+        True if a crash has cut the queue off, so that what is known has to be recorded anew.
+        """
+        self.supply = supply
+        store, left = supply.store, self.returned_bytes
+        start = store.min_offset(self.topic, self.queue_id)
+        end = self._visible_end
+        is_cut = self.next > end
+        for offset in [each for each in left if not start <= each < end]:
+            del left[offset]
+        self.next = min(max(self.next, start), end)
+        self.returned = sorted(left)
+        for offset in list(self.times):
+            if offset not in left:
+                del self.times[offset]
+        for offset in left:
+            self.times.setdefault(offset, 1)
+        self._find_bytes(is_cut or self.end > end)
+        self.void = is_cut
+        return is_cut
+
+    def _find_bytes(self, is_cut: bool) -> None:
+        """How many bytes there are: of each that came back, and of all."""
+        assert self.supply is not None
+        for begin, end in ranges_of(self.returned):
+            at = begin
+            while at < end:
+                stretch = self._read(at, end - at, HOT_BYTES_MAX, True)
+                for each in stretch.found:
+                    offset = self._offset(each[PLACE])
+                    if offset in self.returned_bytes:
+                        self.returned_bytes[offset] = each[SIZE]
+                if stretch.next_offset <= at:
+                    break
+                at = stretch.next_offset
+        if is_cut:
+            self.ready_bytes = sum(self.returned_bytes.values())
+            self.end = self.next
+        else:
+            self.ready_bytes = self._base
+            self.end = max(self.end, self.next)
+        self.measure()

@@ -1,0 +1,146 @@
+"""Messages of a queue that lives in memory, in their order.
+
+What came back stands before what was never out, each at its own place: places only grow.
+
+Invariant: every message is in exactly one of `fresh`, `returned` and `out`.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from onelog.core.workqueues.consumers import Consumer
+from onelog.core.workqueues.deliveries import PLACE, SIZE, TIMES, Delivery
+
+
+class Handover:
+    """Messages that one consumer was given at one time; without a consumer, somebody asked."""
+
+    __slots__ = ("consumer", "given_ms")
+
+    def __init__(self, consumer: Consumer | None, given_ms: int) -> None:
+        self.consumer = consumer
+        self.given_ms = given_ms
+
+
+class MemoryShelf:
+    """One level of a queue in memory."""
+
+    __slots__ = (
+        "fresh", "in_log", "out", "ready_bytes", "returned", "unacked_bytes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.in_log = False
+        self.fresh: deque[Delivery] = deque()
+        self.returned: list[Delivery] = []
+        self.out: dict[int, tuple[Delivery, Handover]] = {}
+        self.ready_bytes = 0
+        self.unacked_bytes = 0
+
+    @property
+    def ready(self) -> int:
+        """How many messages may be had."""
+        return len(self.fresh) + len(self.returned)
+
+    def put(self, delivery: Delivery) -> None:
+        """Take a message in."""
+        self.fresh.append(delivery)
+        self.ready_bytes += delivery[SIZE]
+
+    def take(self, count: int, bytes_max: int, *, cold_ok: bool = False) -> list[Delivery]:
+        """The next messages, up to so many, and so many bytes, but one at least."""
+        fresh = self.fresh
+        found: list[Delivery] = []
+        if self.returned:
+            while self.returned and len(found) < count:
+                found.append(heapq.heappop(self.returned))
+            count -= len(found)
+        if count >= len(fresh):
+            found += fresh
+            fresh.clear()
+        else:
+            found += [fresh.popleft() for _ in range(count)]
+        size = sum([each[SIZE] for each in found])
+        if size > bytes_max:
+            size -= self._put_back_beyond(found, bytes_max)
+        self.ready_bytes -= size
+        return found
+
+    def _put_back_beyond(self, found: list[Delivery], bytes_max: int) -> int:
+        """Keep the first ones that are not too many bytes; how many bytes were too many."""
+        size, too_many = 0, 0
+        for number, each in enumerate(found):
+            size += each[SIZE]
+            if size > bytes_max and number:
+                rest = found[number:]
+                del found[number:]
+                for late in reversed(rest):
+                    self.fresh.appendleft(late)  # What came back stands before all that did not.
+                    too_many += late[SIZE]
+                break
+        return too_many
+
+    def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
+        """Messages that were taken are out."""
+        out = self.out
+        for each in found:
+            out[each[PLACE]] = (each, handover)
+            self.unacked_bytes += each[SIZE]
+
+    def release(self, place: int) -> Handover | None:
+        """A message is out no more, and is done. None if it was not out."""
+        held = self.out.pop(place, None)
+        if held is None:
+            return None
+        self.unacked_bytes -= held[0][SIZE]
+        return held[1]
+
+    def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
+        """Messages that are out."""
+        return [self.out[place][0] for place in places if place in self.out]
+
+    def put_back(self, place: int, *, counted: bool) -> tuple[Handover, int] | None:
+        """A message that is out may be had again, from its place; how often it came back now."""
+        held = self.out.pop(place, None)
+        if held is None:
+            return None
+        self.unacked_bytes -= held[0][SIZE]
+        self.give_back([held[0]], counted=counted)
+        return held[1], held[0][TIMES] + counted
+
+    def give_back(self, found: Iterable[Delivery], *, counted: bool) -> None:
+        """Messages that were taken, and are not out, may be had again, from their places."""
+        for place, times, body, form, stored_ms, size in found:
+            times = times + 1 if counted else max(1, times)
+            heapq.heappush(self.returned, (place, times, body, form, stored_ms, size))
+            self.ready_bytes += size
+
+    def finish(self, found: Sequence[Delivery]) -> None:
+        """Messages that were taken, and are not out, are done."""
+
+    def peek(self, *, cold_ok: bool = False) -> Delivery | None:
+        """The next message."""
+        if self.returned:
+            return self.returned[0]
+        return self.fresh[0] if self.fresh else None
+
+    def browse(self, skip: int, count: int) -> list[Delivery]:
+        """Messages that may be had, from one on, without taking them."""
+        found = [*sorted(self.returned), *self.fresh]
+        return found[skip : skip + count]
+
+    def cool(self) -> None:
+        """Nobody wants messages now."""
+
+    def purge(self) -> int:
+        """Drop all that may be had; how many that were."""
+        count = self.ready
+        self.fresh.clear()
+        self.returned.clear()
+        self.ready_bytes = 0
+        return count
+
+    def handovers(self) -> Iterator[Handover]:
+        """Those of the messages that are out, the oldest first."""
+        return (handover for _, handover in self.out.values())

@@ -1,0 +1,150 @@
+"""Messages of declared queues, read back from the log.
+
+Records of AMQP's and MQTT's forms go out as they are stored; those of others (somebody sent to the
+queue's topic with RocketMQ's or Kafka's protocol) become AMQP's. What is not in the page cache is
+not waited for: `ColdError` says which parts of the log a worker has to read first.
+
+Invariant: an offset that is passed over has no message that a consumer could get.
+"""
+
+import logging
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from onelog.core.cursors.forms import is_of, place_in
+from onelog.core.cursors.reading import QueueReader
+from onelog.core.workqueues.deliveries import AMQP_FLAG, Delivery, facts_of
+from onelog.errors import WireError
+from onelog.message import Message
+from onelog.record.decode import decode_message
+from onelog.record.forms import FORM_MASK, Form, amqp, form_of
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import FetchStatus
+
+log = logging.getLogger(__name__)
+
+MQTT_FLAG = 3 << 16
+AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
+"""Forms whose messages gateways of declared queues read themselves."""
+_HEAD = Struct(">i32xi16xq20xi")
+"""Of a record with addresses of 4 bytes: its size, sysFlag, store time and length of the body."""
+_LONG_HOSTS = 0x30
+_ENDED = frozenset(
+    (
+        FetchStatus.NO_MATCHED_LOGIC_QUEUE,
+        FetchStatus.NO_MESSAGE_IN_QUEUE,
+        FetchStatus.OFFSET_OVERFLOW_ONE,
+        FetchStatus.OFFSET_OVERFLOW_BADLY,
+    )
+)
+
+
+class ColdError(Exception):
+    """What has to be read from disk before it can be handed out."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class Stretch(NamedTuple):
+    """What was read, by offset, and the first offset that was not looked at."""
+
+    found: list[Delivery]
+    next_offset: int
+
+
+class LogSupply:
+    """Reads for all queues of a broker. Places are offsets here."""
+
+    def __init__(self, store: MessageStore, reader: QueueReader) -> None:
+        self.store = store
+        self._reader = reader
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
+    ) -> Stretch:
+        """The messages from `offset` on: at least one, if there is any."""
+        end = self._reader.end(topic, queue_id, True)
+        at = offset
+        while at < end:
+            result = self._reader.read(
+                topic, queue_id, at, min(count, end - at), bytes_max, cold_ok=cold_ok, bulk=True,
+                as_stored=True, committed=True,
+            )  # fmt: skip
+            if result.status is FetchStatus.COLD:
+                raise ColdError(result.ranges)
+            if result.status is FetchStatus.FOUND:
+                found = self._deliveries(topic, queue_id, at, result.next_offset, result.slices)
+                if found:
+                    return Stretch(found, result.next_offset)
+            elif result.status in _ENDED:
+                break
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+        return Stretch([], at)
+
+    def _deliveries(
+        self, topic: str, queue_id: int, begin: int, end: int, slices: Sequence[memoryview]
+    ) -> list[Delivery]:
+        found: list[Delivery] = []
+        offset = begin
+        unpack = _HEAD.unpack_from
+        for view in slices:
+            at, length = 0, len(view)
+            while at < length:
+                size, flags, stored_ms, body_bytes = unpack(view, at)
+                form = flags & FORM_MASK
+                if flags & _LONG_HOSTS or form not in AS_STORED or flags & 0x80:
+                    return self._any_form(topic, queue_id, begin, end, slices)
+                body = bytes(view[at + 88 : at + 88 + body_bytes])
+                found.append((offset, 0, body, form, stored_ms, facts_of(body, form)[0]))
+                offset += 1
+                at += size
+        if offset != end:  # A record less than entries: something there is damaged or deleted.
+            return self._any_form(topic, queue_id, begin, end, slices)
+        return found
+
+    def _any_form(
+        self, topic: str, queue_id: int, begin: int, end: int, slices: Sequence[memoryview]
+    ) -> list[Delivery]:
+        """The same for records of which some are not as most are."""
+        aborted = self._reader.aborted(topic, queue_id, begin, end)
+        found: list[Delivery] = []
+        for view in slices:
+            at = 0
+            while at < len(view):
+                message = decode_message(view, at)
+                at += message.size
+                first = place_in(topic, queue_id, message)
+                form = message.sys_flag & FORM_MASK
+                if form in AS_STORED:
+                    body = bytes(message.body)
+                    size = facts_of(body, form)[0]
+                    found.append((first, 0, body, form, message.store_ms, size))
+                    continue
+                if form and aborted and is_of(message, aborted):
+                    continue
+                for delta, body in _in_amqp_form(message, topic):
+                    if begin <= first + delta < end:
+                        size = facts_of(body, AMQP_FLAG)[0]
+                        found.append((first + delta, 0, body, AMQP_FLAG, message.store_ms, size))
+        return found
+
+
+def _in_amqp_form(message: Message, key: str) -> list[tuple[int, bytes]]:
+    """The messages in a record, as record bodies of AMQP's form, and their places in it."""
+    # Only who has such records needs what reads them.
+    from onelog.record.forms import kafka
+    from onelog.record.forms.conversion import neutral_of
+
+    try:
+        if form_of(message.sys_flag) != Form.KAFKA:
+            return [(0, amqp.from_neutral(neutral_of(message), "", key))]
+        inner = kafka.records(message.body)
+        return [(delta, amqp.from_neutral(neutral, "", key)) for delta, neutral in inner]
+    except WireError as error:
+        log.warning("a record of topic %s cannot be delivered: %s", message.topic, error)
+        return []

@@ -1,0 +1,721 @@
+"""The door to declared queues: declaring, consuming, getting, and what time does to them.
+
+It is a part of the door of the broker: who asks is the first argument, and whether they may is
+decided here. Queues are named to `access` as vhost@name.
+
+    arguments     what a queue may be declared with
+    declared      which durable ones there are
+    queue         one of them: its shelves, its consumers, its turn
+    log_shelf     its messages in the log
+    memory_shelf  or in memory
+    recording     what is recorded of that
+    dead_letters  what becomes of those that nobody wanted
+
+Invariant: a queue that `find` finds can be routed to; one that is deleted has no consumers.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.config import BrokerConfig
+from onelog.core.access import SELF, Access, Action, Principal
+from onelog.core.admin import Admin
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Tables
+from onelog.core.durable.waiting import Key
+from onelog.core.durable.writer import Writer
+from onelog.core.routing.names import topic_of
+from onelog.core.routing.routing import Routing
+from onelog.core.workqueues.arguments import Terms, check_same, terms_of
+from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Window
+from onelog.core.workqueues.dead_letters import Reason, letter_of
+from onelog.core.workqueues.declared import DeclaredQueues
+from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery
+from onelog.core.workqueues.log_shelf import LogShelf
+from onelog.core.workqueues.memory_shelf import MemoryShelf
+from onelog.core.workqueues.queue import Shelf, WorkQueue
+from onelog.core.workqueues.recording import Shelves
+from onelog.core.workqueues.supply import ColdError, LogSupply
+from onelog.errors import (
+    AccessRefusedError,
+    BrokerBusyError,
+    MessageError,
+    OnelogError,
+    PreconditionFailedError,
+    QueueNotFoundError,
+    ResourceLockedError,
+)
+from onelog.message import NewMessage
+from onelog.names import check_name, join_key
+from onelog.record.forms import amqp
+from onelog.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+QUEUES_MAX = 200_000
+_ROUND_QUEUES = 64
+"""Queues that have their turn before anything else has its own."""
+_HEAD_TICK_MS = 10
+
+OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
+"""Called with a token, the message, its queue, how many are left there, and what went wrong."""
+OnDeleted = Callable[[WorkQueue, str], None]
+
+
+@dataclass(eq=False)
+class WorkQueues:
+    """All declared queues of one broker."""
+
+    _access: Access
+    _tables: Tables
+    _lease_tables: Tables
+    _store: MessageStore
+    _writer: Writer
+    _topics: Topics
+    _admin: Admin
+    _routing: Routing
+    _reader: QueueReader
+    _warming: Warming
+    clock: Clock
+    _schedule: Schedule
+    _call_soon: Callable[[Callable[[], None]], None]
+    _new_name: Callable[[], str]
+    _when_durable: Callable[[WhenSafe], None]
+    _config: Callable[[], BrokerConfig]
+
+    def __post_init__(self) -> None:
+        self.declared = DeclaredQueues()
+        self.shelves = Shelves(self._lease_tables, self._writer, self._schedule, self._when_durable)
+        self._supply = LogSupply(self._store, self._reader)
+        self._queues: dict[tuple[str, str], WorkQueue] = {}
+        self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
+        self._consumers: dict[Hashable, dict[Consumer, None]] = {}
+        self._of_topic: dict[str, WorkQueue] = {}
+        self._pending: dict[WorkQueue, None] = {}
+        self._is_due = False
+        self.memory_bytes = 0
+        self.memory_is_full = False
+        self._heads: Deadlines[WorkQueue] = Deadlines(
+            self.clock, self._schedule, self._heads_due, _HEAD_TICK_MS, 256
+        )
+        self._ends: Deadlines[WorkQueue] = Deadlines(self.clock, self._schedule, self._unused)
+        self.on_declared: list[Callable[[WorkQueue], None]] = []
+        self.on_deleted: list[OnDeleted] = []
+        """Called with a queue that is gone, and why."""
+        self._topics.on_change.append(self._topic_changed)
+        self._routing.on_vhost_deleted.append(self._vhost_deleted)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Everything is remembered: make the queues that are to be there."""
+        for each in self.declared.all():
+            terms = self._terms(each.vhost, each.name, each.arguments, True, False, False)
+            queue = WorkQueue(
+                self, each.vhost, each.name, topic_of(each.vhost, each.name), terms, durable=True,
+                auto_delete=each.auto_delete, arguments=each.arguments,
+            )  # fmt: skip
+            try:
+                self._routing.add_queue(each.vhost, queue)
+            except OnelogError as error:
+                log.error("%s is left out: %s", queue.place_name, error)
+                continue
+            self._ensure_topic(queue)
+            self._install(queue)
+        kept = {id(shelf) for queue in self._queues.values() for shelf in queue.shelves}
+        lost = [shelf for shelf in self.shelves.known.values() if id(shelf) not in kept]
+        if lost:
+            self.shelves.forget(lost)
+
+    def close(self) -> None:
+        """Record what is still to be recorded, and let nothing expire any more."""
+        self.stop()
+        self.shelves.flush()
+
+    def stop(self) -> None:
+        """Let nothing happen by itself any more."""
+        self._heads.close()
+        self._ends.close()
+
+    def _terms(
+        self,
+        vhost: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+    ) -> Terms:
+        place = f"queue '{name}' in vhost '{vhost}'"
+        return terms_of(
+            arguments, place, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
+
+    def _ensure_topic(self, queue: WorkQueue) -> int:
+        """See to it that a durable queue's topic is there; how many queues that has."""
+        needed = queue.levels + 1
+        found = self._topics.get(queue.topic)
+        if found is None:
+            if self._store.queue_table.by_topic.get(queue.topic):
+                self._writer.delete_topic(queue.topic)  # What a crash has left of one before.
+            found = self._topics.ensure(TopicConfig(queue.topic, needed, needed))
+        return max(needed, found.queues)
+
+    def _install(self, queue: WorkQueue) -> None:
+        """Give a queue its shelves, and make it known."""
+        shelves: list[Shelf] = []
+        if queue.topic and not queue.is_stream:
+            for queue_id in range(self._ensure_topic(queue)):
+                shelf = self.shelves.get(queue.topic, queue_id)
+                if shelf.settle(self._supply):
+                    self.shelves.changed(shelf)
+                shelves.append(shelf)
+                self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+        elif not queue.topic:
+            shelves = [MemoryShelf() for _ in range(queue.levels + 1)]
+        queue.furnish(shelves)
+        self._queues[queue.vhost, queue.name] = queue
+        if queue.topic:
+            self._of_topic[queue.topic] = queue
+        if queue.exclusive:
+            self._owned.setdefault(queue.owner, {})[queue] = None
+        self.watch_use(queue)
+        self.pend(queue)
+
+    # -- declaring -----------------------------------------------------------------------------
+
+    def _check(self, who: Principal, action: Action, vhost: str, name: str) -> None:
+        if not self._access.is_open:
+            self._access.check(who, action, ("queue", join_key(vhost, name)))
+
+    def declare(
+        self,
+        who: Principal,
+        vhost: str,
+        name: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        owner: Hashable = None,
+    ) -> WorkQueue:
+        """The queue of that name, made if it is not there; it has to be one like this.
+
+        An exclusive queue is its owner's, and ends with it; without a name it gets one.
+        """
+        self._check(who, "create", vhost, name)
+        arguments = arguments or {}
+        found = self._queues.get((vhost, name))
+        if found is not None:
+            self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
+            found.used()
+            self.settle(found)
+            return found
+        if not name:
+            if arguments.get("x-queue-type", "classic") != "classic":
+                raise PreconditionFailedError(
+                    "Cannot declare a server-named queue for type "
+                    f"rabbit_{arguments['x-queue-type']}_queue"
+                )
+            name = f"amq.gen-{self._new_name()}"
+        check_name(name.translate(_PRINTABLE), "queue", PreconditionFailedError)
+        terms = self._terms(vhost, name, arguments, durable, exclusive, auto_delete)
+        if len(self._queues) >= QUEUES_MAX:
+            raise BrokerBusyError(f"there are {len(self._queues)} queues, which is the limit")
+        in_log = durable and not exclusive
+        queue = WorkQueue(
+            self, vhost, name, topic_of(vhost, name) if in_log else "", terms, durable=durable,
+            exclusive=exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner,
+        )  # fmt: skip
+        self._routing.add_queue(vhost, queue)
+        try:
+            if in_log:
+                self._ensure_topic(queue)
+                self._tables.write([self.declared.change(vhost, name, auto_delete, arguments)])
+            self._install(queue)
+        except BaseException:
+            self._routing.remove_queue(vhost, name)
+            raise
+        for listener in self.on_declared:
+            listener(queue)
+        return queue
+
+    def _check_like(
+        self,
+        queue: WorkQueue,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        owner: Hashable,
+    ) -> None:
+        self._check_owner(queue, owner)
+        if exclusive != queue.exclusive:
+            raise ResourceLockedError(
+                f"cannot obtain exclusive access to locked {queue.place_name}. It could be "
+                "originally declared on another connection or the exclusive property value does "
+                "not match that of the original declaration."
+            )
+        for what, mine, its in (
+            ("durable", durable, queue.durable),
+            ("auto_delete", auto_delete, queue.auto_delete),
+        ):
+            if mine != its:
+                raise PreconditionFailedError(
+                    f"inequivalent arg '{what}' for {queue.place_name}: received "
+                    f"'{str(mine).lower()}' but current is '{str(its).lower()}'"
+                )
+        check_same(queue.place_name, arguments, queue.arguments)
+
+    def _check_owner(self, queue: WorkQueue, owner: Hashable) -> None:
+        if queue.exclusive and queue.owner != owner:
+            raise ResourceLockedError(
+                f"cannot obtain exclusive access to locked {queue.place_name}. It could be "
+                "originally declared on another connection or the exclusive property value does "
+                "not match that of the original declaration."
+            )
+
+    def _find(self, vhost: str, name: str, owner: Hashable) -> WorkQueue:
+        queue = self._queues.get((vhost, name))
+        if queue is None:
+            raise QueueNotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+        self._check_owner(queue, owner)
+        return queue
+
+    def find(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> WorkQueue:
+        """The queue of that name, with all that was published to it so far."""
+        self._check(who, "describe", vhost, name)
+        queue = self._find(vhost, name, owner)
+        queue.used()
+        self.settle(queue)
+        return queue
+
+    def queues(self, who: Principal, vhost: str | None = None) -> list[WorkQueue]:
+        """All queues, or those of a vhost, in the order of declaration."""
+        found = [each for each in self._queues.values() if vhost in (None, each.vhost)]
+        if self._access.is_open:
+            return found
+        return [
+            each for each in found
+            if self._access.may(who, "describe", ("queue", join_key(each.vhost, each.name)))
+        ]  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def delete(
+        self,
+        who: Principal,
+        vhost: str,
+        name: str,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        owner: Hashable = None,
+    ) -> int:
+        """Delete a queue; how many messages waited in it. There need not be one."""
+        self._check(who, "delete", vhost, name)
+        queue = self._queues.get((vhost, name))
+        if queue is None:
+            return 0
+        self._check_owner(queue, owner)
+        self.settle(queue)
+        if if_unused and queue.rota.all:
+            raise PreconditionFailedError(f"{queue.place_name} in use")
+        if if_empty and (queue.ready or queue.unacked):
+            raise PreconditionFailedError(f"{queue.place_name} not empty")
+        count = queue.ready
+        self._delete(queue, "deleted")
+        return count
+
+    def _delete(self, queue: WorkQueue, reason: str, *, has_topic: bool = True) -> None:
+        del self._queues[queue.vhost, queue.name]
+        self._routing.remove_queue(queue.vhost, queue.name)
+        owned = self._owned.get(queue.owner)
+        if owned is not None:
+            owned.pop(queue, None)
+            if not owned:
+                del self._owned[queue.owner]
+        self._pending.pop(queue, None)
+        if queue.topic:
+            self._forget_topic(queue, has_topic)
+        queue.end()
+        self.expire_at(queue, None)
+        for consumer in queue.consumers:
+            queue.rota.remove(consumer)
+            self._close_consumer(consumer)
+            _tell(consumer, reason)
+        for listener in self.on_deleted:
+            listener(queue, reason)
+
+    def _forget_topic(self, queue: WorkQueue, has_topic: bool) -> None:
+        """A durable queue goes: so do its topic, and what is known of it."""
+        del self._of_topic[queue.topic]
+        removal = self.declared.removal(queue.vhost, queue.name)
+        logged = [shelf for shelf in queue.shelves if isinstance(shelf, LogShelf)]
+        for shelf in logged:
+            self._writer.watched.pop((shelf.topic, shelf.queue_id), None)
+        if has_topic and self._topics.get(queue.topic) is not None:
+            self._admin.delete_topic(SELF, queue.topic, [removal])
+        else:
+            self._tables.write([removal])
+        self.shelves.forget(logged)
+
+    def purge(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
+        """Drop the messages of a queue that wait in it; how many these were."""
+        self._check(who, "consume", vhost, name)
+        queue = self._find(vhost, name, owner)
+        self._check_consumable(queue)
+        self.settle(queue)
+        return queue.purge()
+
+    def owner_gone(self, owner: Hashable) -> None:
+        """A connection is closed: its consumers and its exclusive queues go with it."""
+        for consumer in list(self._consumers.get(owner, ())):
+            self.cancel(consumer)
+        for queue in list(self._owned.get(owner, ())):
+            self._delete(queue, "exclusive")
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        queue = self._of_topic.get(name)
+        if queue is None:
+            return
+        if config is None:
+            self._delete(queue, "deleted", has_topic=False)
+        elif not queue.is_stream and config.queues > len(queue.shelves):
+            log.info("%s has %d queues now", queue.place_name, config.queues)
+            self._more_shelves(queue, config.queues)
+
+    def _more_shelves(self, queue: WorkQueue, count: int) -> None:
+        """Somebody has given the topic more queues: those belong to the queue, too."""
+        if len(queue.shelves) == 1 and (queue.unacked or queue.consumers):
+            return  # Its places would have other names; after a restart it has them.
+        shelves: list[Shelf] = list(queue.shelves)
+        for queue_id in range(len(shelves), count):
+            shelf = self.shelves.get(queue.topic, queue_id)
+            shelf.settle(self._supply)
+            shelves.append(shelf)
+            self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+        queue.furnish(shelves)
+
+    def _vhost_deleted(self, vhost: str) -> None:
+        for queue in [each for each in self._queues.values() if each.vhost == vhost]:
+            self._delete(queue, "vhost")
+
+    # -- consuming -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_consumable(queue: WorkQueue) -> None:
+        if queue.is_stream:
+            raise PreconditionFailedError(
+                f"{queue.place_name} is a stream: it is read by position, and keeps its messages"
+            )
+
+    def consume(
+        self,
+        who: Principal,
+        vhost: str,
+        name: str,
+        on_deliver: OnDeliver,
+        on_cancel: OnCancel,
+        *,
+        tag: str = "",
+        no_ack: bool = False,
+        exclusive: bool = False,
+        priority: int = 0,
+        prefetch: int = 0,
+        window: Window | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        owner: Hashable = None,
+    ) -> Consumer:
+        """Have the messages of a queue delivered, from the end of this tick on."""
+        self._check(who, "consume", vhost, name)
+        queue = self._find(vhost, name, owner)
+        self._check_consumable(queue)
+        others = queue.rota.all
+        if others and (exclusive or others[0].exclusive):
+            raise AccessRefusedError(f"{queue.place_name} in exclusive use")
+        consumer = Consumer(
+            queue, on_deliver, on_cancel, tag=tag, no_ack=no_ack, exclusive=exclusive,
+            priority=priority, prefetch=prefetch, window=window, arguments=arguments, owner=owner,
+        )  # fmt: skip
+        if owner is not None:
+            self._consumers.setdefault(owner, {})[consumer] = None
+        queue.add(consumer)
+        queue.used()
+        return consumer
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Deliver nothing more to a consumer. What it has is still to be acknowledged."""
+        queue = consumer.queue
+        self._close_consumer(consumer)
+        if queue.remove(consumer) and queue.auto_delete and not queue.rota.all:
+            self._delete(queue, "auto-delete")
+
+    def _close_consumer(self, consumer: Consumer) -> None:
+        consumer.close()
+        mine = self._consumers.get(consumer.owner)
+        if mine is not None:
+            mine.pop(consumer, None)
+            if not mine:
+                del self._consumers[consumer.owner]
+
+    def get(
+        self,
+        who: Principal,
+        vhost: str,
+        name: str,
+        on_got: OnGot,
+        token: Any = None,
+        *,
+        no_ack: bool = False,
+        owner: Hashable = None,
+    ) -> None:
+        """One message of a queue, if there is one: told at once, or when a worker has read it."""
+        self._check(who, "consume", vhost, name)
+        queue = self._find(vhost, name, owner)
+        self._check_consumable(queue)
+        if queue.terms.single_active:
+            raise ResourceLockedError(
+                f"cannot obtain access to locked {queue.place_name}. basic.get operations are not "
+                "supported by queues with single active consumer"
+            )
+        queue.used()
+        self.settle(queue)
+        self._get(queue, no_ack, on_got, token)
+
+    def _get(self, queue: WorkQueue, no_ack: bool, on_got: OnGot, token: Any) -> None:
+        if queue.is_deleted:
+            gone = QueueNotFoundError(f"no queue '{queue.name}' in vhost '{queue.vhost}'")
+            on_got(token, None, queue, 0, gone)
+            return
+        try:
+            got = queue.get()
+        except ColdError as cold:
+
+            def again() -> None:
+                queue.read_cold_next()
+                self._get(queue, no_ack, on_got, token)
+
+            self.warm(cold.ranges, again)
+            return
+        except OnelogError as error:
+            on_got(token, None, queue, 0, error)
+            return
+        if got is None:
+            on_got(token, None, queue, 0, None)
+            return
+        shelf, delivery = got
+        queue.got(shelf, delivery, no_ack=no_ack)
+        on_got(token, delivery, queue, queue.ready, None)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def pend(self, queue: WorkQueue) -> None:
+        """Give a queue a turn at the end of the tick."""
+        queue.is_pending = True
+        self._pending[queue] = None
+        if not self._is_due:
+            self._is_due = True
+            self._call_soon(self._run)
+
+    def _run(self) -> None:
+        """Give some queues their turn; others have theirs when the loop was elsewhere."""
+        self._is_due = False
+        pending = self._pending
+        if len(pending) > _ROUND_QUEUES:
+            some = [each for each, _ in zip(pending, range(_ROUND_QUEUES), strict=False)]
+            for queue in some:
+                del pending[queue]
+        else:
+            some = list(pending)
+            pending.clear()
+        for queue in some:
+            queue.is_pending = False
+        for queue in some:
+            try:
+                more = queue.run()
+            except Exception:
+                log.exception("%s could not deliver", queue.place_name)
+                continue
+            if more and not queue.is_pending:
+                self.pend(queue)
+        if pending and not self._is_due:
+            self._is_due = True
+            self._call_soon(self._run)
+
+    def settle(self, queue: WorkQueue) -> None:
+        """Append what is on its way to the log, and deliver what a queue has for its consumers."""
+        if self._writer.messages:
+            self._writer.write_now(())
+        if queue.is_pending:
+            queue.run()
+
+    def confirmed(self, touched: set[Key] | None) -> None:
+        """Replicas have confirmed what was written to these queues of topics, or to many."""
+        if touched is None:
+            for queue in self._of_topic.values():
+                queue.wake()
+            return
+        for topic, _ in touched:
+            if (found := self._of_topic.get(topic)) is not None:
+                found.wake()
+
+    # -- what queues ask for -------------------------------------------------------------------
+
+    def changed(self, shelf: LogShelf) -> None:
+        """Record what changed on a shelf, soon."""
+        self.shelves.changed(shelf)
+
+    def when_recorded(self, queue: WorkQueue, callback: WhenSafe) -> None:
+        """Call back once what changed so far is in the log, as safe as configured."""
+        self.shelves.when_recorded(callback)
+
+    def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
+        """Have a worker read from disk, and go on."""
+        self._warming.find(partial(self._reader.warm, ranges), lambda _: then())
+
+    def later(self, wait_ms: int, then: Callable[[], None]) -> None:
+        """Call back after a while."""
+        self._schedule(wait_ms, then)
+
+    def stored(self, queue: WorkQueue, bytes_more: int) -> None:
+        """A queue in memory takes so many bytes more, or less."""
+        self.memory_bytes += bytes_more
+        most = self._config().memory_queue_bytes_max
+        is_full = self.memory_bytes > (most * 9 // 10 if self.memory_is_full else most)
+        if is_full != self.memory_is_full:
+            self.memory_is_full = is_full
+            log.warning(
+                "queues in memory have %d MiB, and %s", self.memory_bytes >> 20,
+                "take no more messages" if is_full else "take messages again",
+            )  # fmt: skip
+            for each in self._queues.values():
+                if not each.topic:
+                    self._routing.queue_changed(each.vhost, each.name)
+
+    def gone_by(self, queue: WorkQueue, consumer: Consumer) -> None:
+        """A consumer cannot be delivered to."""
+        self.cancel(consumer)
+        _tell(consumer, "error")
+
+    # -- dead letters --------------------------------------------------------------------------
+
+    def bury(
+        self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
+    ) -> None:
+        """Send messages to the dead letters, and record that they are done, in one append."""
+        try:
+            self._bury(queue, shelf, found, reason)
+        except MessageError as error:
+            if len(found) > 1:
+                for each in found:
+                    self.bury(queue, shelf, [each], reason)
+                return
+            log.error("a message of %s is no dead letter: %s", queue.place_name, error)
+
+    def _bury(
+        self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
+    ) -> None:
+        letters = [
+            self._letter(queue, each[BODY], reason) for each in found if each[FORM] == AMQP_FLAG
+        ]
+        records: list[NewMessage] = []
+        if isinstance(shelf, LogShelf):
+            records = self.shelves.records(shelf, found)
+        self._routing.deliver(letters, records)
+        if isinstance(shelf, LogShelf):
+            shelf.recorded()
+
+    def _letter(self, queue: WorkQueue, body: bytes, reason: Reason) -> Any:
+        terms = queue.terms
+        assert terms.dead_letter_exchange is not None
+        return letter_of(
+            amqp.read(body), queue.vhost, queue.name, reason, terms.dead_letter_exchange,
+            terms.dead_letter_key, self.clock.now_ms(),
+        )  # fmt: skip
+
+    def refused(self, queue: WorkQueue, body: bytes, form: int) -> None:
+        """Send a message to the dead letters that a queue does not take."""
+        if queue.terms.dead_letter_exchange is not None and form == AMQP_FLAG:
+            self._routing.deliver([self._letter(queue, body, "maxlen")], [])
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def expire_at(self, queue: WorkQueue, due_ms: int | None) -> None:
+        """Give a queue a turn at that time."""
+        if queue.due_ms != due_ms:
+            if queue.due_ms is not None:
+                self._heads.remove(queue, queue.due_ms)
+            queue.due_ms = due_ms
+            if due_ms is not None:
+                self._heads.add(queue, due_ms)
+
+    def _heads_due(self, due: list[WorkQueue]) -> None:
+        for queue in due:
+            queue.due_ms = None
+            if not queue.is_deleted:
+                queue.wake()
+
+    def watch_use(self, queue: WorkQueue) -> None:
+        """Delete a queue when nobody has used it for so long as it says."""
+        if queue.expires_ms is not None:
+            self._ends.add(queue, queue.used_ms + queue.expires_ms)
+
+    def _unused(self, due: list[WorkQueue]) -> None:
+        now_ms = self.clock.now_ms()
+        for queue in due:
+            if queue.is_deleted or queue.expires_ms is None:
+                continue
+            if queue.rota.all:
+                queue.used()
+            if queue.used_ms + queue.expires_ms > now_ms:
+                self.watch_use(queue)
+                continue
+            try:
+                self._delete(queue, "expired")
+            except OnelogError as error:
+                log.error("%s is not deleted yet: %s", queue.place_name, error)
+
+    def look_after(self) -> None:
+        """From time to time: end what takes too long, and record what has grown."""
+        now_ms, default_ms = self.clock.now_ms(), self._config().consumer_timeout_ms
+        for queue in list(self._queues.values()):
+            for consumer in list(queue.overdue(now_ms, default_ms)):
+                log.warning("a consumer of %s has not acknowledged in time", queue.place_name)
+                self.cancel(consumer)
+                _tell(consumer, "timeout")
+            for shelf in queue.shelves:
+                if isinstance(shelf, LogShelf) and shelf.wants_record:
+                    self.shelves.changed(shelf)
+
+    # -- for retention -------------------------------------------------------------------------
+
+    def live_from(self, topic: str, queue_id: int = 0) -> int | None:
+        """The first offset of a queue of a topic that is not done; None if it is nobody's."""
+        queue = self._of_topic.get(topic)
+        return None if queue is None or queue.is_stream else queue.live_from(queue_id)
+
+    def durable_places(self) -> Iterator[tuple[str, int, int]]:
+        """Every queue of a topic that belongs to a declared one, and its first offset not done."""
+        for shelf in list(self.shelves.known.values()):
+            yield shelf.topic, shelf.queue_id, shelf.cursor
+
+
+_PRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "_")
+
+
+def _tell(consumer: Consumer, reason: str) -> None:
+    try:
+        consumer.on_cancel(consumer, reason)
+    except Exception:
+        log.exception("a consumer could not be told that it was cancelled")

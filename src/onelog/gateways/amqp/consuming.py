@@ -1,0 +1,378 @@
+"""Consuming on a channel: consumers, deliveries, and what becomes of them.
+
+A delivery is numbered by its tag, per channel, from 1 on. What waits for an acknowledgement is kept
+by tag: its queue, and its place there. Acknowledgements that arrive together are handed to their
+queues together (`AmqpSession.flush_acknowledgements`).
+
+A stream is read, not emptied: what is delivered from one is acknowledged to its reader, which has
+the same three verbs as a queue (`streams`).
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from onelog.core.workqueues.consumers import Consumer, Window
+from onelog.core.workqueues.queue import WorkQueue
+from onelog.errors import OnelogError
+from onelog.gateways.amqp.refusals import (
+    not_allowed,
+    not_found,
+    not_implemented,
+    unmet,
+)
+from onelog.gateways.amqp.replies import REPLY_TO
+from onelog.gateways.amqp.streams import StreamReader
+from onelog.message import Buffer
+from onelog.record.forms.amqp_fields import Table, with_headers
+from onelog.wire.amqp.frame import DeliveryWriter, content_frames
+from onelog.wire.amqp.methods import ENCODERS, NUMBERS
+
+if TYPE_CHECKING:
+    from onelog.gateways.amqp.channel import Channel
+
+Settled = WorkQueue | StreamReader
+"""What deliveries come from, and go back to."""
+
+Taken = tuple[int, Settled, int]
+"""A delivery: its tag, its queue, and its place there."""
+
+_U32 = Struct(">I")
+_GET_OK = ENCODERS["basic.get-ok"]
+_GET = NUMBERS["basic.get"]
+_CONSUME = NUMBERS["basic.consume"]
+
+
+class Consuming:
+    """The consumers of a channel, and what was delivered on it."""
+
+    def __init__(self, channel: "Channel") -> None:
+        self.channel = channel
+        self.session = channel.session
+        self.queues = channel.broker.workqueues
+        self.consumers: dict[str, Consumer | StreamReader] = {}
+        self.unacked: dict[int, tuple[Settled, int]] = {}
+        self._tag = 0
+        """Of the last delivery."""
+        self._oldest = 1
+        """No tag below this one is unacknowledged."""
+        self.window = Window(0)
+        self.prefetch = 0
+        """Of consumers that come from now on."""
+        self.reply_name: str | None = None
+        self._reply_tag = ""
+
+    # -- consumers -----------------------------------------------------------------------------
+
+    def qos(self, size: int, count: int, is_global: bool) -> None:
+        """basic.qos."""
+        if size:
+            raise not_implemented(f"prefetch_size!=0 ({size})")
+        if is_global:
+            self.window.set_limit(count)
+        else:
+            self.prefetch = count
+        self.channel.reply("basic.qos-ok")
+
+    def consume(
+        self,
+        name: str,
+        tag: str,
+        no_local: bool,
+        no_ack: bool,
+        exclusive: bool,
+        nowait: bool,
+        arguments: Table,
+    ) -> None:
+        """basic.consume."""
+        channel = self.channel
+        if tag and (tag in self.consumers or tag == self._reply_tag):
+            raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
+        tag = tag or f"amq.ctag-{self.session.random_name()}"
+        if name == REPLY_TO:
+            self._consume_replies(tag, no_ack, nowait)
+            return
+        name = self.named(name)
+        priority = arguments.get("x-priority", 0)
+        if not isinstance(priority, int):
+            raise unmet(f"invalid arg 'x-priority' for queue '{name}': {priority!r}")
+        queue = self.queues.find(channel.who, channel.vhost, name, self.session)
+        if queue.is_stream:
+            self._read_stream(queue, tag, no_ack, nowait, arguments)
+            return
+        consumer = self.queues.consume(
+            channel.who,
+            channel.vhost,
+            name,
+            self._deliver,
+            self._cancelled,
+            tag=tag,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            priority=priority,
+            prefetch=self.prefetch,
+            window=self.window,
+            arguments=arguments,
+            owner=self.session,
+        )
+        consumer.data = DeliveryWriter(channel.number, tag, self.session.frame_max)
+        self.consumers[tag] = consumer
+        channel.answer(nowait, "basic.consume-ok", tag)
+
+    def _read_stream(
+        self, queue: WorkQueue, tag: str, no_ack: bool, nowait: bool, arguments: Table
+    ) -> None:
+        channel = self.channel
+        limit = self.prefetch or self.window.limit
+        if no_ack:
+            raise not_implemented(
+                f"automatic acknowledgement not supported by stream '{queue.name}'"
+            )
+        if not limit:
+            raise unmet(f"consumer prefetch count is not set for 'stream queue '{queue.name}''")
+        reader = StreamReader(self, queue, tag, limit, arguments.get("x-stream-offset"))
+        self.consumers[tag] = reader
+        channel.answer(nowait, "basic.consume-ok", tag)
+        reader.start()
+
+    def _consume_replies(self, tag: str, no_ack: bool, nowait: bool) -> None:
+        if self.reply_name is not None:
+            raise unmet("reply consumer already set")
+        if not no_ack:
+            raise unmet("reply consumer cannot acknowledge")
+        self._reply_tag = tag
+        self.reply_name = self.channel.gateway.replies.open(self.channel, tag)
+        self.channel.answer(nowait, "basic.consume-ok", tag)
+
+    def cancel(self, tag: str, nowait: bool) -> None:
+        """basic.cancel; of one that is not there, too."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self._stop(consumer)
+        elif tag == self._reply_tag:
+            self._end_replies()
+        self.channel.answer(nowait, "basic.cancel-ok", tag)
+
+    def _stop(self, consumer: Consumer | StreamReader) -> None:
+        if isinstance(consumer, StreamReader):
+            consumer.stop()
+        else:
+            self.session.paused.discard(consumer)
+            self.queues.cancel(consumer)
+
+    def _end_replies(self) -> None:
+        if self.reply_name is not None:
+            self.channel.gateway.replies.close(self.reply_name)
+            self.reply_name, self._reply_tag = None, ""
+
+    def _cancelled(self, consumer: Consumer, reason: str) -> None:
+        """The broker cancels a consumer: its queue is gone, or it took too long."""
+        self.gone(consumer.tag)
+        if reason == "timeout":
+            text = f"delivery acknowledgement on channel {self.channel.number} timed out"
+            self.channel.fail(unmet(text), 0)
+
+    def gone_stream(self, reader: StreamReader) -> None:
+        """A stream cannot be read any more."""
+        for tag, consumer in self.consumers.items():
+            if consumer is reader:
+                self.gone(tag)
+                return
+
+    def gone(self, tag: str) -> None:
+        """A consumer is no more; its client is told, if it understands that."""
+        consumer = self.consumers.pop(tag, None)
+        if isinstance(consumer, Consumer):
+            self.session.paused.discard(consumer)
+        if consumer is not None and self.session.can("consumer_cancel_notify"):
+            self.channel.reply("basic.cancel", tag, True)
+
+    def named(self, name: str) -> str:
+        """A queue's name; none is that of the queue that was declared last."""
+        name = name or self.channel.queue
+        if not name:
+            raise not_found("no previously declared queue")
+        return name
+
+    # -- deliveries ----------------------------------------------------------------------------
+
+    def next_tag(self) -> int:
+        """The tag of one more delivery."""
+        self._tag += 1
+        return self._tag
+
+    def _deliver(self, consumer: Consumer, deliveries: list[Any]) -> None:
+        """basic.deliver, for each of these."""
+        out: list[Buffer] = []
+        put = consumer.data.put
+        queue = consumer.queue
+        tag = self._tag
+        unacked = None if consumer.no_ack else self.unacked
+        is_counted = queue.kind == "quorum"
+        unpack = _U32.unpack_from
+        for place, times, body, _, _, _ in deliveries:
+            tag += 1
+            # See record/forms/amqp: exchange and key are as they are delivered.
+            at = 1 + body[0]
+            at += 1 + body[at]
+            begin = at + 4
+            end = begin + unpack(body, at)[0]
+            properties = body[begin:end]
+            if times and is_counted:
+                properties = with_headers(bytes(properties), {"x-delivery-count": times})
+            put(out, tag, times > 0, body[:at], properties, body[end:])
+            if unacked is not None:
+                unacked[tag] = (queue, place)
+        self._tag = tag
+        connection = self.session.connection
+        connection.send(out)
+        if connection.congested:
+            consumer.pause()
+            self.session.paused.add(consumer)
+
+    def deliver_from(
+        self,
+        reader: StreamReader,
+        writer: DeliveryWriter,
+        items: list[tuple[int, bytes, bytes, Buffer]],
+    ) -> None:
+        """The same from a stream: offset, exchange and key, properties and body of each."""
+        out: list[Buffer] = []
+        for offset, place, properties, body in items:
+            self._tag += 1
+            writer.put(out, self._tag, False, place, properties, body)
+            self.unacked[self._tag] = (reader, offset)
+        self.session.connection.send(out)
+
+    def get(self, name: str, no_ack: bool) -> None:
+        """basic.get."""
+        channel = self.channel
+        name = self.named(name)
+        channel.wait()
+        self.queues.get(
+            channel.who,
+            channel.vhost,
+            name,
+            self._got,
+            no_ack,
+            no_ack=no_ack,
+            owner=self.session,
+        )
+
+    def _got(
+        self, no_ack: bool, delivery: Any, queue: WorkQueue, left: int, error: OnelogError | None
+    ) -> None:
+        channel = self.channel
+        if channel.waiting is None:  # The channel has ended.
+            if delivery is not None and not no_ack:
+                queue.requeue([delivery[0]])
+            return
+        if error is not None:
+            channel.waiting = None
+            channel.fail(error, _GET)
+            return
+        if delivery is None:
+            channel.reply("basic.get-empty")
+        else:
+            self._send_got(no_ack, delivery, queue, left)
+        channel.resume()
+
+    def _send_got(self, no_ack: bool, delivery: Any, queue: WorkQueue, left: int) -> None:
+        place, times, data, _, _, _ = delivery
+        data = bytes(data)
+        at = 1 + data[0]
+        exchange = data[1:at].decode()
+        end = at + 1 + data[at]
+        key = data[at + 1 : end].decode()
+        begin = end + 4
+        end = begin + int(_U32.unpack_from(data, end)[0])
+        properties = data[begin:end]
+        if times and queue.kind == "quorum":
+            properties = with_headers(properties, {"x-delivery-count": times})
+        tag = self.next_tag()
+        if not no_ack:
+            self.unacked[tag] = (queue, place)
+        payload = _GET_OK(tag, times > 0, exchange, key, left)
+        number, frame_max = self.channel.number, self.session.frame_max
+        self.session.connection.send(
+            content_frames(number, payload, properties, memoryview(data)[end:], frame_max)
+        )
+
+    # -- what becomes of them ------------------------------------------------------------------
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """basic.ack."""
+        if multiple or self.channel.publishing.mode == "tx":
+            self._settle("ack", self._taken(tag, multiple))
+            return
+        try:
+            queue, place = self.unacked.pop(tag)
+        except KeyError:
+            raise unmet(f"unknown delivery tag {tag}") from None
+        self.session.acknowledged.setdefault(queue, []).append(place)
+
+    def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
+        """basic.nack."""
+        found = self.unacked.get(tag)
+        if found is not None and isinstance(found[0], StreamReader):
+            raise not_implemented(
+                "basic.nack and basic.reject not supported by stream queues queue "
+                f"'{found[0].queue.name}' in vhost '{self.channel.vhost}'"
+            )
+        self._settle("requeue" if requeue else "reject", self._taken(tag, multiple))
+
+    def reject(self, tag: int, requeue: bool) -> None:
+        """basic.reject."""
+        self.nack(tag, False, requeue)
+
+    def recover(self, requeue: bool) -> None:
+        """basic.recover, basic.recover-async."""
+        if not requeue:
+            raise not_implemented("requeue=false")
+        self.settle("requeue", self._taken(0, True))
+
+    def _settle(self, how: str, taken: list[Taken]) -> None:
+        """Now, or with the transaction."""
+        publishing = self.channel.publishing
+        if publishing.mode == "tx":
+            publishing.settling.append((how, taken))
+        else:
+            self.settle(how, taken)
+
+    def settle(self, how: str, taken: list[Taken]) -> "dict[Settled, list[int]]":
+        """Acknowledge, requeue or reject; which deliveries that were, by queue."""
+        by_queue: dict[Settled, list[int]] = {}
+        for _, queue, place in taken:
+            by_queue.setdefault(queue, []).append(place)
+        for queue, numbers in by_queue.items():
+            getattr(queue, how)(numbers)
+        return by_queue
+
+    def _taken(self, tag: int, multiple: bool) -> list[Taken]:
+        """Deliveries that are not unacknowledged any more."""
+        unacked = self.unacked
+        if multiple and not tag:
+            taken = [(each, *entry) for each, entry in unacked.items()]
+            unacked.clear()
+            self._oldest = self._tag + 1
+            return taken
+        if tag not in unacked:
+            raise unmet(f"unknown delivery tag {tag}")
+        if not multiple:
+            return [(tag, *unacked.pop(tag))]
+        tags = range(self._oldest, tag + 1)
+        self._oldest = tag + 1
+        return [(each, *unacked.pop(each)) for each in tags if each in unacked]
+
+    def take_back(self, taken: list[Taken]) -> None:
+        """What a transaction had acknowledged is unacknowledged again."""
+        for tag, queue, place in taken:
+            self.unacked[tag] = (queue, place)
+            self._oldest = min(self._oldest, tag)
+
+    def end(self) -> None:
+        """The channel is gone: cancel its consumers, and give back what was not acknowledged."""
+        self._end_replies()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            self._stop(consumer)
+        self.settle("requeue", self._taken(0, True))

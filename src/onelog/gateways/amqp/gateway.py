@@ -1,0 +1,54 @@
+"""AMQP on its port. What serves it is imported when the first client comes."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from onelog.config import Loaded
+from onelog.gateways import House
+from onelog.jobs import Job
+from onelog.net.connection import Connection
+
+if TYPE_CHECKING:
+    from onelog.gateways.amqp.session import AmqpSession, Gateway
+
+TICK_SECONDS = 1.0
+"""How often signs of life, late handshakes and the disk are looked at."""
+
+
+class AmqpGateway:
+    """Its port, and what its sessions share once there is one."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.shared: Gateway | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Open its port."""
+        await self.house.listen(self.house.loaded.config.amqp.port, self._session)
+
+    def _session(self, connection: Connection) -> "AmqpSession":
+        from onelog.gateways.amqp.session import AmqpSession, Gateway
+
+        if self.shared is None:
+            self.shared = Gateway(self.house)
+            self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
+        return AmqpSession(connection, self.shared)
+
+    async def _tick_forever(self) -> None:
+        assert self.shared is not None
+        job = Job("signs of life of AMQP's clients")
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            with job:
+                self.shared.tick()
+
+    def refresh(self, loaded: Loaded) -> None:
+        """Settings are looked up where they are needed."""
+
+    async def close(self) -> None:
+        """Tell clients that the broker goes."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self.shared is not None:
+            self.shared.say_goodbye()

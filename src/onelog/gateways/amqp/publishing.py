@@ -1,0 +1,242 @@
+"""Publishing on a channel: messages in, returns and confirms out; transactions.
+
+Confirms are told at the end of a tick, all at once: one `ack` says that everything up to a number
+is safe. A message that went nowhere is confirmed at once, and returned before that if it is
+`mandatory`.
+
+In a transaction (tx.select), messages and acknowledgements are kept back until the commit: then the
+messages are one staged transaction of the core, and the acknowledgements follow it.
+
+Invariant: a number is confirmed when its message is as safe as configured, and once.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from onelog.errors import OnelogError
+from onelog.gateways.amqp.refusals import not_implemented, reply_code, unmet
+from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREFIX
+from onelog.message import Appended
+from onelog.record.forms.amqp_fields import places, property_of, with_properties
+from onelog.wire.amqp.codes import ReplyCode
+from onelog.wire.amqp.frame import content_frames
+from onelog.wire.amqp.methods import ENCODERS, NUMBERS, Arguments
+
+if TYPE_CHECKING:
+    from onelog.gateways.amqp.channel import Channel
+    from onelog.gateways.amqp.consuming import Taken
+
+_RETURN = ENCODERS["basic.return"]
+_COMMIT = NUMBERS["tx.commit"]
+Settling = tuple[str, "list[Taken]"]
+"""What a transaction will do to deliveries, and which."""
+
+
+def _nobody(token: object, appended: Appended | None, error: OnelogError | None) -> None:
+    """Nobody waits for a message without a confirm."""
+
+
+class Publishing:
+    """What a channel publishes."""
+
+    def __init__(self, channel: "Channel") -> None:
+        self.channel = channel
+        self.session = channel.session
+        self.mode: Literal["plain", "confirm", "tx"] = "plain"
+        self._publish = channel.broker.routing.publish
+        self._who, self._vhost = channel.who, channel.vhost
+        self._seen = b""
+        """The last properties; most messages have the same as the one before."""
+        self._wants_reply = False
+        # Confirms.
+        self._number = 0
+        """Of the last message."""
+        self._done = 0
+        """All up to here are safe, or were refused."""
+        self._told = 0
+        self._early: set[int] = set()
+        """Those above that are, too."""
+        self._refused: list[int] = []
+        self._is_telling = False
+        # Transactions.
+        self._returns: list[tuple[Arguments, bytes, bytes]] = []
+        self.settling: list[Settling] = []
+        self._is_ended = False
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def publish(self, arguments: Arguments, properties: bytes, body: bytes | None) -> None:
+        """basic.publish."""
+        exchange, key, mandatory, immediate = arguments
+        if body is None:
+            size_max = self.session.body_bytes_max
+            raise unmet(f"message size is larger than configured max size {size_max}")
+        if immediate:
+            raise not_implemented("immediate=true")
+        if properties is not self._seen:
+            self._look_at(properties)
+        if self._wants_reply:
+            properties = self._with_reply_to(properties)
+        mode = self.mode
+        if not exchange and key.startswith(REPLY_TO_PREFIX):
+            queues = self.channel.gateway.replies.publish(key, properties, body)
+            if mode == "confirm":
+                self._number += 1
+        elif mode == "plain":
+            queues = self._publish(self._who, self._vhost, exchange, key, properties, body, _nobody)
+        elif mode == "confirm":
+            self._number += 1
+            number = self._number
+            queues = self._publish(
+                self._who, self._vhost, exchange, key, properties, body, self._stored, number
+            )
+            if queues:
+                return
+        else:
+            queues = self.channel.broker.routing.stage(
+                self._who, self.channel, "", self._vhost, exchange, key, properties, body
+            )
+            if not queues and mandatory:
+                self._returns.append((arguments, properties, body))
+            return
+        if not queues and mandatory:
+            self._give_back(arguments, properties, body)
+        if mode == "confirm":
+            self._stored(self._number, None, None)
+
+    def _look_at(self, properties: bytes) -> None:
+        places(properties)  # Whoever is delivered this must be able to read it.
+        self._seen = properties
+        self._wants_reply = (
+            REPLY_TO_BYTES in properties and property_of(properties, "reply_to") == REPLY_TO
+        )
+
+    def _with_reply_to(self, properties: bytes) -> bytes:
+        name = self.channel.consuming.reply_name
+        if name is None:
+            raise unmet("fast reply consumer does not exist")
+        return with_properties(properties, {"reply_to": name})
+
+    def _give_back(self, arguments: Arguments, properties: bytes, body: bytes) -> None:
+        """basic.return."""
+        exchange, key = arguments[:2]
+        payload = _RETURN(ReplyCode.NO_ROUTE, "NO_ROUTE", exchange, key)
+        frame_max = self.session.frame_max
+        self.session.connection.send(
+            content_frames(self.channel.number, payload, properties, body, frame_max)
+        )
+
+    # -- confirms ------------------------------------------------------------------------------
+
+    def confirm(self) -> None:
+        """confirm.select."""
+        if self.mode == "tx":
+            raise unmet("cannot switch from tx to confirm mode")
+        self.mode = "confirm"
+
+    def _stored(self, number: int, _: Appended | None, error: OnelogError | None) -> None:
+        """A message is safe, or was refused."""
+        if error is not None:
+            self._refused.append(number)
+        if number == self._done + 1:
+            self._done = number
+            early = self._early
+            while early and self._done + 1 in early:
+                self._done += 1
+                early.discard(self._done)
+        else:
+            self._early.add(number)
+        if not self._is_telling:
+            self._is_telling = True
+            self.channel.gateway.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        channel = self.channel
+        if self._is_ended or channel.is_closing:
+            return
+        if self._refused:
+            refused, self._refused = set(self._refused), []
+            for number in sorted(refused):
+                channel.reply("basic.nack", number, False, False)
+            if refused.issuperset(range(self._told + 1, self._done + 1)):
+                self._told = self._done
+        if self._done > self._told:
+            channel.reply("basic.ack", self._done, self._done - self._told > 1)
+            self._told = self._done
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def select(self) -> None:
+        """tx.select."""
+        if self.mode == "confirm":
+            raise unmet("cannot switch from confirm to tx mode")
+        if self.mode != "tx":
+            self.mode = "tx"
+            self.channel.broker.begin(self._who, self.channel)
+
+    def commit(self) -> None:
+        """tx.commit."""
+        if self.mode != "tx":
+            raise unmet("channel is not transactional")
+        returns, self._returns = self._returns, []
+        for arguments, properties, body in returns:
+            self._give_back(arguments, properties, body)
+        self.channel.wait()
+        self.channel.broker.routing.commit(self._who, self.channel, "", self._committed)
+
+    def _committed(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
+        if self._is_ended:
+            return
+        if error is not None:
+            self.channel.waiting = None
+            self._fail_commit(error)
+            return
+        settling, self.settling = self.settling, []
+        left = {
+            queue for how, taken in settling for queue in self.channel.consuming.settle(how, taken)
+        }
+        self.channel.broker.begin(self._who, self.channel)
+        if not left:
+            self._end_commit()
+            return
+        waits = len(left)
+
+        def recorded(error: OnelogError | None) -> None:
+            nonlocal waits
+            waits -= 1
+            if not waits and not self._is_ended:
+                self._end_commit()
+
+        for queue in left:
+            queue.when_recorded(recorded)
+
+    def _end_commit(self) -> None:
+        self.channel.reply("tx.commit-ok")
+        self.channel.resume()
+
+    def _fail_commit(self, error: OnelogError) -> None:
+        if reply_code(error) == ReplyCode.PRECONDITION_FAILED:
+            error = unmet("partial tx completion")
+        self.channel.fail(error, _COMMIT)
+
+    def roll_back(self) -> None:
+        """tx.rollback."""
+        if self.mode != "tx":
+            raise unmet("channel is not transactional")
+        self._returns.clear()
+        self.channel.broker.routing.abort(self._who, self.channel, "")
+        self.channel.broker.begin(self._who, self.channel)
+        self._unsettle()
+        self.channel.reply("tx.rollback-ok")
+
+    def _unsettle(self) -> None:
+        settling, self.settling = self.settling, []
+        for _, taken in settling:
+            self.channel.consuming.take_back(taken)
+
+    def end(self) -> None:
+        """The channel is gone."""
+        self._is_ended = True
+        if self.mode == "tx":
+            self._unsettle()
+            self.channel.broker.channel_closed(self.channel)

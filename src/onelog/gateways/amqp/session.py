@@ -1,0 +1,422 @@
+"""One AMQP client: the handshake, its channels, signs of life, and the end.
+
+    client             broker
+    greeting        ->
+                    <- start          who are you?
+    start-ok        ->
+                    <- tune           how much at a time?
+    tune-ok, open   ->
+                    <- open-ok        and from now on, methods on channels
+
+What is wrong with a method ends its channel, or the connection, with RabbitMQ's code. A connection
+that is about to end is told so with `close`, and has a few seconds to say `close-ok`; nothing else
+that it says counts.
+
+Invariants: a client that does not read gets no deliveries, and is still read from, since it may
+read only after it has written; a client that publishes while the disk is full is not read from.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from onelog import __version__
+from onelog.core.access import Principal
+from onelog.core.workqueues.consumers import Consumer
+from onelog.errors import OnelogError
+from onelog.gateways import House
+from onelog.gateways.amqp.channel import Channel
+from onelog.gateways.amqp.consuming import Settled
+from onelog.gateways.amqp.handlers import HANDLERS
+from onelog.gateways.amqp.logins import MECHANISMS, login
+from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
+from onelog.gateways.amqp.replies import Replies
+from onelog.gateways.amqp.streams import StreamReader
+from onelog.net.connection import Connection, FramedSession, is_here
+from onelog.record.forms.amqp_fields import Table
+from onelog.wire.amqp.codes import FaultError, ReplyCode, reply_text
+from onelog.wire.amqp.frame import GREETING, HEARTBEAT, Event, EventReader, method_frame
+from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS
+
+log = logging.getLogger(__name__)
+
+VERSION = "4.1.0"
+"""The version of RabbitMQ whose behaviour clients may count on."""
+HANDSHAKE_MS_MAX = 10_000
+CLOSE_MS_MAX = 5_000
+REFUSAL_MS = 1_000
+"""After that time a client is dropped that could not log in, and does not understand `close`."""
+FRAME_BYTES_MIN = 8_192
+CAPABILITIES: Table = dict.fromkeys(
+    (
+        "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
+        "connection.blocked", "consumer_priorities", "authentication_failure_close",
+        "per_consumer_qos", "direct_reply_to",
+    ),
+    True,
+)  # fmt: skip
+_OLD_GREETING = b"AMQP\1\1\0\x09"
+_PUBLISH = NUMBERS["basic.publish"]
+_CHANNEL_OPEN = NUMBERS["channel.open"]
+_CLOSE, _CLOSE_OK = NUMBERS["connection.close"], NUMBERS["connection.close-ok"]
+
+
+class State(IntEnum):
+    """How far a connection is."""
+
+    GREETING = 0
+    STARTING = 1
+    TUNING = 2
+    OPENING = 3
+    OPEN = 4
+    CLOSING = 5
+    """The client was told that it ends."""
+    DEAF = 6
+    """The same, and nothing that it sends can be understood."""
+
+
+class Gateway:
+    """What all sessions of one broker share."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.broker = house.broker
+        self.clock = house.clock
+        self.random = house.random
+        self.call_soon: Callable[..., object] = asyncio.get_running_loop().call_soon
+        self.replies = Replies(house.random)
+        self.sessions: set[AmqpSession] = set()
+        self.alarm = ""
+        """Why nothing can be published; empty if that is not so."""
+        name = house.broker.config.name
+        self.properties: Table = {
+            "product": "RabbitMQ",
+            "version": VERSION,
+            "platform": f"OneLog {__version__}",
+            "copyright": "",
+            "information": "",
+            "cluster_name": house.broker.config.cluster or name,
+            "capabilities": CAPABILITIES,
+        }
+
+    def tick(self) -> None:
+        """Once a second: who is dead, who is late, and may be published?"""
+        alarm = self.broker.writes_refused()
+        if bool(alarm) != bool(self.alarm):
+            self.alarm = alarm
+            for session in tuple(self.sessions):
+                session.alarmed()
+        now_ms = self.clock.now_ms()
+        for session in tuple(self.sessions):
+            session.tick(now_ms)
+
+    def say_goodbye(self) -> None:
+        """The broker goes."""
+        text = "broker forced connection closure with reason 'shutdown'"
+        for session in tuple(self.sessions):
+            session.fail(ReplyCode.CONNECTION_FORCED, text, 0)
+
+
+class AmqpSession(FramedSession):
+    """One client. It is also what the core knows the owner of exclusive queues by."""
+
+    _reader: EventReader
+
+    def __init__(self, connection: Connection, gateway: Gateway) -> None:
+        super().__init__(connection)
+        self.gateway = gateway
+        self.broker = gateway.broker
+        self._config = gateway.house.loaded.config.amqp
+        self.frame_max = self._config.frame_bytes_max
+        self.channel_max = self._config.channel_max
+        self.body_bytes_max = gateway.house.loaded.config.store.body_bytes_max
+        self._reader = EventReader(self.frame_max, self.body_bytes_max)
+        self.state = State.GREETING
+        self.who = Principal("", "amqp", connection.remote_address)
+        self.vhost = ""
+        self.client: Table = {}
+        """What the client says of itself."""
+        self._capabilities: dict[str, Any] = {}
+        self.channels: dict[int, Channel] = {}
+        self.acknowledged: dict[Settled, list[int]] = {}
+        """Acknowledgements that were read and not passed on yet."""
+        self.paused: set[Consumer | StreamReader] = set()
+        """Consumers that get nothing until the client has read what it was sent."""
+        self.since_ms = gateway.clock.now_ms()
+        self._deadline_ms = self.since_ms + HANDSHAKE_MS_MAX
+        """When it ends, unless it is open by then."""
+        self.heartbeat_seconds = 0
+        self._beat_at_ms = 0
+        self._heard = True
+        self._silent_since_ms = self.since_ms
+        self._has_published = False
+        self._is_told_blocked = False
+        connection.reads_on = True
+        connection.idle_ms = 0
+        gateway.sessions.add(self)
+
+    def can(self, capability: str) -> bool:
+        """Whether the client has said that it understands something."""
+        return self._capabilities.get(capability) is True
+
+    def random_name(self) -> str:
+        """A name that nobody else has."""
+        data = self.gateway.random.getrandbits(128).to_bytes(16, "big")
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._heard = True
+        if self.state != State.DEAF:
+            super().data_received(data)
+
+    def writable(self) -> None:
+        """The client reads again: deliver on."""
+        paused, self.paused = self.paused, set()
+        for consumer in paused:
+            consumer.resume()
+        super().writable()
+
+    def connection_lost(self) -> None:
+        """The connection is gone, and with it everything that hung on it."""
+        self.gateway.sessions.discard(self)
+        self._end_channels()
+        self.broker.channel_closed(self)
+
+    def _handle_read(self) -> None:
+        if self.state == State.GREETING and not self._greet():
+            return
+        channels = self.channels
+        try:
+            for event in self._reader.events():
+                number = event[0]
+                channel = channels.get(number)
+                if channel is not None and self.state == State.OPEN:
+                    if event[1] == _PUBLISH and not self._has_published:
+                        self._published()
+                    channel.handle(event)
+                else:
+                    self._handle(event)
+                if self.connection.closing or self.connection.held:
+                    break
+        except FaultError as fault:
+            self.fail(fault.code, str(fault), 0, deaf=True)
+        except RefusedError as error:
+            self.fail(error.code, str(error), 0)
+        self.flush_acknowledgements()
+
+    def flush_acknowledgements(self) -> None:
+        """Pass on what was acknowledged."""
+        if self.acknowledged:
+            acknowledged, self.acknowledged = self.acknowledged, {}
+            for queue, taken in acknowledged.items():
+                queue.ack(taken)
+
+    def _handle(self, event: Event) -> None:
+        """What is said on channel 0, or on a channel that is not open."""
+        number, method, arguments, _, _ = event
+        if not method:
+            return
+        if self.state == State.CLOSING:
+            if method == _CLOSE and not number:
+                self._send("connection.close-ok")
+            if method in (_CLOSE, _CLOSE_OK) and not number:
+                self.connection.close()
+            return
+        if number:
+            if self.state != State.OPEN:
+                text = f"{NAMES[method]} on channel {number} before the connection is open"
+                raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
+            self._open_channel(number, method)
+            return
+        handler = _HANDLERS.get(method)
+        if handler is None or (handler[0] != self.state and handler[0] >= 0):
+            text = f"unexpected method in connection state {self.state.name.lower()}"
+            raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
+        try:
+            handler[1](self, *arguments)
+        except OnelogError as error:
+            self.fail(reply_code(error), str(error), method)
+
+    # -- the handshake -------------------------------------------------------------------------
+
+    def _greet(self) -> bool:
+        greeting = self._reader.greeting()
+        if greeting is None:
+            return False
+        if greeting not in (GREETING, _OLD_GREETING):
+            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.write(GREETING)
+            self.state = State.DEAF
+            self.connection.close()
+            return False
+        self.state = State.STARTING
+        self._send("connection.start", 0, 9, self.gateway.properties, MECHANISMS, b"en_US")
+        return True
+
+    def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
+        """connection.start-ok."""
+        self.client = client
+        capabilities = client.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._capabilities = capabilities
+        is_local = is_here(self.connection.remote[0], self.connection.local[0])
+        config = self.gateway.house.loaded.config.amqp
+        try:
+            name = login(config, mechanism, response, is_local)
+        except RefusedError as error:
+            if error.code != ReplyCode.ACCESS_REFUSED or self.can("authentication_failure_close"):
+                raise
+            log.warning("%s could not log in", self.connection)
+            self.state = State.DEAF
+            self._deadline_ms = self.gateway.clock.now_ms() + REFUSAL_MS
+            return
+        self.who = Principal(name, "amqp", self.connection.remote_address)
+        self.state = State.TUNING
+        self._send("connection.tune", self.channel_max, self.frame_max, config.heartbeat_seconds)
+
+    def tune_ok(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
+        """connection.tune-ok."""
+        self._check_tuned("channel_max", channel_max, 1, self.channel_max)
+        self._check_tuned("frame_max", frame_max, FRAME_BYTES_MIN, self.frame_max)
+        self.channel_max, self.frame_max = channel_max, frame_max
+        self._reader.limit(frame_max)
+        self.heartbeat_seconds = heartbeat
+        self.state = State.OPENING
+
+    def _check_tuned(self, name: str, value: int, least: int, most: int) -> None:
+        if 0 < value < least:
+            raise not_allowed(
+                f"negotiated {name} = {value} is lower than the minimum allowed value ({least})"
+            )
+        if value == 0 or value > most:
+            shown = "0 (no limit)" if value == 0 else value
+            raise not_allowed(
+                f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})"
+            )
+
+    def open(self, vhost: str) -> None:
+        """connection.open."""
+        if not self.broker.routing.has_vhost(vhost):
+            raise not_allowed(f"vhost {vhost} not found")
+        self.vhost = vhost
+        self.state = State.OPEN
+        self._send("connection.open-ok")
+
+    def update_secret(self, secret: bytes, reason: str) -> None:
+        """connection.update-secret: passwords do not expire here."""
+        self._send("connection.update-secret-ok")
+
+    def _open_channel(self, number: int, method: int) -> None:
+        if method != _CHANNEL_OPEN:
+            text = f"expected 'channel.open' on channel {number}, got '{NAMES[method]}'"
+            raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
+        if number > self.channel_max:
+            raise not_allowed(
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                f"channel_max ({self.channel_max})"
+            )
+        self.channels[number] = channel = Channel(self, number, HANDLERS)
+        channel.reply("channel.open-ok")
+
+    def forget(self, channel: Channel) -> None:
+        """A channel is closed, as both sides know."""
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+
+    # -- signs of life -------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Once a second: send signs of life, and see whether the client gives any."""
+        if self.state != State.OPEN:
+            if now_ms >= self._deadline_ms:
+                self.connection.abort()
+            return
+        if not self.heartbeat_seconds:
+            return
+        if now_ms >= self._beat_at_ms:
+            self._beat_at_ms = now_ms + self.heartbeat_seconds * 500
+            self.connection.write(HEARTBEAT)
+        if self._heard or self.connection.held:
+            self._heard = False
+            self._silent_since_ms = now_ms
+        elif now_ms - self._silent_since_ms > self.heartbeat_seconds * 2_000:
+            log.warning("%s gave no sign of life: closed", self.connection)
+            self.connection.abort()
+
+    # -- the disk is full ----------------------------------------------------------------------
+
+    def _published(self) -> None:
+        """It publishes: it is one of those who have to wait when the disk is full."""
+        self._has_published = True
+        if self.gateway.alarm:
+            self.alarmed()
+
+    def alarmed(self) -> None:
+        """Nothing can be published from now on; or it can again."""
+        alarm = self.gateway.alarm
+        if self.state != State.OPEN or not self._has_published:
+            return
+        if alarm:
+            if self.can("connection.blocked"):
+                self._send("connection.blocked", "low on disk")
+                self._is_told_blocked = True
+            self.connection.hold(True)
+        else:
+            if self._is_told_blocked:
+                self._send("connection.unblocked")
+                self._is_told_blocked = False
+            self.connection.hold(False)
+            self.data_received(b"")
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _send(self, name: str, *arguments: Any) -> None:
+        self.connection.write(method_frame(0, ENCODERS[name](*arguments)))
+
+    def log_failure(self, number: int, code: ReplyCode, error: OnelogError) -> None:
+        """A channel ends by an error."""
+        log.info("%s, channel %d: %d %s", self.connection, number, code, error)
+
+    def fail(self, code: ReplyCode, text: str, method: int, *, deaf: bool = False) -> None:
+        """End the connection; `deaf`: what it sends is not even looked at."""
+        if self.state >= State.CLOSING or self.connection.closing:
+            return
+        log.info("%s ends: %d %s", self.connection, code, text)
+        self._end_channels()
+        text = reply_text(code, text)
+        self._send("connection.close", code, text, method >> 16, method & 0xFFFF)
+        self.state = State.DEAF if deaf else State.CLOSING
+        self.connection.hold(False)
+        self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
+
+    def closed_by_peer(self, *reason: object) -> None:
+        """connection.close."""
+        self._end_channels()
+        self.broker.channel_closed(self)
+        self._send("connection.close-ok")
+        self.connection.close()
+
+    def _end_channels(self) -> None:
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            if not channel.is_closing:
+                channel.end()
+                channel.is_closing = True
+        self.flush_acknowledgements()
+
+
+_ANY = -1
+_HANDLERS: dict[int, tuple[int, Callable[..., None]]] = {
+    NUMBERS["connection.start-ok"]: (State.STARTING, AmqpSession.start_ok),
+    NUMBERS["connection.tune-ok"]: (State.TUNING, AmqpSession.tune_ok),
+    NUMBERS["connection.open"]: (State.OPENING, AmqpSession.open),
+    NUMBERS["connection.update-secret"]: (State.OPEN, AmqpSession.update_secret),
+    _CLOSE: (_ANY, AmqpSession.closed_by_peer),
+}
+"""In which state each method of channel 0 may come, and what does it."""

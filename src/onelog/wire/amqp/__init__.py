@@ -1,0 +1,1 @@
+"""AMQP 0-9-1 as RabbitMQ speaks it: frames, methods, and contents across frames."""

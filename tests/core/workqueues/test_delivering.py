@@ -1,0 +1,256 @@
+"""Messages go to consumers: in order, once, to who has room, and come back where they were."""
+
+import pytest
+
+from onelog.core.access import SELF
+from onelog.core.workqueues.consumers import Window
+from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
+from tests.core.workqueues.yard import Yard, body_of, numbered
+
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["log", "memory"])
+
+
+@BOTH
+def test_messages_are_delivered_in_order_and_counted(yard: Yard, durable: bool) -> None:
+    queue = yard.queue(durable=durable)
+    yard.put_all(*numbered(10))
+    assert (queue.ready, queue.unacked, queue.ready_bytes) == (10, 0, 10)
+    taker = yard.consume(prefetch=4)
+    assert taker.bodies == numbered(4)
+    assert (queue.ready, queue.unacked, queue.ready_bytes, queue.unacked_bytes) == (6, 4, 6, 4)
+    queue.ack(taker.places[:2])
+    yard.settle()
+    assert taker.bodies == numbered(6)
+    for _ in range(2):
+        queue.ack(taker.places)
+        yard.settle()
+    assert taker.bodies == numbered(10)
+    queue.ack(taker.places)
+    assert yard.counts() == (0, 0)
+    assert (queue.ready_bytes, queue.unacked_bytes, taker.consumer.unacked) == (0, 0, 0)
+    assert len(yard.confirmed) == 10
+
+
+@BOTH
+def test_what_is_delivered_at_once_is_out_until_it_is_acknowledged(
+    yard: Yard, durable: bool
+) -> None:
+    queue = yard.queue(durable=durable)
+    taker = yard.consume()
+    yard.put_all(*numbered(100))
+    assert taker.bodies == numbered(100)
+    assert yard.counts() == (0, 100)
+    assert set(taker.redelivered) == {0}
+    queue.ack(taker.places)
+    assert yard.counts() == (0, 0)
+
+
+@BOTH
+def test_a_consumer_without_acknowledgements_empties_the_queue(yard: Yard, durable: bool) -> None:
+    queue = yard.queue(durable=durable)
+    taker = yard.consume(no_ack=True, prefetch=1)
+    yard.put_all(*numbered(1_000))
+    assert taker.bodies == numbered(1_000)
+    assert (queue.ready, queue.unacked, queue.ready_bytes) == (0, 0, 0)
+    assert max(taker.batches) <= 256
+
+
+@BOTH
+def test_a_message_that_comes_back_is_at_its_place_and_redelivered(
+    yard: Yard, durable: bool
+) -> None:
+    queue = yard.queue(durable=durable)
+    taker = yard.consume(prefetch=5)
+    yard.put_all(*numbered(8))
+    queue.requeue([taker.places[3], taker.places[1]])
+    yard.settle()
+    assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"1", b"3"]
+    assert taker.redelivered == [0, 0, 0, 0, 0, 1, 1]
+    assert len(set(taker.places)) == 5
+    queue.ack(taker.places)
+    yard.settle()
+    assert taker.bodies[7:] == [b"5", b"6", b"7"]
+
+
+@BOTH
+def test_consumers_have_messages_in_turn(yard: Yard, durable: bool) -> None:
+    yard.queue(durable=durable)
+    one, two, three = yard.consume(), yard.consume(), yard.consume()
+    yard.put_all(*numbered(7))
+    assert one.bodies == [b"0", b"3", b"6"]
+    assert two.bodies == [b"1", b"4"]
+    assert three.bodies == [b"2", b"5"]
+    yard.put_all(b"7")
+    assert two.bodies == [b"1", b"4", b"7"]
+
+
+def test_a_consumer_that_is_full_loses_its_turn(yard: Yard) -> None:
+    queue = yard.queue(durable=False)
+    one, two = yard.consume(prefetch=1), yard.consume(prefetch=3)
+    yard.put_all(*numbered(10))
+    assert (one.bodies, two.bodies) == ([b"0"], [b"1", b"2", b"3"])
+    queue.ack(one.places)
+    yard.settle()
+    assert one.bodies == [b"0", b"4"]
+
+
+def test_consumers_of_a_higher_priority_go_first(yard: Yard) -> None:
+    queue = yard.queue()
+    low, high = yard.consume(priority=-1), yard.consume(priority=5, prefetch=2)
+    yard.put_all(*numbered(5))
+    assert (high.bodies, low.bodies) == ([b"0", b"1"], [b"2", b"3", b"4"])
+    queue.ack(high.places)
+    yard.put_all(b"5")
+    assert high.bodies[2:] == [b"5"]
+
+
+def test_a_single_active_consumer_has_all_until_it_goes(yard: Yard) -> None:
+    queue = yard.queue(arguments={"x-single-active-consumer": True})
+    one, two = yard.consume(prefetch=2), yard.consume()
+    yard.put_all(*numbered(4))
+    assert (one.bodies, two.bodies) == ([b"0", b"1"], [])
+    assert (one.consumer.is_active, two.consumer.is_active) == (True, False)
+    yard.works.cancel(one.consumer)
+    yard.settle()
+    assert two.bodies == [b"2", b"3"]
+    queue.requeue(one.places)
+    yard.settle()
+    assert two.bodies == [b"2", b"3", b"0", b"1"]
+    with pytest.raises(ResourceLockedError):
+        yard.get()
+
+
+def test_the_window_of_a_channel_is_shared(yard: Yard) -> None:
+    a, b = yard.queue("a", durable=False), yard.queue("b")
+    window = Window(3)
+    one, two = yard.consume("a", window=window), yard.consume("b", window=window)
+    yard.put_all(*numbered(5), key="a")
+    yard.put_all(*numbered(5), key="b")
+    assert (len(one.got), len(two.got)) == (3, 0)
+    a.ack(one.places[:2])
+    yard.settle()
+    assert len(one.got) + len(two.got) == 5
+    b.ack(two.places)
+    a.ack(one.places)
+    yard.settle()
+    window.set_limit(0)
+    yard.settle()
+    assert sorted(one.bodies) == sorted(two.bodies) == list(numbered(5))
+
+
+def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> None:
+    yard.queue()
+    taker = yard.consume()
+    taker.consumer.pause()
+    yard.put_all(b"a")
+    assert taker.got == []
+    taker.consumer.resume()
+    yard.settle()
+    assert taker.bodies == [b"a"]
+
+
+def test_a_cancelled_consumer_keeps_what_it_has(yard: Yard) -> None:
+    queue = yard.queue()
+    taker = yard.consume(prefetch=2)
+    yard.put_all(*numbered(4))
+    yard.works.cancel(taker.consumer)
+    yard.settle()
+    assert taker.bodies == [b"0", b"1"]
+    assert yard.counts() == (2, 2)
+    queue.ack(taker.places[:1])
+    queue.requeue(taker.places[1:])
+    assert yard.drain() == [b"1", b"2", b"3"]
+
+
+def test_an_exclusive_consumer_is_alone(yard: Yard) -> None:
+    yard.queue()
+    first = yard.consume(exclusive=True)
+    with pytest.raises(AccessRefusedError):
+        yard.consume()
+    yard.works.cancel(first.consumer)
+    yard.consume()
+    with pytest.raises(AccessRefusedError):
+        yard.consume(exclusive=True)
+
+
+@BOTH
+def test_a_get_sees_what_was_published_before_it(yard: Yard, durable: bool) -> None:
+    queue = yard.queue(durable=durable)
+    yard.put(b"a", b"b")  # The tick is not over.
+    first = yard.get()
+    assert first is not None
+    assert body_of(first) == b"a"
+    assert yard.counts() == (1, 1)
+    queue.requeue([first[0]])
+    again = yard.get()
+    assert again is not None
+    assert (body_of(again), again[1]) == (b"a", 1)
+    assert yard.drain() == [b"b"]
+    assert yard.get() is None
+
+
+@BOTH
+def test_a_purge_drops_what_is_ready_only(yard: Yard, durable: bool) -> None:
+    queue = yard.queue(durable=durable)
+    yard.put(*numbered(5))
+    held = yard.get()
+    assert held is not None
+    assert yard.works.purge(SELF, "/", "q") == 4
+    assert yard.counts() == (0, 1)
+    assert queue.ready_bytes == 0
+    queue.requeue([held[0]])
+    assert yard.drain() == [b"0"]
+
+
+def test_a_deleted_queue_tells_its_consumers(yard: Yard) -> None:
+    yard.queue()
+    taker = yard.consume()
+    yard.put_all(b"a")
+    assert yard.works.delete(SELF, "/", "q") == 0
+    assert taker.cancelled == "deleted"
+    taker.consumer.queue.ack(taker.places)  # Late, and ignored.
+    with pytest.raises(QueueNotFoundError):
+        yard.find()
+    yard.queue()
+    assert yard.counts() == (0, 0)
+
+
+def test_who_cannot_be_delivered_to_is_cancelled_and_loses_nothing(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard.queue()
+
+    def broken(consumer: object, found: object) -> None:
+        raise RuntimeError("a bug")
+
+    yard.works.consume(SELF, "/", "q", broken, lambda consumer, reason: None)
+    yard.put_all(b"a")
+    assert "a bug" in caplog.text
+    assert yard.drain() == [b"a"]
+
+
+def test_one_that_never_acknowledges_does_not_get_everything(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.core.workqueues.queue.UNACKED_MAX", 50)
+    queue = yard.queue()
+    taker = yard.consume()
+    yard.put_all(*numbered(120))
+    assert len(taker.got) == 50
+    queue.ack(taker.places[:10])
+    yard.settle()
+    assert len(taker.got) == 60
+
+
+def test_messages_of_a_higher_priority_go_first(yard: Yard) -> None:
+    for name, durable in (("log", True), ("memory", False)):
+        queue = yard.queue(name, durable=durable, arguments={"x-max-priority": 3})
+        yard.put(b"none", key=name)
+        for priority in (1, 3, 9, 0, 2):
+            yard.put(b"%d" % priority, key=name, priority=priority)
+        yard.settle()
+        first = yard.get(name)
+        assert first is not None
+        queue.requeue([first[0]])
+        assert yard.drain(name) == [b"3", b"9", b"2", b"1", b"none", b"0"]
+        assert queue.ready_bytes == 0
