@@ -62,6 +62,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
     "onelog.gateways.http.metrics:routes",
     "onelog.console.rest.api:routes",
+    "onelog.gateways.http.management:routes",
     "onelog.console.pages:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""
