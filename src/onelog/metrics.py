@@ -7,7 +7,7 @@ messages, never for each. A page is a list of lines, made by plain formatting.
 import os
 import resource
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ SECONDS = (
 )  # fmt: skip
 """Bounds of what takes microseconds to seconds."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LINES_TOGETHER = 5_000
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Number = int | float
@@ -114,9 +115,14 @@ class Page:
             self.lines.append(f'{name}_bucket{{le="{bound}"}} {seen}')
         self.lines += (f"{name}_sum {measured.total:.6f}", f"{name}_count {seen}")
 
+    def parts(self) -> Iterator[bytes]:
+        """The page, some lines at a time."""
+        for at in range(0, len(self.lines), _LINES_TOGETHER):
+            yield ("\n".join(self.lines[at : at + _LINES_TOGETHER]) + "\n").encode()
+
     def text(self) -> bytes:
         """The page."""
-        return ("\n".join(self.lines) + "\n").encode()
+        return b"".join(self.parts())
 
 
 def _shown(labels: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from onelog.console.rest.operations import (
     Limit,
     Listing,
     Operation,
+    Turns,
     check,
     knows_names,
 )
@@ -252,13 +253,15 @@ def _id(connection: Connection) -> str:
     return f"{connection.remote_address}-{connection.local[1]}"
 
 
-def _known(ask: Ask) -> dict[str, tuple[str, str, set[str]]]:
+async def _known(ask: Ask, turns: Turns) -> dict[str, tuple[str, str, set[str]]]:
     """Clients by their addresses: what they call themselves, and the groups that they are in."""
     broker = ask.house.broker
     found: dict[str, tuple[str, str, set[str]]] = {}
     _, groups = broker.admin.groups(ask.who)
     members = dict(broker.admin.producers(ask.who))
-    for group in groups:
+    for number, group in enumerate(groups):
+        if number % 200 == 0:
+            await turns.give()
         live = broker.live_group(ask.who, group.name)
         if live is not None:
             members[group.name] = [*members.get(group.name, ()), *live.members.values()]
@@ -274,9 +277,11 @@ async def list_connections(ask: Ask) -> Listing[Client]:
     """Who is connected, by any protocol."""
     query: ConnectionQuery = ask.query
     check(ask, "describe", "names")
-    known = _known(ask)
+    turns = Turns()
+    known = await _known(ask, turns)
     found = []
-    for section, connection in ask.house.connections():
+    for section, connection in list(ask.house.connections()):
+        await turns.give()
         protocol = _NAMES.get(section, section)
         client_id, language, groups = known.get(connection.remote_address, (None, None, set()))
         if query.protocol not in ("", protocol):

@@ -1,6 +1,5 @@
 """Consumer groups: who is in them, how far they are, and moving them."""
 
-import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from onelog.console.rest.operations import (
     Name,
     Operation,
     Time,
+    Turns,
     knows_names,
     paged,
 )
@@ -134,15 +134,20 @@ class Moves(Struct):
     queues: list[Move]
 
 
-def _names(ask: Ask) -> dict[str, tuple[str, str]]:
-    """All groups, and for those of Kafka's clients their kind and state."""
+async def _names(ask: Ask, turns: Turns, wanted: str = "") -> dict[str, tuple[str, str]]:
+    """Groups with this in their names, and for those of Kafka's clients their kind and state."""
     broker = ask.house.broker
     _, configs = broker.admin.groups(ask.who)
-    found = {each.name: ("rocketmq", "") for each in configs}
-    for each in broker.coordinator.listed(ask.who):
+    found = {each.name: ("rocketmq", "") for each in configs if wanted in each.name.lower()}
+    await turns.give()
+    for number, each in enumerate(broker.coordinator.listed(ask.who)):
         # Whoever has positions is listed, as an empty group; that alone makes it none of Kafka's.
-        if each.name not in found or _is_coordinated(ask, each.name):
+        if wanted in each.name.lower() and (
+            each.name not in found or _is_coordinated(ask, each.name)
+        ):
             found[each.name] = (each.kind, each.state)
+        if number % GROUPS_TOGETHER == 0:
+            await turns.give()
     return found
 
 
@@ -152,14 +157,16 @@ def _is_coordinated(ask: Ask, name: str) -> bool:
     return any(find(ask.who, name) is not None for find in kinds)
 
 
-def _lags(ask: Ask) -> dict[str, tuple[int, list[str]]]:
+async def _lags(ask: Ask, turns: Turns) -> dict[str, tuple[int, list[str]]]:
     """How far each group is behind, and in which topics; from the tables, without the disk."""
     broker = ask.house.broker
     found: dict[str, tuple[int, list[str]]] = {}
     if not knows_names(ask):
         return found
     _, positions = broker.admin.positions(ask.who)
-    for (group, topic), queues in positions.items():
+    for number, ((group, topic), queues) in enumerate(positions.items()):
+        if number % GROUPS_TOGETHER == 0:
+            await turns.give()
         if broker.find_topic(ask.who, topic) is None:
             continue
         lag, topics = found.get(group, (0, []))
@@ -178,9 +185,10 @@ def _lag_of(ask: Ask, name: str) -> tuple[int, list[str]]:
 async def list_groups(ask: Ask) -> Listing[Group]:
     """Groups by name, or by lag."""
     query: GroupQuery = ask.query
-    known = _names(ask)
-    lags = _lags(ask)
-    names = sorted(name for name in known if query.q.lower() in name.lower())
+    turns = Turns()
+    known = await _names(ask, turns, query.q.lower())
+    lags = await _lags(ask, turns)
+    names = sorted(known)
     following = None
     if query.sort == "lag":
         names.sort(key=lambda name: -lags.get(name, (0, []))[0])
@@ -195,8 +203,8 @@ async def list_groups(ask: Ask) -> Listing[Group]:
         shown = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
         state = state or ("Stable" if members else "Empty")
         items.append(Group(name, kind, state, len(members), sorted(shown), lag))
-        if number % GROUPS_TOGETHER == 0:
-            await asyncio.sleep(0)
+        if number % 10 == 0:
+            await turns.give()
     return Listing(items, len(names), following)
 
 
@@ -229,18 +237,30 @@ def _members(ask: Ask, name: str) -> list[Member]:
     return found
 
 
-def _require(ask: Ask) -> tuple[str, str, str]:
+async def _require(ask: Ask) -> tuple[str, str, str]:
     """The group that is meant, its kind and its state."""
     name = ask.path["group"]
-    known = _names(ask).get(name)
-    if known is None:
-        raise GroupNotFoundError(f"group {name} does not exist")
-    return (name, *known)
+    coordinator = ask.house.broker.coordinator
+    if _is_coordinated(ask, name):
+        for kind, find in (
+            ("classic", coordinator.classic_group),
+            ("consumer", coordinator.consumer_group),
+            ("share", coordinator.share_group),
+        ):
+            found = find(ask.who, name)
+            if found is not None:
+                state = found.state
+                return name, kind, state if isinstance(state, str) else str(state.value)
+    if ask.house.broker.find_group(ask.who, name) is not None:
+        return name, "rocketmq", ""
+    if coordinator.has_positions(ask.who, name):
+        return name, "classic", "Empty"
+    raise GroupNotFoundError(f"group {name} does not exist")
 
 
 async def get_group(ask: Ask) -> GroupDescription:
     """Settings, members and progress of a group."""
-    name, kind, state = _require(ask)
+    name, kind, state = await _require(ask)
     broker = ask.house.broker
     members = _members(ask, name)
     live = broker.live_group(ask.who, name)
@@ -296,7 +316,7 @@ async def create_group(ask: Ask) -> GroupDescription:
 
 async def update_group(ask: Ask) -> GroupDescription:
     """Other settings."""
-    name, _, _ = _require(ask)
+    name, _, _ = await _require(ask)
     broker = ask.house.broker
     config = broker.find_group(ask.who, name) or GroupConfig(name)
     broker.admin.update_group(ask.who, _changed(config, ask.body))
@@ -305,7 +325,7 @@ async def update_group(ask: Ask) -> GroupDescription:
 
 async def delete_group(ask: Ask) -> Done:
     """A group, its positions and its settings."""
-    name, kind, _ = _require(ask)
+    name, kind, _ = await _require(ask)
     broker = ask.house.broker
     if kind != "rocketmq":
         broker.coordinator.delete(ask.who, name)
@@ -316,7 +336,7 @@ async def delete_group(ask: Ask) -> Done:
 
 async def reset_group(ask: Ask) -> Moves:
     """Move a group in a topic; with `dry_run` only say what that would mean."""
-    name, _, _ = _require(ask)
+    name, _, _ = await _require(ask)
     body: Reset = ask.body
     if (body.to is None) == (body.to_ms is None):
         raise InvalidRequestError("say where to: either to or to_ms")

@@ -5,9 +5,11 @@ Routes and the OpenAPI document are both made from the rows, so they cannot diff
 bodies and answers are `msgspec` types; what does not fit them is refused before anything is done.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -166,6 +168,20 @@ def knows_names(ask: Ask) -> bool:
     """Whether they may know of everything that the broker has."""
     access = ask.house.broker.access
     return access.is_open or access.may(ask.who, "describe", ("broker", "names"))
+
+
+class Turns:
+    """Lets others go on every now and then, in work that looks at very many things."""
+
+    def __init__(self, seconds: float = 0.004) -> None:
+        self._seconds = seconds
+        self._began = perf_counter()
+
+    async def give(self) -> None:
+        """To be called often: it costs little when it is not time."""
+        if perf_counter() - self._began > self._seconds:
+            await asyncio.sleep(0)
+            self._began = perf_counter()
 
 
 def paged(names: Sequence[str], limit: int, after: str) -> tuple[list[str], str | None]:
