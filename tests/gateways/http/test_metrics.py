@@ -55,8 +55,8 @@ async def test_messages_lag_and_latencies_are_told(tmp_path: Path) -> None:
         assert of(found, "kafka_consumergroup_lag", consumergroup="billing", partition="0") == 3
         lag = of(found, "rocketmq_consumer_lag_messages", consumer_group="billing", topic="orders")
         assert lag == 3
-        assert of(found, "onelog_append_seconds_count") >= 10
-        assert of(found, "onelog_append_seconds_bucket", le="+Inf") >= 10
+        assert of(found, "onelog_append_seconds_count") >= 1
+        assert of(found, "onelog_append_seconds_bucket", le="+Inf") >= 1
         assert of(found, "onelog_connections", protocol="remoting") >= 1
         assert of(found, "onelog_connections", protocol="http") >= 1
         assert of(found, "onelog_writable") == 1

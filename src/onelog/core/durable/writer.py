@@ -66,6 +66,10 @@ UNCONFIRMED = (FlushTimeoutError, ReplicasMissingError)
 """What senders are told of messages that are stored, and not as safe as promised."""
 
 
+MEASURED_EVERY = 8
+"""Messages between two measurements, which would cost too much if each were one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredHere:
     """An `OnStored` that is called when a message is safe here, whatever replicas have."""
@@ -120,7 +124,8 @@ class Writer:
         self.receipts: list[Receipt] = []
         """The same, for whom to tell."""
         self.append_seconds = Histogram()
-        """How long it took to append a tick's messages."""
+        """How long it took to append a tick's messages; not of every tick with few of them."""
+        self._unmeasured = 0
         self.confirm_seconds = self._durability.seconds
         self._open = self._store
         replicas = self._durability.replicas
@@ -179,15 +184,18 @@ class Writer:
             log.exception("something could not be added to a tick")
         if self._records:
             own, self._records = self._records, []
-            began = perf_counter()
             is_in = self._append_list([record for records, _ in own for record in records])
-            self.append_seconds.observe(perf_counter() - began)
             for records, on_written in own:
                 self._tell_written(on_written, None if is_in else self._append_records(records))
         elif self.messages:
-            began = perf_counter()
-            self._append_list([])
-            self.append_seconds.observe(perf_counter() - began)
+            self._unmeasured += len(self.messages)
+            if self._unmeasured < MEASURED_EVERY:
+                self._append_list([])
+            else:
+                self._unmeasured = 0
+                began = perf_counter()
+                self._append_list([])
+                self.append_seconds.observe(perf_counter() - began)
         if self._written:
             written, self._written = self._written, []
             for receipts, messages, places in written:
